@@ -17,6 +17,7 @@ from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.bus.gossip import digest_of
+from understudy_shared.commits import NEWEST, SeenCommit
 from understudy_shared.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
 from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
 
@@ -57,6 +58,19 @@ class _Progress:
         return LagInfo(version, end.version, end.version - version, round(now_ms - (end.confirmed_ms or now_ms)))
 
 
+class _History:
+    """A commit log that was read up to its end: all nodes have the same."""
+
+    def seen(self, version: int) -> SeenCommit:
+        return SeenCommit(version=version, committed_at_us=1_795_000_000_000_001 + version)
+
+    def newest(self, end_version: int) -> list[SeenCommit]:
+        return [self.seen(version) for version in range(end_version, max(0, end_version - NEWEST), -1)]
+
+    def is_commit_time_learned(self, version: int) -> bool:
+        return True
+
+
 class SimulatedNode:
     """What `ClusterMember` and `heartbeat_of` read of a node. `as_node` is it, for those that want a Node."""
 
@@ -70,6 +84,7 @@ class SimulatedNode:
         self.dead = None
         self.duties: Mapping[str, Role] | None = {}
         self.end = End(0, _FILE, _FILE)
+        self.history = _History()
         self._all_tasks = task_keys(tasks)
         self.generation: Any = SimpleNamespace(
             lineage=LINEAGE,

@@ -11,7 +11,7 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
+from understudy_shared.words import FORK_FOUND, FORKED, UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
@@ -28,6 +28,8 @@ CAUSES = (
     CHECKPOINT_UNREADABLE,
     LAG_UNKNOWN,
     REPLICAS_STALLED,
+    FORKED,
+    FORK_FOUND,
     UNSIGNED_ACCEPTED,
     MEMORY,
     CREDENTIALS,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
+from understudy_shared.commits import SeenCommit
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.plausible import CEILING
 from understudy_shared.words import HostInfo, StoreKind, TaskId
@@ -49,9 +50,15 @@ MAX_TYPE_CHARACTERS = 65_536
 MAX_ANNOUNCED = 256
 """Stores of one announcement; each is tried against the checkpoint."""
 
+MAX_FORKS = 16
+"""Nodes that one heartbeat names as forks."""
+
+MAX_FORK_CHARACTERS = 2048
+
 Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=0, le=CEILING)]
+ForkText = Annotated[str, StringConstraints(max_length=MAX_FORK_CHARACTERS)]
 TaskKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})$")]
 """A task within its application: `{operator}_{partition}`, in the only way to write it."""
 
@@ -197,7 +204,7 @@ class Heartbeat(Message):
     """Hash of the catalogue it serves by."""
     checkpoint: str = Field(default="", max_length=4096)
     """The checkpoint's location in this node's settings, for people to compare."""
-    degraded: list[Name] = Field(default_factory=list, max_length=16)
+    degraded: list[Name] = Field(default_factory=list, max_length=32)
     """Causes, by name, of what does not work at this node although lookups do."""
     freshness: Freshness | None = None
     """None when this node made nothing visible lately, or does not know when it was committed."""
@@ -205,6 +212,10 @@ class Heartbeat(Message):
     """None from a node of an older release."""
     waits_for: str | None = Field(default=None, max_length=2048)
     """What must be there before it can hold anything, in words: the checkpoint, or the query's first commit."""
+    commits: list[SeenCommit] = Field(default_factory=list, max_length=8)
+    """The newest commits as this node read them; empty from a node of an older release."""
+    forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
+    """The nodes that this node found to follow another history of the same checkpoint id, and how that shows."""
 
     @property
     def standing(self) -> str:

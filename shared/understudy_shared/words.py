@@ -26,6 +26,13 @@ UNSIGNED_ACCEPTED = "gossip-unsigned"
 """The cause by which a service is degraded that has a key and accepts unsigned documents all the same."""
 
 
+FORKED = "forked"
+"""The cause by which a node is degraded that its cluster refuses: it follows another history of the checkpoint."""
+
+FORK_FOUND = "fork-found"
+"""The cause by which a service is degraded that knows such a node."""
+
+
 class StoreKind(StrEnum):
     """What a store keeps of a key, and so what an answer says of it."""
 

@@ -1,7 +1,8 @@
 """The beat of a node: at each turn it sends a heartbeat, judges what it heard, and assigns while it has the lease.
 
 It decides whether this node may speak for its application: not while another process uses its node id, not while most
-nodes follow another checkpoint, not while it leaves, and not before it has read the bus.
+nodes follow another checkpoint, or the cluster another history of it, not while it leaves, and not before it has read
+the bus.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import BusListener
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.own_messages import OwnMessages
@@ -53,6 +55,7 @@ class Beat:
         clock: Clock,
         neighbours: Neighbours,
         follower: AssignmentFollower,
+        check: HistoryCheck,
         own: OwnMessages,
         listener: BusListener,
         placement: Placement,
@@ -72,6 +75,7 @@ class Beat:
         self._clock = clock
         self._neighbours = neighbours
         self._follower = follower
+        self._check = check
         self._own = own
         self._listener = listener
         self._placement = placement
@@ -123,9 +127,10 @@ class Beat:
             self._listener.require_reading()  # after a pause of our own every node looks dead
         self._turned_ms = now_ms
         await self._listener.read_if_required()
-        self._follower.apply()
         self._own.unsaid = None
         self._neighbours.know(self._follower.assignment, lineage=self._node.lineage, end_version=self._node.end.version)
+        await self._check.compare(now_ms, is_current=self._listener.is_current)
+        self._follower.apply()
         own = self._heartbeat()
         try:
             self._note_rival(not await self._gossip.beat(own))
@@ -136,12 +141,15 @@ class Beat:
                 self._placement.forget()
             nodes = self._neighbours.proven(self._neighbours.alive(now_ms), self._node_id)
             self.outvoted = outvoted(own, nodes)
+            if self._check.judge(own, now_ms):
+                self._changed.set()  # the next heartbeat says so, and the tasks go or come
             await self._place(nodes)
             self._bus_state.published(None)
         except BusError as error:
             self._listener.bus_failed()
             self._bus_state.published(error)
             self._follower.remembering.bus_is_away()
+            self._check.go_on_alone()
             if isinstance(error, BusRefusedError):  # publishing may work where writing is refused: lag stays known
                 with contextlib.suppress(BusError):
                     await self._gossip.say(self._heartbeat())
@@ -150,12 +158,13 @@ class Beat:
 
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if this node may and its view of the cluster can be trusted."""
-        if self.leaving or self.has_rival or self.outvoted or not self._listener.is_current:
+        is_one_voice = not (self.has_rival or self.outvoted) and self._check.may_assign(nodes)
+        if self.leaving or not is_one_voice or not self._listener.is_current:
             await self._placement.give_up()
             return
         try:
             written = await self._placement.turn(
-                nodes=nodes,
+                nodes=self._check.assignable(nodes),
                 layout=self._layout(),
                 highest=self._neighbours.highest(),
                 known=self._follower.assignment,

@@ -1,7 +1,8 @@
 """Which assignment this node follows, and the tasks that it has by it.
 
 A later assignment replaces an earlier one if its number can be true. An assignment that all other nodes are far behind
-was forged: it is dropped. An assignment of another lineage gives this node no tasks.
+was forged: it is dropped. An assignment of another lineage gives this node no tasks, and neither does any while this
+node follows a fork.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from understudy_node.cluster.assignor import duties_of
+from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
@@ -33,6 +35,7 @@ class AssignmentFollower:
         *,
         node_id: str,
         heartbeat_ms: int,
+        check: HistoryCheck,
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
         changed: Callable[[], None],
@@ -53,6 +56,7 @@ class AssignmentFollower:
         self._gossip = gossip
         self._node_id = node_id
         self._heartbeat_ms = heartbeat_ms
+        self._check = check
         self._changed = changed
         self._applied: tuple[object, ...] = ()
         self._ahead_since_ms: float | None = None
@@ -83,11 +87,11 @@ class AssignmentFollower:
         self._changed()
 
     def apply(self) -> None:
-        """Give the node the tasks of its assignment, or none when the assignment is of another lineage."""
+        """Give the node the tasks of its assignment, or none when the assignment is of another history."""
         assignment = self.assignment
-        if assignment is None:
+        if assignment is None or not self._check.is_admitted:
             return
-        applies = (assignment.order, assignment.lineage == self._node.lineage)
+        applies = (assignment.order, assignment.lineage == self._node.lineage and self._check.may_hold)
         if applies == self._applied:
             return
         self._applied = applies

@@ -64,6 +64,7 @@ def heartbeat_of(
     catalogue: str | None,
     now_ms: float,
     degraded: list[str] | None = None,
+    forks: dict[str, str] | None = None,
 ) -> Heartbeat:
     """The node now; `now_ms` is its monotonic clock."""
     generation = node.generation
@@ -101,6 +102,8 @@ def heartbeat_of(
         degraded=degraded or [],
         freshness=node.measures.visible.freshness(now_ms),
         query=node.query_progress(),
+        commits=node.history.newest(end.version),
+        forks=forks or {},
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from understudy_node.cluster.beat import Beat
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import BusListener
 from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
@@ -84,11 +85,13 @@ class ClusterMember:
             rebalance_delay_ms=settings.rebalance_delay_ms,
             clock=clock,
         )
+        self._check = HistoryCheck(node, self._neighbours, node_id=node_id, heartbeat_ms=heartbeat_ms)
         self._follower = AssignmentFollower(
             node,
             self.gossip,
             node_id=node_id,
             heartbeat_ms=heartbeat_ms,
+            check=self._check,
             remembered=remembered,
             seeds=parse_seeds(settings.seed),
             changed=self._changed.set,
@@ -123,6 +126,7 @@ class ClusterMember:
             clock=clock,
             neighbours=self._neighbours,
             follower=self._follower,
+            check=self._check,
             own=self._own,
             listener=self.listener,
             placement=self._placement,
@@ -197,7 +201,7 @@ class ClusterMember:
         """What of the cluster does not work although lookups do, and why, by cause."""
         unsigned = self.gossip.auth.accepting_unsigned()
         shouted = {} if unsigned is None else {UNSIGNED_ACCEPTED: unsigned}
-        return {**self._bus_state.causes, **self._own.causes(), **shouted}
+        return {**self._bus_state.causes, **self._own.causes(), **self._check.causes(), **shouted}
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""
@@ -208,6 +212,8 @@ class ClusterMember:
             reasons.append(f"another process of the cluster is {self.node_id}: give each node an id of its own")
         if self.beat.outvoted is not None:
             reasons.append(self.beat.outvoted)
+        if self._check.refused is not None:
+            reasons.append(self._check.refused)
         if self.assignment is None:
             reasons.append("no assignment is known yet")
         return reasons
@@ -232,14 +238,17 @@ class ClusterMember:
     def heartbeat(self) -> Heartbeat:
         """How this node is now."""
         degraded = sorted({**self.node.causes(), **self.causes()})
-        return self._own.heartbeat(MemberStatus(self._state(), self.beat.leaving, self._follower.order, degraded))
+        status = MemberStatus(self._state(), self.beat.leaving, self._follower.order, degraded, self._check.found)
+        return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
         """The digest and the catalogue of what is served; None before anything is."""
         return self._own.catalogue()
 
     def _state(self) -> State:
-        if self.beat.has_failed or self.node.dead or self._tasks.dead or self.beat.has_rival or self.beat.outvoted:
+        if self.beat.has_failed or self.node.dead or self._tasks.dead or self.beat.has_rival:
+            return "failed"
+        if self.beat.outvoted or self._check.refused:
             return "failed"
         if self.draining:
             return "draining"

@@ -29,6 +29,7 @@ class MemberStatus(NamedTuple):
     leaving: bool
     order: Order
     degraded: list[str]
+    forks: dict[str, str]
 
 
 class OwnMessages:
@@ -74,6 +75,7 @@ class OwnMessages:
                 catalogue=None if catalogue is None else catalogue[0],
                 now_ms=self._clock.monotonic_ms(),
                 degraded=status.degraded,
+                forks=status.forks,
             )
         except ValidationError as error:
             self.cannot_say("heartbeat", error)

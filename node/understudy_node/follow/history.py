@@ -7,12 +7,14 @@ after its commit file existed, so it never changes again; another life of the ch
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
+from understudy_shared.commits import NEWEST, SeenCommit
 from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
 
 MAX_RECORDS = 4096
@@ -30,10 +32,19 @@ class CommitRecord:
     commit: Commit
     offsets: OffsetEntry
     committed_at_ns: int
+    digest: str = ""
+    """Of the commit file's content: format v2 names every attempt in it."""
 
     @property
     def committed_at_us(self) -> int:
         return self.committed_at_ns // 1000
+
+    @property
+    def seen(self) -> SeenCommit | None:
+        """The commit as other nodes may compare it; None where the storage gives no times."""
+        if self.committed_at_us < 1:
+            return None
+        return SeenCommit(version=self.version, committed_at_us=self.committed_at_us, digest=self.digest)
 
     def unique_id(self, operator_id: int, partition: int, store_index: int) -> str | None:
         """Format v2: the id of the attempt that won this version; None in format v1."""
@@ -126,6 +137,17 @@ class History:
             known = self._records.get(version)
         return None if known is None else known.committed_at_ns
 
+    def seen(self, version: int) -> SeenCommit | None:
+        """The commit of `version` if it was read already, for comparisons with other nodes."""
+        with self._lock:
+            known = self._records.get(version)
+        return None if known is None else known.seen
+
+    def newest(self, end_version: int) -> list[SeenCommit]:
+        """The newest commits up to `end_version` that were read already, the newest first."""
+        versions = range(end_version, max(0, end_version - NEWEST), -1)
+        return [commit for commit in map(self.seen, versions) if commit is not None]
+
     def _read(self, version: int) -> CommitRecord | None:
         batch = version - 1
         try:
@@ -133,4 +155,5 @@ class History:
         except VanishedError:
             return None
         commit, offsets = parse_commit(committed.data, batch), parse_offsets(ran_with.data, batch)
-        return CommitRecord(version, commit, offsets, committed.stat.mtime_ns)
+        digest = hashlib.sha256(committed.data).hexdigest()[:16]
+        return CommitRecord(version, commit, offsets, committed.stat.mtime_ns, digest)

@@ -10,7 +10,8 @@ from collections import deque
 from understudy_router.admin.changes import Known, changes
 from understudy_router.admin.query_looks import Quiet
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
+from understudy_router.cluster.reports import TableEvent
+from understudy_router.cluster.tables import MAX_EVENTS
 from understudy_shared.times import utc_text
 
 MAX_SHOWN = 100

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change
-from understudy_router.cluster.tables import DeadNode, NodeReport
+from understudy_router.cluster.reports import DeadNode, NodeReport
 from understudy_shared.messages import Heartbeat, Restore
 from understudy_shared.words import HostInfo
 

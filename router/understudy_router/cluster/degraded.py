@@ -10,7 +10,7 @@ from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import UNSIGNED_ACCEPTED, WRITES_REFUSED
+from understudy_shared.words import FORK_FOUND, UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 FEW = 3
 """Most nodes that a message names."""
@@ -24,6 +24,7 @@ class Cause(StrEnum):
     WRITES_REFUSED = WRITES_REFUSED
     LAG_UNKNOWN = "lag-unknown"
     NO_CATALOGUE = "no-catalogue"
+    FORK_FOUND = FORK_FOUND
     UNSIGNED_ACCEPTED = UNSIGNED_ACCEPTED
     MEMORY = MEMORY
     CREDENTIALS = CREDENTIALS
@@ -46,6 +47,8 @@ def causes_of(
         found[Cause.WRITES_REFUSED] = f"the bus refuses what {_named(refused)} write: nothing is reassigned by them"
     if tables.nodes and not tables.end_confirmed(now_ms):
         found[Cause.LAG_UNKNOWN] = f"lag is unknown: no node confirmed the end within {tables.end_expiry_ms:.0f} ms"
+    if tables.forks:
+        found[Cause.FORK_FOUND] = "; ".join(list(tables.forks.values())[:FEW])
     if no_catalogue_why is not None and no_catalogue_why != bus_lost_why:
         found[Cause.NO_CATALOGUE] = f"the catalogue in use cannot be had: {no_catalogue_why}"
     return found

@@ -7,13 +7,14 @@ plus the age that a key read from the bus had by its expiry. `version` grows wit
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_router.cluster.known_end import KnownEnd
+from understudy_router.cluster.known_forks import KnownForks
 from understudy_router.cluster.promotions import promotions
+from understudy_router.cluster.reports import DeadNode, NodeReport, TableEvent
 from understudy_shared.admission import MemberAdmission
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.messages import Assignment, Farewell, Heartbeat
@@ -33,36 +34,6 @@ MAX_EVENTS = 256
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000
 """How long a dead node stays in reports."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReport:
-    """The last heartbeat of a node. `said_ms` is when it was sent, on this machine's monotonic clock."""
-
-    heartbeat: Heartbeat
-    said_ms: float
-
-    def age_ms(self, now_ms: float) -> float:
-        return max(0.0, now_ms - self.said_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadNode:
-    """A node that died or left, for reports."""
-
-    heartbeat: Heartbeat
-    died_ms: float
-    why: str
-    said_farewell: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TableEvent:
-    """An event for reports, at this machine's monotonic time."""
-
-    at_ms: float
-    event: str
-    detail: str
 
 
 class _HopEnd(NamedTuple):
@@ -104,6 +75,7 @@ class Tables:
         self._admission = MemberAdmission()
         self._holders: frozenset[str] = frozenset()
         """The nodes that the assignment names."""
+        self._forks = KnownForks()
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._ages_reset_ms = float("-inf")
@@ -128,6 +100,11 @@ class Tables:
     def holders(self) -> frozenset[str]:
         """The nodes that the assignment names."""
         return self._holders
+
+    @property
+    def forks(self) -> Mapping[str, str]:
+        """The nodes that follow another history of the checkpoint, with how that shows: they are not read."""
+        return self._forks.found
 
     @property
     def catalogue_digest(self) -> str | None:
@@ -187,6 +164,8 @@ class Tables:
         elif known.heartbeat.incarnation != heartbeat.incarnation:
             self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
+        if self._forks.heard(heartbeat):
+            self._judge_forks(now_ms)
         self.version += decides  # thousands of other nodes must not have every choice made again
         goes_on = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
         self.changes += decides and not (goes_on and is_assigned == had_assigned)
@@ -209,6 +188,7 @@ class Tables:
             self._event(now_ms, "promoted", line)
         self.previous, self.assignment = self.assignment, assignment
         self._holders = assignment.holders
+        self._judge_forks(now_ms)
         self._catalogue = None
         self._end.forget()
         self._changed()
@@ -242,8 +222,18 @@ class Tables:
             self.silence.did_not_answer(node_id, asked_ms)
 
     def _assigned_nodes(self) -> Collection[NodeReport]:
-        """The live nodes that the assignment names; all nodes while none of these lives."""
-        return [self.nodes[node_id] for node_id in self._holders if node_id in self.nodes] or self.nodes.values()
+        """The live nodes that the assignment names, without forks; all nodes while none of these lives."""
+        found = [self.nodes[node_id] for node_id in self._holders - self.forks.keys() if node_id in self.nodes]
+        return found or self.nodes.values()
+
+    def _judge_forks(self, now_ms: float) -> None:
+        new = self._forks.judge((node.heartbeat for node in self.nodes.values()), self.lineage, self._holders)
+        if new is not None:
+            for why in new:
+                self._event(now_ms, "fork-found", why)
+            self._end.forget()
+            self._catalogue = None
+            self._changed()
 
     @property
     def _has_assigned_nodes(self) -> bool:
@@ -370,6 +360,8 @@ class Tables:
         node = self.nodes.pop(node_id)
         self.health.forget(node_id)
         self._admission.forget(node_id)
+        self._forks.left(node_id)
+        self._judge_forks(now_ms)
         self._catalogue = None
         if node_id in self._holders or not self._has_assigned_nodes:
             self._end.forget()

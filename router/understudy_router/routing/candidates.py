@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy_router.cluster.health import Health
-from understudy_router.cluster.tables import NodeReport, Tables
+from understudy_router.cluster.reports import NodeReport
+from understudy_router.cluster.tables import Tables
 from understudy_shared.messages import Applied, AssignedTask, Assignment, Heartbeat
 from understudy_shared.words import HostInfo
 
@@ -46,6 +47,8 @@ class Candidate:
     """Whether it follows the history in use."""
     lineage: str | None = None
     """The history that it follows, None while that is not known."""
+    is_fork: bool = False
+    """Whether it follows another history of the checkpoint than the cluster."""
     has_layout: bool = True
     """Whether it serves the layout of the assignment."""
     error: str | None = None
@@ -101,6 +104,7 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
         standing=node.heartbeat.standing,
         has_lineage=node.heartbeat.lineage == assignment.lineage,
         lineage=node.heartbeat.lineage,
+        is_fork=node_id in tables.forks,
         has_layout=node.heartbeat.partitions in {None, assignment.partitions},
         error=applied.error,
     )

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     DEAD = "dead"
     NOT_OPEN = "not-open"
     OTHER_LAYOUT = "other-layout"
+    FORKED = "forked"
     LINEAGE_CHANGED = "lineage-changed"
     NOT_ACTIVE = "not-active"
     NOT_HEARD_OF = "not-heard-of"
@@ -119,6 +120,8 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     """Why a candidate does not fit, by what is known here; None when it does."""
     if not candidate.is_live:
         return Reason.DEAD
+    if candidate.is_fork:
+        return Reason.FORKED
     position = bound.min_position
     if not candidate.has_lineage or (position is not None and candidate.lineage not in {None, position.lineage}):
         return Reason.LINEAGE_CHANGED

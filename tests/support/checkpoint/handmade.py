@@ -91,9 +91,13 @@ class HandmadeCheckpoint:
             self.commit(version)
         return self
 
+    def counts(self, version: int) -> dict[str, int]:
+        """How often each word was counted at a version."""
+        return dict.fromkeys(WORDS, version) | {f"born-{batch}": version - batch for batch in range(version)}
+
     def _records(self, version: int, partition: int) -> list[spark.Record]:
         prefix = b"" if self.provider == spark.HDFS else b"\x00"
-        counts = dict.fromkeys(WORDS, version) | {f"born-{batch}": version - batch for batch in range(version)}
+        counts = self.counts(version)
         return [
             (prefix + _CODEC.encode((word,)), prefix + _VALUE_BYTES((count, count * 1_000_000)))
             for word, count in counts.items()

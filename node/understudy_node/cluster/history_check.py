@@ -1,0 +1,133 @@
+"""Whether this node follows the cluster's history, and which nodes do not.
+
+It decides three things at each turn of the beat: whether this node may hold tasks, whether it may assign, and whom it
+may assign to. A node that starts in a living cluster holds nothing before its commits were compared with those of a
+node of the assignment; a node that was refused stays refused until they agree, or until it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from understudy_node.cluster.fork_finder import ForkFinder, OwnHistory
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.node import Node
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
+from understudy_shared.forks import refused_forks
+from understudy_shared.masking import masked_location
+from understudy_shared.messages import Heartbeat
+from understudy_shared.words import FORK_FOUND, FORKED
+
+log = logging.getLogger(__name__)
+
+
+class HistoryCheck:
+    """The check of one node. Only its beat calls the methods that change it."""
+
+    def __init__(self, node: Node, neighbours: Neighbours, *, node_id: str, heartbeat_ms: int) -> None:
+        self.is_admitted = False
+        """Whether this node has been compared with the cluster since it started, or there is nobody to compare with."""
+        self.refused: str | None = None
+        """Why this node must not answer for its application."""
+        self.others: Mapping[str, str] = {}
+        """The other nodes that are refused, with the reasons."""
+        self._node = node
+        self._neighbours = neighbours
+        self._node_id = node_id
+        self._grace_ms = EXPIRY_HEARTBEATS * heartbeat_ms
+        self._finder = ForkFinder(node_id)
+        self._waits_since_ms: float | None = None
+
+    @property
+    def found(self) -> dict[str, str]:
+        """The nodes whose commits differ from this node's, for its heartbeat."""
+        return self._finder.found
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether this node may hold tasks."""
+        return self.is_admitted and self.refused is None
+
+    def causes(self) -> dict[str, str]:
+        """Why the node is degraded by forks, by cause."""
+        if self.refused is not None:
+            return {FORKED: self.refused}
+        return {FORK_FOUND: "; ".join(self.others.values())} if self.others else {}
+
+    async def compare(self, now_ms: float, *, is_current: bool) -> None:
+        """Compare the nodes that live with this one's history. `is_current`: all of them were heard or read."""
+        nodes, own = self._neighbours.alive(now_ms), self._own_history()
+        unread = self._finder.unread(nodes, own, self._node.history.is_commit_time_learned)
+        if unread:
+            await asyncio.to_thread(self._read, unread)
+        self._finder.compare(nodes, own, now_ms)
+        if is_current and not self.is_admitted:
+            self.is_admitted = self._is_known_here(nodes) or self._has_waited(now_ms)
+
+    def judge(self, own: Heartbeat, now_ms: float) -> bool:
+        """Decide who is refused, by what all nodes found. True when it is another decision about this node."""
+        alive = (each.heartbeat for each in self._neighbours.alive(now_ms))
+        beats = [own, *(beat for beat in alive if beat.lineage == own.lineage and beat.node_id != self._node_id)]
+        refused = refused_forks(beats, self._neighbours.holders, judging=self._node_id)
+        why, before = refused.pop(self._node_id, None), self.refused
+        for node_id in refused.keys() - self.others.keys():
+            log.error("refused: %s", refused[node_id], extra={"action": "fork-found", "node": node_id})
+        self.others = refused
+        if why is not None:
+            self.refused = (
+                f"this node is refused and answers nothing: {why}. Follow the cluster's checkpoint, or give the copy "
+                "an application id of its own"
+            )
+        elif any(self._is_cluster(beat.node_id) and self._finder.is_agreed(beat.node_id) for beat in beats):
+            self.refused = None
+        if (before is None) == (self.refused is None):
+            return False
+        if self.refused is None:
+            log.warning("this node follows the cluster's history again", extra={"action": "fork-over"})
+        else:
+            log.error("%s", self.refused, extra={"action": "forked"})
+        return True
+
+    def may_assign(self, nodes: Sequence[Seen]) -> bool:
+        """Whether this node speaks for the cluster: it is one of its nodes, agrees with one, or none lives."""
+        return self.may_hold and (self._node_id in self._neighbours.holders or self._is_known_here(nodes))
+
+    def assignable(self, nodes: Sequence[Seen]) -> list[Seen]:
+        """Those of `nodes` that may get tasks: not the refused, and strangers once their commits are this node's."""
+        return [each for each in nodes if self._is_assignable(each.heartbeat)]
+
+    def go_on_alone(self) -> None:
+        """The bus is away: nobody can be compared with."""
+        self.is_admitted = True
+
+    def _is_assignable(self, beat: Heartbeat) -> bool:
+        if beat.node_id in self.others:
+            return False
+        is_comparable = bool(beat.commits) and self._node.end.version > 0
+        return self._is_cluster(beat.node_id) or not is_comparable or self._finder.is_agreed(beat.node_id)
+
+    def _is_cluster(self, node_id: str) -> bool:
+        return node_id == self._node_id or node_id in self._neighbours.holders
+
+    def _is_known_here(self, nodes: Sequence[Seen]) -> bool:
+        """Whether any node of the assignment agrees with this one, or none of them lives that could."""
+        lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
+        beats = [each.heartbeat for each in nodes if each.heartbeat.node_id in holders]
+        comparable = [beat for beat in beats if beat.lineage == lineage and beat.commits]
+        return not comparable or any(self._finder.is_agreed(beat.node_id) for beat in comparable)
+
+    def _has_waited(self, now_ms: float) -> bool:
+        if self._waits_since_ms is None:
+            self._waits_since_ms = now_ms
+        return now_ms - self._waits_since_ms >= self._grace_ms
+
+    def _own_history(self) -> OwnHistory:
+        node, history, end = self._node, self._node.history, self._node.end
+        place = masked_location(node.settings.checkpoint)
+        return OwnHistory(place, history, node.lineage, end.version, end.confirmed_ms, history.seen)
+
+    def _read(self, versions: Sequence[int]) -> None:
+        for version in versions:
+            self._node.history.learn_commit_time(version)

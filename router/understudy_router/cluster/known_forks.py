@@ -1,0 +1,45 @@
+"""The nodes that follow a fork, as a router knows them by the heartbeats of all (pure).
+
+Nearly always no heartbeat speaks of forks, and then a heartbeat costs two comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from understudy_shared.forks import refused_forks
+from understudy_shared.messages import Heartbeat
+from understudy_shared.words import FORKED
+
+
+class KnownForks:
+    """`found` has the nodes that are not read, with how it shows that they follow another history."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+        self._speakers: set[str] = set()
+        """The nodes whose heartbeats speak of forks."""
+
+    def heard(self, heartbeat: Heartbeat) -> bool:
+        """Take a heartbeat in. True when `judge` may come to another result."""
+        was_speaking = heartbeat.node_id in self._speakers
+        if heartbeat.forks or FORKED in heartbeat.degraded:
+            self._speakers.add(heartbeat.node_id)
+            return True
+        self._speakers.discard(heartbeat.node_id)
+        return was_speaking
+
+    def left(self, node_id: str) -> None:
+        """The node is gone, and what it said of others."""
+        self._speakers.discard(node_id)
+
+    def judge(self, heartbeats: Iterable[Heartbeat], lineage: str | None, named: Collection[str]) -> list[str] | None:
+        """Decide again who is refused: the reasons of those that were not before; None when nothing changed."""
+        if not self._speakers and not self.found:
+            return None
+        known = self.found
+        beats = (beat for beat in heartbeats if beat.lineage == lineage)
+        self.found = refused_forks(beats, named) if self._speakers else {}
+        if self.found.keys() == known.keys():
+            return None
+        return [self.found[node_id] for node_id in sorted(self.found.keys() - known.keys())]

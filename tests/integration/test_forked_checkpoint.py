@@ -1,0 +1,120 @@
+"""A node on a copy of the checkpoint: the same query id, another history. The cluster refuses it, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.forked import ForkedCheckpoint, fork_of
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.storage_faults import PausableFiles
+from tests.support.cluster.in_process import LIMIT_S, TASKS, VERSION, Cluster, ClusterNode, cluster, cluster_node
+from tests.support.cluster.watch import reading
+from tests.support.spark.queries import wait_until
+
+COPY = "copy"
+
+
+def is_refused(node: ClusterNode) -> bool:
+    return "follows a fork" in node.not_ready() and not node.holds
+
+
+def names_it(known: Cluster, node_id: str = COPY) -> bool:
+    degraded: Any = known.router.get("/readyz").body["degraded"]
+    return degraded is not None and f"{node_id} " in degraded and "follows a fork" in degraded
+
+
+def is_gone(known: Cluster, node_id: str) -> bool:
+    return node_id not in known.router.living()
+
+
+def is_back(known: Cluster, node_id: str) -> bool:
+    return bool(known.nodes[node_id].holds) and not known.nodes[node_id].not_ready()
+
+
+@contextmanager
+def node_on(
+    fork: ForkedCheckpoint, folder: Path, redis: RedisServer, *, node_id: str = COPY, **settings: Any
+) -> Iterator[ClusterNode]:
+    with cluster_node(fork.path, folder / "copy-data", redis.url, node_id=node_id, **settings) as node:
+        yield node
+
+
+FORKS = {
+    "at the same version": ((VERSION + 1,), (VERSION + 1,)),
+    "behind": ((VERSION + 1, VERSION + 2, VERSION + 3, VERSION + 4), (VERSION + 1,)),
+    "ahead": ((VERSION + 1,), tuple(range(VERSION + 1, VERSION + 6))),
+}
+
+
+@pytest.mark.parametrize("kind", FORKS)
+def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right_nodes_come_and_go(
+    kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    fork = fork_of(checkpoint, tmp_path / "copied")
+    ours, theirs = FORKS[kind]
+    checkpoint.add(*ours)
+    fork.add(*theirs)
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        known.wait_to_rest(copies=2, version=ours[-1])
+        with reading(known.router) as reader, node_on(fork, tmp_path, redis) as copy:
+            wait_until(lambda: is_refused(copy) and names_it(known), what="the copy to be refused", limit_s=LIMIT_S)
+            for node_id in ("n1", "n2"):
+                known.end(node_id)
+                wait_until(partial(is_gone, known, node_id), what="its death", limit_s=LIMIT_S)
+                reader.wait_for_answers()
+                assert is_refused(copy)
+                known.start(node_id)
+                wait_until(partial(is_back, known, node_id), what="its return", limit_s=LIMIT_S)
+            assert is_refused(copy)
+            assert names_it(known)
+
+
+@pytest.mark.parametrize("kind", FORKS)
+def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
+    kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    fork = fork_of(checkpoint, tmp_path / "copied")
+    ours, theirs = FORKS[kind]
+    checkpoint.add(*ours)
+    fork.add(*theirs)
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, rebalance_delay_ms=60_000) as known:
+        known.wait_to_rest(copies=2, version=ours[-1])
+        with reading(known.router) as reader:
+            known.end("n2")
+            with node_on(fork, tmp_path, redis, node_id="n2", rebalance_delay_ms=60_000) as copy:
+                wait_until(lambda: is_refused(copy) and names_it(known, "n2"), what="its refusal", limit_s=LIMIT_S)
+                reader.wait_for_answers()
+
+
+def test_a_rewind_that_one_node_sees_later_than_the_other_is_no_fork(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    files = PausableFiles(checkpoint.path)
+    with (
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known,
+        cluster_node(checkpoint.path, tmp_path / "late", redis.url, node_id="late", files=files) as late,
+    ):
+        wait_until(partial(holds_all, late), what="its tasks", limit_s=LIMIT_S)
+        files.pause()
+        checkpoint.commit(VERSION)  # the last batch once more: the same version at another time
+        wait_until(lambda: "rewound" in known.nodes["n1"].events(), what="the rewind at one node", limit_s=LIMIT_S)
+        enough = beats_of(known, "late") + 8
+        wait_until(lambda: beats_of(known, "late") > enough, what="heartbeats that differ", limit_s=LIMIT_S)
+        files.resume()
+        wait_until(lambda: "rewound" in late.events(), what="the rewind at the other", limit_s=LIMIT_S)
+        wait_until(partial(holds_all, late), what="its tasks again", limit_s=LIMIT_S)
+        assert "fork-found" not in [event["event"] for event in known.router.lag()["events"]]  # type: ignore[attr-defined]
+
+
+def beats_of(known: Cluster, node_id: str) -> int:
+    return known.router.router.tables.nodes[node_id].heartbeat.sequence
+
+
+def holds_all(node: ClusterNode) -> bool:
+    return len(node.holds) == TASKS and node.shows(VERSION)
