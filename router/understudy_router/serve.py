@@ -1,13 +1,14 @@
 """`understudy router`: answers lookups by asking the best node, in one process or several. Started by its entry point.
 
 Everything that can be refused is refused before the port opens: settings and the port. A bus that cannot be reached is
-not: the router waits for it, and says so. Connections that come before it knows enough wait for a moment.
+not: the router waits for it, and says so. It listens last: when it knows enough, or has waited for a moment.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from understudy_router.http.app import create_app
@@ -16,7 +17,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
-from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.http.service import Departure, bound_socket, run
 from understudy_shared.logs import configured_logging
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.processes.link import WorkerLink
@@ -29,9 +30,9 @@ from understudy_shared.spans import require_exporter
 from understudy_shared.words import HostInfo
 
 LEARNS_WITHIN_MS = 1500
-"""How long the first connections wait for a router that knows too little. It takes some 20 ms where Redis answers. More
-than the deadline of a call to a Redis that hangs (1 s): then it goes by what it remembered. Less than a probe waits for
-an answer (2 s): without Redis and nodes it must still say in time that it is alive.
+"""How long a router that knows too little waits before it listens. It takes some 20 ms where Redis answers. More than
+the deadline of a call to a Redis that hangs (1 s): then it goes by what it remembered. Less than a probe waits for an
+answer (2 s): without Redis and nodes it must still say in time that it is alive.
 """
 
 
@@ -93,10 +94,7 @@ def _serve(
     router = Router(
         settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth, identity=access.identity
     )
-    if listener is not None:
-        listener.listen(BACKLOG)
-    if started is not None:
-        started(router)
     guard = settings.connection_guard()
     app = create_app(router, guard, link, access, learns_within_ms=LEARNS_WITHIN_MS)
-    run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link)
+    listening = None if started is None else partial(started, router)
+    run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link, listening=listening)

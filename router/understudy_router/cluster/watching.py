@@ -237,12 +237,12 @@ class Watcher:
         """Declare silent nodes dead that did not answer. First read the keys again when the bus or this process may
         have caused the silence.
         """
-        last_ms = self._clock.monotonic_ms()
         while True:
             tick_ms = min(MAX_TICK_MS, self.heartbeat_ms / 4)
+            began_ms = self._clock.monotonic_ms()
             await asyncio.sleep(tick_ms / 1000)
             now_ms = self._clock.monotonic_ms()
-            paused_ms, last_ms = now_ms - last_ms - tick_ms, now_ms
+            paused_ms = now_ms - began_ms - tick_ms  # of the sleep alone: reading the keys may wait for Redis
             if paused_ms > self.heartbeat_ms:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self._read_keys()

@@ -65,7 +65,7 @@ class Service(uvicorn.Server):
     """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
 
     `guard` holds its connections within their limits. `link` is there in a worker process. Who may ask what is the
-    application's `access`, if it has one.
+    application's `access`, if it has one. `listening` is called once its ports take connections.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class Service(uvicorn.Server):
         departure: Departure | None = None,
         guard: ConnectionGuard | None = None,
         link: WorkerLink | None = None,
+        listening: Callable[[], None] | None = None,
     ) -> None:
+        self._listening = listening
         self._guard = guard or ConnectionGuard()
         access = getattr(app, "access", None)
         self._access = access if isinstance(access, Access) else Access()
@@ -107,11 +109,20 @@ class Service(uvicorn.Server):
         self._link = link
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
         await super().startup(sockets)
+        for each, host, port in places:
+            if (
+                each.fileno() < 0
+            ):  # uvloop closes it when another one listens there since it was bound, and says nothing
+                await self.lifespan.shutdown()
+                raise cannot_listen(OSError(errno.EADDRINUSE, ""), host, port)
         self._guard.start()
         self._access.start()
         if self._link is not None:
             await self._link.start(self._new_protocol)
+        if self._listening is not None:
+            self._listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -176,8 +187,12 @@ def run(
     departure: Departure | None = None,
     guard: ConnectionGuard | None = None,
     link: WorkerLink | None = None,
+    *,
+    listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start.
+
+    A `listener` that does not listen yet does so when the application's lifespan has begun; then `listening` is called.
 
     A worker process has a `link`, and no `listener` when the supervisor hands it connections.
     """
@@ -185,7 +200,7 @@ def run(
     leave_out_what_stays()
     if link is not None and departure is not None:
         departure = departure._replace(delay_ms=departure.delay_ms + HANDOVER_MS)
-    service = Service(app, departure, guard, link)
+    service = Service(app, departure, guard, link, listening)
     service.run(sockets=[] if listener is None else [listener])
     if not service.started:
         is_open = listener is not None and listener.fileno() >= 0
