@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
 from tests.support.services.deploy_files import (
+    COMPOSE,
     DOCKER,
     DOCKERFILE,
     HTTP,
@@ -45,6 +48,28 @@ def test_every_image_has_a_version_and_ours_is_the_projects(name: str) -> None:
         )
         assert OURS[name]["build"]["dockerfile"] == str(DOCKERFILE.relative_to(ROOT))
         assert (ROOT / OURS[name]["build"]["context"]).samefile(ROOT)
+
+
+def test_every_image_that_is_not_ours_can_be_given_by_its_digest() -> None:
+    """`NAME_IMAGE=repository:tag@sha256:...`, in the environment or in a file `.env`."""
+    images = re.findall(r"(?m)^ +image: (\S+)$", COMPOSE.read_text())
+    others = [image for image in images if not image.startswith("understudy-")]
+    assert len(others) == len(set(SERVICES) - set(OURS))
+    assert all(re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[^}]+\}", image) for image in others)
+    base = DOCKER.arguments["PYTHON_IMAGE"]
+    for service in OURS.values():
+        assert service["build"]["args"]["PYTHON_IMAGE"] == base
+    assert COMPOSE.read_text().count(f"${{PYTHON_IMAGE:-{base}}}") == len({*IMAGES.values()})
+
+
+@pytest.mark.parametrize("more", [(), ("-f", "deploy/compose/tls.yml")], ids=["alone", "by TLS"])
+def test_docker_compose_of_debian_reads_the_file_as_it_is(more: tuple[str, ...]) -> None:
+    assert set(STACK) - {"services", "networks", "volumes"} == {name for name in STACK if name.startswith("x-")}
+    if shutil.which("docker-compose") is None:
+        pytest.skip("no docker-compose")
+    command = ["docker-compose", "-f", "docker-compose.yml", *more, "--profile", "monitoring", "config", "--quiet"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -91,6 +116,7 @@ def test_every_service_has_a_health_check_and_its_dependents_wait_until_it_is_he
     for needed, how in SERVICES[name].get("depends_on", {}).items():
         assert needed in SERVICES
         assert how == {"condition": "service_healthy"}
+        assert needed != "pipeline", "it ends by itself, and nodes wait for a checkpoint by themselves"
 
 
 @pytest.mark.parametrize("name", HTTP)

@@ -80,8 +80,8 @@ def variables(stages: list[Stage]) -> dict[str, str]:
 
 
 def read_compose(text: str) -> dict[str, Any]:
-    """The compose file; anchors and `<<` are resolved."""
-    loaded: dict[str, Any] = YAML(typ="safe").load(text)
+    """The compose file; anchors and `<<` are resolved, and `${NAME:-default}` is its default."""
+    loaded: dict[str, Any] = YAML(typ="safe").load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
     return loaded
 
 
