@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import Any
 
-OTHERS = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/", "spark.apache.org/")
+OTHERS = ("cert-manager.io/", "gateway.networking.k8s.io/", "keda.sh/", "monitoring.coreos.com/", "spark.apache.org/")
 """Kinds that are not Kubernetes' own; tests of the chart look at them."""
 FIRST_WARNING = 2
 """Severities: 1 is information, 2 a warning, 3 an error."""

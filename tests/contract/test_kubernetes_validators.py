@@ -18,7 +18,7 @@ from tools.chart import PYTHON
 pytestmark = pytest.mark.full
 
 VALIDATORS = ROOT / ".cache" / "validators" / "bin"
-OTHERS = "Certificate,ServiceMonitor,PrometheusRule,ScaledObject,SparkApplication"
+OTHERS = "Certificate,HTTPRoute,PodMonitor,ServiceMonitor,PrometheusRule,ScaledObject,SparkApplication"
 """Kinds that are not Kubernetes' own; tests of the chart look at them."""
 LIMIT_S = 600
 

@@ -1,10 +1,17 @@
 {{/* The name that all objects of a release begin with. Pods get "-node-eu-central-1a-10" behind it. */}}
 {{- define "understudy.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $name := .Values.nameOverride | default .Chart.Name | trunc 29 | trimSuffix "-" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" (.Release.Name | trunc 29 | trimSuffix "-") .Chart.Name -}}
+{{- printf "%s-%s" (.Release.Name | trunc (sub 39 (len $name) | int) | trimSuffix "-") $name -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "understudy.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "understudy.fullname" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
 {{/* Which pods are of a component: dict "root" $ "component" "node". It never changes, because selectors cannot. */}}
@@ -26,6 +33,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "understudy.podLabels" -}}
 {{ include "understudy.selector" . }}
 app.kubernetes.io/part-of: understudy
+{{- with .extra }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* The image of one of our services: dict "root" $ "image" .Values.image.node. */}}
@@ -61,7 +71,7 @@ capabilities:
 
 {{/* What all our pods have: no token of the API, and no variables of services, which begin with UNDERSTUDY_ as ours do. */}}
 {{- define "understudy.podBasics" -}}
-serviceAccountName: {{ include "understudy.fullname" . }}
+serviceAccountName: {{ include "understudy.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.image.pullSecrets }}
@@ -79,6 +89,10 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- with .tolerations }}
 tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
@@ -225,6 +239,14 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
   {{- else }}
   value: {{ $value | quote }}
   {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Variables that are no settings of ours. */}}
+{{- define "understudy.extraEnv" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
 {{- end }}
 {{- end -}}
 

@@ -43,6 +43,9 @@
 {{- if and .Values.checkpoint.existingSecret (not .Values.checkpoint.url) -}}
 {{- fail "checkpoint.existingSecret has the credentials of checkpoint.url: without a URL it is not used" -}}
 {{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.parentRefs names no gateway: give one, such as [{name: public, namespace: gateways}]" -}}
+{{- end -}}
 {{- with .Values.routers.autoscaling -}}
 {{- if gt (int .minReplicas) (int .maxReplicas) -}}
 {{- fail "routers.autoscaling.minReplicas is above maxReplicas" -}}
