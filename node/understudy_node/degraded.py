@@ -17,6 +17,8 @@ CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
 REPLICAS_STALLED = "replicas-stalled"
 """Replicas are behind and cannot advance."""
+LOCAL_COPY_DAMAGED = "local-copy-damaged"
+"""Local copies are damaged, and are built again."""
 BUS_AWAY = "bus-away"
 OWN_MESSAGE = "own-message"
 """A message of this node does not validate, so it was not sent."""
@@ -30,6 +32,7 @@ CAUSES = (
     REPLICAS_STALLED,
     FORKED,
     FORK_FOUND,
+    LOCAL_COPY_DAMAGED,
     UNSIGNED_ACCEPTED,
     MEMORY,
     CREDENTIALS,
@@ -41,9 +44,9 @@ CAUSES = (
 
 
 def causes_of(
-    error: UnderstudyError | None, end: End, stalled: Sequence[TaskReplica], *, now_ms: float, end_expiry_ms: float
+    error: UnderstudyError | None, end: End, replicas: Sequence[TaskReplica], *, now_ms: float, end_expiry_ms: float
 ) -> dict[str, str]:
-    """Why, by cause, for a node that can answer lookups. `stalled` are the replicas that cannot advance."""
+    """Why, by cause, for a node that can answer lookups."""
     found: dict[str, str] = {}
     if error is not None:
         found[CHECKPOINT_UNREADABLE] = f"the checkpoint cannot be followed: {error}"
@@ -51,6 +54,7 @@ def causes_of(
         found[LAG_UNKNOWN] = "lag is unknown: the end of the history is not confirmed"
     elif now_ms - end.confirmed_ms > end_expiry_ms:
         found[LAG_UNKNOWN] = f"lag is unknown: the end of the history was not confirmed within {end_expiry_ms:.0f} ms"
+    stalled = [replica for replica in replicas if replica.stalled]
     if stalled:
         first, count = stalled[0], len(stalled)
         version = None if first.view is None else first.view.version
@@ -58,4 +62,8 @@ def causes_of(
             f"{count} {'replica cannot' if count == 1 else 'replicas cannot'} advance: {first.task} is at version "
             f"{version} of {first.target}: {first.error or 'no step of it ends'}"
         )
+    damaged = [(replica.task, replica.damage) for replica in replicas if replica.damage is not None]
+    if damaged:
+        task, damage = damaged[0]
+        found[LOCAL_COPY_DAMAGED] = f"{len(damaged)} local copies are built again: of {task}, {damage}"
     return found

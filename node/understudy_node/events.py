@@ -46,6 +46,7 @@ class EventLog:
         """Lineage, layout and tasks of the last "ready" event."""
         self._ready_generation: Generation | None = None
         """The last generation that was found ready: it need not be looked at again."""
+        self._damaged_copies = 0
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))  # a copy: readers iterate while the polling thread appends
@@ -62,6 +63,12 @@ class EventLog:
                 log.error("%s", error, extra={"action": "poll-failed"})
             self._events.append(Event(self._clock.wall_us(), "error", str(error)))
         self.error = error
+
+    def note_damaged(self, copies: int) -> None:
+        """Report when more local copies were found damaged: the log says which."""
+        if copies > self._damaged_copies:
+            self.note("local-damage", f"{copies - self._damaged_copies} local copies were damaged, and are built again")
+            self._damaged_copies = copies
 
     def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
         """Report once that all tasks held can answer, and again when more are held. `fetched`: tables, by their way."""

@@ -193,7 +193,7 @@ class Node:
         if self.generation is None:
             return {}
         now_ms, expiry_ms = self._clock.monotonic_ms(), self.settings.end_expiry_ms
-        return causes_of(self.error, self.end, self.stalled(), now_ms=now_ms, end_expiry_ms=expiry_ms)
+        return causes_of(self.error, self.end, self._generations.replicas(), now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def stalled(self) -> list[TaskReplica]:
         """The replicas that are behind and cannot advance."""
@@ -244,6 +244,7 @@ class Node:
             now_ms=now_ms,
         )
         self.events.note_ready(self.generation, self._disk.fetched)
+        self.events.note_damaged(self.measures.damaged_copies)
         if self._cadence.turned_idle(now_ms):
             self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
         return next_poll_ms(

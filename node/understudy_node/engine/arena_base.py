@@ -1,7 +1,8 @@
 """A snapshot of the HDFS-backed provider as a base: its decompressed records, mapped from local disk, under an index.
 
 The rule: keys and values stay where the snapshot put them. A lookup hashes the key, reads its bucket's offsets and
-compares the one or two records there; nothing is decoded, and a restart maps the same files again.
+compares the one or two records there; nothing is decoded, and a restart maps the same files again. No block of them is
+believed before its sum was compared (`arena_sums.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
@@ -26,8 +28,10 @@ from understudy_node.engine.arena_format import (
     decode_header,
     index_path,
     records_path,
+    sums_path,
 )
 from understudy_node.engine.arena_order import sorted_offsets
+from understudy_node.engine.arena_sums import DamagedError, FileCheck, read_sums
 from understudy_node.engine.base import NO_FAMILIES
 from understudy_shared.errors import CorruptFileError
 
@@ -39,17 +43,23 @@ class ArenaBase:
 
     families = NO_FAMILIES
 
-    def __init__(self, directory: Path, records: mmap, index: mmap, header: Header) -> None:
+    def __init__(self, directory: Path, header: Header, records: FileCheck, index: FileCheck) -> None:
         self.directory = directory
-        self._records = records
+        self.damage: CorruptFileError | None = None
+        self.is_unchecked = True
+        """Whether blocks are left that were not compared with their sums."""
+        self._is_cut_off = False
+        self._offsets_at = HEADER_BYTES + header.starts_bytes
+        self._records_check = records
+        self._index_check = index
+        self._records = records.data
         self._header = header
         self._seed = header.seed
         self._shift = 32 - header.bucket_bits
-        self._index_bytes = len(index)
-        whole = memoryview(index)
-        table_end = HEADER_BYTES + header.starts_bytes
-        self._starts = whole[HEADER_BYTES:table_end].cast("I")
-        self._offsets = whole[table_end:].cast("I" if header.offset_bytes == 4 else "Q")
+        self._index_bytes = len(index.data)
+        whole = memoryview(index.data)
+        self._starts = whole[HEADER_BYTES : self._offsets_at].cast("I")
+        self._offsets = whole[self._offsets_at :].cast("I" if header.offset_bytes == 4 else "Q")
         self._ordered: memoryview | None = None
         self._ordering = threading.Lock()
 
@@ -61,13 +71,19 @@ class ArenaBase:
                 header = decode_header(index_file.read(HEADER_BYTES))
                 index = mmap(index_file.fileno(), 0, access=ACCESS_READ)
                 records = mmap(records_file.fileno(), 0, access=ACCESS_READ)
+            sums = read_sums(sums_path(directory))
         except (OSError, ValueError) as error:
             raise _unfinished(directory, str(error)) from error
         if header is None or header.boot != boot_id():
             raise _unfinished(directory, "its index is incomplete or from before the last boot")
         if (len(index), len(records)) != (header.index_bytes, header.records_bytes):
             raise _unfinished(directory, f"{len(records)} and {len(index)} bytes do not fit its header")
-        return cls(directory, records, index, header)
+        if sums is None:
+            raise _unfinished(directory, "its sums are damaged")
+        base = cls(directory, header, FileCheck(records, sums[0]), FileCheck(index, sums[1]))
+        with base._finding_damage():
+            base._index_check.require(0, HEADER_BYTES)
+        return base
 
     @classmethod
     def build(cls, directory: Path, pieces: Iterable[bytes | memoryview]) -> ArenaBase:
@@ -81,6 +97,8 @@ class ArenaBase:
 
     def get(self, key: bytes) -> bytes | None:
         bucket = mmh3.hash(key, self._seed, False) >> self._shift
+        if self.is_unchecked:
+            self._check_bucket(bucket)
         first, last = self._starts[bucket], self._starts[bucket + 1]
         if first == last:
             return None
@@ -96,6 +114,17 @@ class ArenaBase:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(key) for key in keys]
 
+    def check_some(self) -> None:
+        """Compare some of the blocks that no reader came to. What is found is in `damage`."""
+        with suppress(CorruptFileError), self._finding_damage():
+            self.is_unchecked = self._index_check.check_some() or self._records_check.check_some()
+
+    def look_for_damage(self) -> None:
+        """See whether a file was cut off, before a reader touches what is not there."""
+        if self.damage is None and not (self._index_check.has_its_length and self._records_check.has_its_length):
+            self.damage = self._damaged("a file was cut off")
+            self._is_cut_off = self.is_unchecked = True
+
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The first scan sorts all keys (`prepare_scan`)."""
         ordered = self.prepare_scan()
@@ -108,6 +137,10 @@ class ArenaBase:
     def prepare_scan(self) -> memoryview:
         """Sort the keys, once: about a second per million, mostly without the GIL, so best in a worker thread."""
         with self._ordering:
+            while self.is_unchecked:  # a scan reads all blocks
+                if self.damage is not None:
+                    raise self.damage
+                self.check_some()
             if self._ordered is None:
                 data = np.frombuffer(self._records, np.uint8)
                 self._ordered = sorted_offsets(data, np.asarray(self._offsets)).data
@@ -129,7 +162,46 @@ class ArenaBase:
     def close(self) -> None:
         self._starts.release()
         self._offsets.release()
+        self._records_check.release()
+        self._index_check.release()
         self._records.close()
+
+    def _check_bucket(self, bucket: int) -> None:
+        """Compare what a lookup in this bucket reads."""
+        if self._is_cut_off and self.damage is not None:
+            raise self.damage
+        index, records, data = self._index_check, self._records_check, self._records
+        at, width, offsets = HEADER_BYTES + 4 * bucket, self._header.offset_bytes, self._offsets_at
+        try:
+            index.require(at, at + 8)
+            first, last = self._starts[bucket], self._starts[bucket + 1]
+            if first == last:
+                return
+            index.require(offsets + first * width, offsets + last * width)
+            for end in self._offsets[first:last]:
+                for _ in ("key", "value"):
+                    records.require(end, end + 4)
+                    start, end = end + 4, end + 4 + int.from_bytes(data[end : end + 4], "big")  # noqa: PLW2901
+                    if end > start:
+                        records.require(start, end)
+        except DamagedError as error:
+            self.damage = self._damaged(str(error))
+            raise self.damage from None
+
+    @contextmanager
+    def _finding_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedError as error:
+            self.damage = self._damaged(str(error))
+            raise self.damage from None
+
+    def _damaged(self, how: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"the local copy is damaged: {how}",
+            where=str(self.directory),
+            fix="The replica builds it again from the checkpoint; look at this disk",
+        )
 
     def _key_at(self, offset: int) -> bytes:
         records = self._records

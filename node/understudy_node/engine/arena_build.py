@@ -15,6 +15,7 @@ from pathlib import Path
 from understudy_node.engine.arena_format import index_path, records_path
 from understudy_node.engine.arena_index import EntryList, write_index
 from understudy_node.engine.arena_records import RecordFinder
+from understudy_node.engine.arena_sums import BlockSums
 
 
 def build_arena(directory: Path, pieces: Iterable[bytes | memoryview]) -> Iterator[int]:
@@ -27,15 +28,16 @@ def build_arena(directory: Path, pieces: Iterable[bytes | memoryview]) -> Iterat
     index_path(directory).unlink(missing_ok=True)
     seed = int.from_bytes(os.urandom(4), "little")
     finder = RecordFinder(seed, where=str(records_path(directory)))
-    entries = EntryList()
+    entries, sums = EntryList(), BlockSums()
     with records_path(directory).open("wb") as file:
         for piece in pieces:
             for found in finder.entries(memoryview(piece)):
                 entries.add(found)
+            sums.add(memoryview(piece))
             file.write(piece)
             yield len(entries)
     finder.end()
     in_order = entries.sorted()
     yield len(entries)
-    for _ in write_index(directory, in_order, records_bytes=finder.content_bytes, seed=seed):
+    for _ in write_index(directory, in_order, records_bytes=finder.content_bytes, records_sums=sums.end(), seed=seed):
         yield len(entries)

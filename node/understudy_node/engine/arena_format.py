@@ -1,4 +1,4 @@
-"""The two files of an arena and the header of its index.
+"""The files of an arena and the header of its index.
 
 The rule: an index is trusted only if its header states the exact length of the records file beside it, and was
 written since the machine last booted: files are not synced, so a power loss may have left holes in them.
@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_MAGIC: Final = b"USARENA1"
+_MAGIC: Final = b"USARENA2"
 _HEADER: Final = struct.Struct("<8sIIIQQ36s")
 HEADER_BYTES: Final = 128
 
@@ -57,6 +57,10 @@ def records_path(directory: Path) -> Path:
 
 def index_path(directory: Path) -> Path:
     return directory / "arena.index"
+
+
+def sums_path(directory: Path) -> Path:
+    return directory / "arena.sums"
 
 
 def boot_id() -> bytes:

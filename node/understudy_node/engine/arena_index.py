@@ -6,6 +6,7 @@ back to the system afterwards.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -15,7 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from understudy_node.engine.arena_format import ENTRY_OFFSET_BITS, Header, boot_id, index_path
+from understudy_node.engine.arena_format import ENTRY_OFFSET_BITS, Header, boot_id, index_path, sums_path
+from understudy_node.engine.arena_sums import BlockSums, write_sums
 
 U64 = npt.NDArray[np.uint64]
 
@@ -51,8 +53,12 @@ class EntryList:
         return entries
 
 
-def write_index(directory: Path, entries: U64, *, records_bytes: int, seed: int) -> Iterator[None]:
-    """Write the index of `records_bytes` of records, whose sorted `entries` are given, in bounded steps."""
+def write_index(
+    directory: Path, entries: U64, *, records_bytes: int, records_sums: array[int], seed: int
+) -> Iterator[None]:
+    """Write the index of `records_bytes` of records, whose sorted `entries` are given, in bounded steps; and the sums
+    of both files.
+    """
     count = len(entries)
     width = 4 if records_bytes < 2**32 else 8
     # One to two records per bucket: half as many buckets would save 2 B per key and cost a comparison per lookup.
@@ -69,12 +75,17 @@ def write_index(directory: Path, entries: U64, *, records_bytes: int, seed: int)
         yield
     np.cumsum(starts, out=starts)
     yield
+    sums = BlockSums()
     with unfinished.open("wb") as file:
-        file.write(header.encoded())
-        file.write(starts.data)
+        for part in (memoryview(header.encoded()), starts.data):
+            sums.add(part)
+            file.write(part)
         for block in _blocks(entries):
-            file.write((block & np.uint64(2**ENTRY_OFFSET_BITS - 1)).astype(f"<u{width}").data)
+            offsets = (block & np.uint64(2**ENTRY_OFFSET_BITS - 1)).astype(f"<u{width}").data
+            sums.add(offsets)
+            file.write(offsets)
             yield
+    write_sums(sums_path(directory), records_sums, sums.end())
     unfinished.replace(index_path(directory))
 
 

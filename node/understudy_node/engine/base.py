@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from understudy_shared.errors import CorruptFileError
+
 NO_FAMILIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -35,6 +37,20 @@ class Base(Protocol):
     def resident_bytes(self) -> int:
         """Its own memory, without the shared block cache."""
 
+    @property
+    def damage(self) -> CorruptFileError | None:
+        """How its local files differ from what was written, once that was seen: they have to be made again."""
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether `check_some` has something left to compare."""
+
+    def check_some(self) -> None:
+        """Compare some of its local files with their sums, in one short step; finds `damage`."""
+
+    def look_for_damage(self) -> None:
+        """Look at what can be seen without reading; finds `damage`."""
+
     def close(self) -> None:
         """Release files and memory. Only at the end of a process: views in flight may still read."""
 
@@ -42,7 +58,20 @@ class Base(Protocol):
         """Delete its local files once the last view and reader of this base is gone."""
 
 
-class EmptyBase:
+class SelfCheckingBase:
+    """A base without local files, or one whose library compares sums at each read."""
+
+    damage = None
+    is_unchecked = False
+
+    def check_some(self) -> None:
+        """Does nothing: nothing is left to compare."""
+
+    def look_for_damage(self) -> None:
+        """Does nothing."""
+
+
+class EmptyBase(SelfCheckingBase):
     """Version 0: what a store holds before its first batch."""
 
     resident_bytes = 0

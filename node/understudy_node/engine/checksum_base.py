@@ -45,6 +45,20 @@ class ChecksumBase:
     def resident_bytes(self) -> int:
         return self._base.resident_bytes
 
+    @property
+    def damage(self) -> CorruptFileError | None:
+        return self._base.damage
+
+    @property
+    def is_unchecked(self) -> bool:
+        return self._base.is_unchecked
+
+    def check_some(self) -> None:
+        self._base.check_some()
+
+    def look_for_damage(self) -> None:
+        self._base.look_for_damage()
+
     def close(self) -> None:
         self._base.close()
 

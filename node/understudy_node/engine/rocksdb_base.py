@@ -18,7 +18,7 @@ from typing import Final
 
 from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
-from understudy_node.engine.base import NO_FAMILIES
+from understudy_node.engine.base import NO_FAMILIES, SelfCheckingBase
 from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
 from understudy_shared.errors import CorruptFileError, UnsupportedError
 
@@ -46,7 +46,7 @@ class BlockCache:
         return self.shared.get_usage()
 
 
-class RocksBase:
+class RocksBase(SelfCheckingBase):
     """Spark's own files, opened. Dropping the last reference closes it; readers in flight keep it open."""
 
     families = NO_FAMILIES

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Final, Literal
 
 from understudy_node.engine.base import NO_FAMILIES, Base
+from understudy_shared.errors import CorruptFileError
 
 Place = tuple[int, bytes]
 """The section of a base, or of a printer, and the key in it."""
@@ -140,6 +141,20 @@ class CachedBase:
     @property
     def resident_bytes(self) -> int:
         return self._base.resident_bytes
+
+    @property
+    def damage(self) -> CorruptFileError | None:
+        return self._base.damage
+
+    @property
+    def is_unchecked(self) -> bool:
+        return self._base.is_unchecked
+
+    def check_some(self) -> None:
+        self._base.check_some()
+
+    def look_for_damage(self) -> None:
+        self._base.look_for_damage()
 
     def close(self) -> None:
         self._base.close()

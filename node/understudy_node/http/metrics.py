@@ -175,6 +175,11 @@ class NodeMetrics:
             "Bytes of snapshots that were linked, copied or downloaded",
             self._node.measures.restored_bytes,
         )
+        yield CounterMetricFamily(
+            "understudy_local_copies_damaged",
+            "Times that the local copy of a task was found damaged and was built again",
+            self._node.measures.damaged_copies,
+        )
 
 
 def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Metric]:

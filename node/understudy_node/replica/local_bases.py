@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 from collections import Counter
@@ -19,13 +20,17 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from xxhash import xxh3_64_hexdigest
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.private_files import PRIVATE_FOLDER, private_folder
 from understudy_shared.words import ApplicationId, Lineage, TaskId
 
+log = logging.getLogger(__name__)
+
 RECORD = "base.json"
+"""The sum of a base's record, and the record."""
 
 REOPEN_VERSIONS = 50
 """A snapshot this many versions newer than a local base replaces it: replaying would cost more than opening."""
@@ -123,7 +128,8 @@ class LocalBases:
     def finish(self, directory: Path, record: BaseRecord) -> LocalBase:
         """Record that a base is complete."""
         unfinished = directory / f".{RECORD}"
-        unfinished.write_text(record.model_dump_json())
+        content = record.model_dump_json().encode()
+        unfinished.write_bytes(b"%b %b" % (xxh3_64_hexdigest(content).encode(), content))
         unfinished.replace(directory / RECORD)
         return LocalBase(directory, record)
 
@@ -132,7 +138,11 @@ class LocalBases:
         found = []
         for directory in store.iterdir() if store.is_dir() else ():
             try:
-                record = BaseRecord.model_validate_json((directory / RECORD).read_bytes())
+                digest, _, content = (directory / RECORD).read_bytes().partition(b" ")
+                if digest != xxh3_64_hexdigest(content).encode():
+                    log.error("%s is damaged", directory / RECORD, extra={"action": "local-base-dropped"})
+                    continue
+                record = BaseRecord.model_validate_json(content)
             except (OSError, ValidationError):
                 continue
             found.append(LocalBase(directory, record))

@@ -63,6 +63,16 @@ class StoreReplica:
         return self.view is not None and self.view.overlay_bytes > self._around.overlay_max_bytes
 
     @property
+    def damage(self) -> CorruptFileError | None:
+        """How its local copy differs from what was written, once that was seen."""
+        return None if self.view is None else self.view.base.damage
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether parts of its local copy were not compared with their sums yet."""
+        return self.view is not None and self.damage is None and self.view.base.is_unchecked
+
+    @property
     def has_read_ahead(self) -> bool:
         """Whether `prefetch` has nothing left to do before the next commit."""
         return self._changelogs.has_read_ahead
@@ -153,6 +163,21 @@ class StoreReplica:
         base = yield from self._open(newer)
         self._replace(view.with_base(base, newer.version))
         return True
+
+    def check_some(self) -> Steps:
+        """Compare a part of the local copy with its sums."""
+        assert self.view is not None, "check follows restore"
+        self.view.base.check_some()
+        yield
+
+    def look_for_damage(self) -> None:
+        """See whether a local file was cut off."""
+        if self.view is not None:
+            self.view.base.look_for_damage()
+
+    def disown(self) -> None:
+        """Prevent the local files from being used again; a view in flight still reads them."""
+        self._around.disk.disown(self._choice.local_directory)
 
     def leave(self) -> None:
         """Remove the local files, those in use once their last reader is gone. No other call follows."""

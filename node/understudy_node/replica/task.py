@@ -54,6 +54,8 @@ class TaskReplica:
         self.readings = Readings(origin, progress, around.measures.lags)
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
+        self.damage: UnderstudyError | None = None
+        """How its local copy was damaged, while it is built again."""
         self.gone = False
         """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._stores = TaskStores(places, around)
@@ -131,7 +133,7 @@ class TaskReplica:
     def behind(self) -> bool:
         """Whether a step has work to do."""
         target = self.target
-        return target > 0 and (self._wants_rebuild or self._stores.has_work(target))
+        return target > 0 and (self._wants_rebuild or self._stores.damage is not None or self._stores.has_work(target))
 
     @property
     def stalled(self) -> bool:
@@ -142,6 +144,7 @@ class TaskReplica:
         """See whether it advances: what cannot is not RUNNING, whatever the cause. Called by one thread."""
         if self._closed:
             return
+        self._stores.look_for_damage()
         view, target, was_stalled = self.view, self.target, self.stalled
         version = None if view is None else view.version
         self._stall.look(
@@ -230,6 +233,9 @@ class TaskReplica:
         self.gone = True
 
     def _step(self) -> bool:
+        damage = self._stores.damage
+        if damage is not None:
+            self._drop_damaged(damage)
         if self._wants_rebuild:
             self._wants_rebuild = False
             self._rebuild()
@@ -272,6 +278,7 @@ class TaskReplica:
             return
         self._note_visible(view.version)
         self.view = view
+        self.damage = None
         self._pinned.published(self.task, view, self.progress.now_ms())
         if self.restoring and self._is_near_end(view):
             self.origin.enter(ReplicaState.RUNNING)  # RESTORING -> RUNNING
@@ -296,6 +303,14 @@ class TaskReplica:
         self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again
         if self.view is not None:
             self.view = self._stores.marked(self.view)
+
+    def _drop_damaged(self, damage: UnderstudyError) -> None:
+        """Build the local copy again: what of it is sound answers meanwhile, and the rest is an error."""
+        log.error("%s", damage, extra={"action": "local-copy-damaged", "task": str(self.task)})
+        self._measures.damaged_copies += 1
+        self.damage = damage
+        self._stores.disown_damaged()
+        self._wants_rebuild = True
 
     def _again(self) -> bool:
         self._job = None

@@ -12,6 +12,7 @@ from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
+from understudy_shared.errors import CorruptFileError
 from understudy_shared.messages import Restore
 
 Job = Generator[None, None, None]
@@ -47,8 +48,27 @@ class TaskStores:
         """Whether the next changelog of each store was read before its commit."""
         return all(store.has_read_ahead for store in self._stores)
 
+    @property
+    def damage(self) -> CorruptFileError | None:
+        """How the local copy of a store is damaged."""
+        return next((store.damage for store in self._stores if store.damage is not None), None)
+
     def has_work(self, target: int) -> bool:
-        return any(store.version < target or store.over_budget or store.outgrown for store in self._stores)
+        return any(
+            store.version < target or store.over_budget or store.outgrown or store.is_unchecked
+            for store in self._stores
+        )
+
+    def look_for_damage(self) -> None:
+        """See whether a local file was cut off."""
+        for store in self._stores:
+            store.look_for_damage()
+
+    def disown_damaged(self) -> None:
+        """Prevent damaged local copies from being used again."""
+        for store in self._stores:
+            if store.damage is not None:
+                store.disown()
 
     def next_job(self, target: int) -> Job | None:
         """The most urgent job on the way to version `target`; None when there is none."""
@@ -63,6 +83,9 @@ class TaskStores:
         for store in self._stores:
             if store.over_budget:
                 return store.shrink()
+        for store in self._stores:
+            if store.is_unchecked:
+                return store.check_some()
         return None
 
     def prefetch(self) -> Job:

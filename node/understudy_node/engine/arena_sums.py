@@ -1,0 +1,122 @@
+"""The sums of an arena's files: one for each block of them, and one over all sums.
+
+The rule: no block of a local copy is believed before its sum was compared, once in the life of a process. A block is
+compared when a reader comes to it first, or by the sweep (`FileCheck.check_some`) that goes over those that are left.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from mmap import mmap
+from pathlib import Path
+from typing import Final
+
+from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest
+
+_MAGIC: Final = b"USSUMS01"
+_COUNTS: Final = struct.Struct("<8sQQ")
+_DIGEST_BYTES: Final = 8
+_SHIFT: Final = 14
+BLOCK_BYTES: Final = 1 << _SHIFT
+"""A reader who comes to a block first waits 4 us for it; the sums take 0.05 % of the files."""
+
+SWEEP_BLOCKS: Final = 256
+"""4 MiB in one step: under a millisecond of work where they are in memory."""
+
+
+class BlockSums:
+    """Sums the blocks of a file as it is written."""
+
+    def __init__(self) -> None:
+        self._sums = array("Q")
+        self._open, self._filled = xxh3_64(), 0
+
+    def add(self, piece: memoryview) -> None:
+        """Take the next bytes of the file."""
+        piece = piece.cast("B") if piece.format != "B" or piece.ndim != 1 else piece
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + BLOCK_BYTES - self._filled]
+            at += len(part)
+            if len(part) == BLOCK_BYTES:
+                self._sums.append(xxh3_64_intdigest(part))
+                continue
+            self._open.update(part)
+            self._filled += len(part)
+            if self._filled == BLOCK_BYTES:
+                self._end_block()
+
+    def end(self) -> array[int]:
+        """The sums of the whole file."""
+        if self._filled:
+            self._end_block()
+        return self._sums
+
+    def _end_block(self) -> None:
+        self._sums.append(self._open.intdigest())
+        self._open, self._filled = xxh3_64(), 0
+
+
+def write_sums(path: Path, records: array[int], index: array[int]) -> None:
+    """Write the sums of both files, and the sum of these sums."""
+    body = _COUNTS.pack(_MAGIC, len(records), len(index)) + records.tobytes() + index.tobytes()
+    path.write_bytes(body + xxh3_64_digest(body))
+
+
+def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
+    """The sums of records and index; None when the file is not whole."""
+    data = path.read_bytes()
+    body = data[:-_DIGEST_BYTES]
+    if len(body) < _COUNTS.size or not body.startswith(_MAGIC) or data[-_DIGEST_BYTES:] != xxh3_64_digest(body):
+        return None
+    _, count, _ = _COUNTS.unpack_from(body)
+    sums = array("Q", body[_COUNTS.size :])
+    return sums[:count], sums[count:]
+
+
+class DamagedError(Exception):
+    """A block is not what was written. `args` says which, and how that was seen."""
+
+
+class FileCheck:
+    """Compares the blocks of a mapped file with their sums."""
+
+    def __init__(self, data: mmap, sums: array[int]) -> None:
+        self.data = data
+        self._view = memoryview(data)
+        self._sums = sums
+        self._checked = bytearray(len(sums))
+        self._swept = 0
+
+    @property
+    def has_its_length(self) -> bool:
+        """Whether the file is as long as it was: to touch what was cut off would end the process."""
+        return self.data.size() == len(self.data)
+
+    def require(self, start: int, end: int) -> None:
+        """Raise DamagedError unless the bytes from `start` to `end` are as they were written."""
+        checked = self._checked
+        for block in range(start >> _SHIFT, (end - 1 >> _SHIFT) + 1):
+            if not checked[block]:
+                self._check(block)
+
+    def check_some(self) -> bool:
+        """Compare the next SWEEP_BLOCKS; False when none is left."""
+        end = min(self._swept + SWEEP_BLOCKS, len(self._sums))
+        for block in range(self._swept, end):
+            if not self._checked[block]:
+                self._check(block)
+        self._swept = end
+        return end < len(self._sums)
+
+    def release(self) -> None:
+        self._view.release()
+
+    def _check(self, block: int) -> None:
+        start = block << _SHIFT
+        if not self.has_its_length:
+            raise DamagedError(f"it has {self.data.size()} bytes of {len(self.data)}")
+        if xxh3_64_intdigest(self._view[start : start + BLOCK_BYTES]) != self._sums[block]:
+            raise DamagedError(f"the block at byte {start} is not what was written")
+        self._checked[block] = 1
