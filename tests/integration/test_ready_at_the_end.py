@@ -45,17 +45,21 @@ def test_a_node_that_shows_less_than_the_end_it_found_is_not_ready(tmp_path: Pat
         wait_until(lambda: served.not_ready() == "", what="readiness")
 
 
-def test_a_partition_that_cannot_reach_the_end_found_at_the_start_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_reach_the_end_found_at_the_start_is_named_and_holds_the_others_up_no_longer(
+    tmp_path: Path,
+) -> None:
     checkpoint = with_snapshot_of_version_2(tmp_path / "checkpoint")
     damaged = checkpoint.changelog_path(3, SLOW)
     checkpoint.write(damaged, b"damaged")
     with served_node(checkpoint.path, tmp_path / "data") as served:
-        wait_until(lambda: damaged in served.not_ready(), what="the reason")
-        assert served.not_ready().startswith(f"checkpoint/0_{SLOW} is at version 2 of 3: ")
+        wait_until(lambda: served.not_ready() == "", what="the verdict that it cannot advance")
+        degraded = str(served.get("/readyz").body["degraded"])
+        assert f"checkpoint/0_{SLOW} is at version 2 of 3" in degraded
+        assert damaged in degraded
         versions = {answer["version"] for answer in served.look_up_all([[word] for word in WORDS])}
         assert versions == {2, 3}, "what it has is answered"
         checkpoint.write(damaged, checkpoint.changes(3, SLOW))
-        wait_until(lambda: served.not_ready() == "", what="readiness")
+        wait_until(lambda: served.get("/readyz").body["degraded"] is None, what="its end")
 
 
 def test_a_node_that_falls_behind_later_stays_ready(tmp_path: Path) -> None:

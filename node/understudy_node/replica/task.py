@@ -101,12 +101,12 @@ class TaskReplica:
 
     @property
     def not_ready(self) -> str | None:
-        """Why no reader should come for it yet; None once it has shown the end that it found when it began. How far it
-        falls behind later does not matter.
+        """Why no reader should come for it yet; None once it has shown the end that it found when it began, or cannot
+        advance to it (`stalled`: that is said beside). How far it falls behind later does not matter.
         """
         view, error = self.view, self.error
         wanted = min(self._end_at_start or 0, self.target)
-        if view is not None and view.version >= wanted:
+        if view is not None and (view.version >= wanted or self.stalled):
             return None
         what = (
             f"{self.task} is {self.state}" if view is None else f"{self.task} is at version {view.version} of {wanted}"
