@@ -32,6 +32,9 @@ TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Spark's names of the operator, and what users call it."""
 
+BY_PANDAS: Final = frozenset({"transformWithStateInPySparkExec", "transformWithStateInPandasExec"})
+"""Operators whose keys may have come from pandas."""
+
 TIMERS: Final = frozenset({"$procTimers_keyToTimestamp", "$eventTimers_keyToTimestamp"})
 """The variables that hold the timers of a key, by the time that they wait for."""
 TTL_EXPIRATION: Final = "ttlExpirationMs"

@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import orjson
 
+from understudy_node.checkpoint.state_variables import BY_PANDAS
 from understudy_node.engine.row_cache import RowCache
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.lookup import ABSENT, Answer, Hidden, Key, Said, StoreReader
+from understudy_node.stores.pandas_keys import as_pandas_keeps
 from understudy_node.stores.places import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.bounds import Bound
@@ -61,12 +63,30 @@ class FindingReader(StoreReader):
             said.append(None if found is None else Hidden(found.members) if found.is_hidden else found.members)
         return said
 
+    def _find_null(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
+        """What is found of a key with nulls under the key that pandas made of it, in the partition of the null."""
+        codec, prefix = self.store.codec, self.row_prefix
+        for encoded, row in as_pandas_keeps(codec, stored[len(prefix) :]):
+            found = self.finder.find(view, prefix + encoded, selection)
+            if found is not None and codec.partition(row, self.partitions) == partition:
+                raise UnderstudyError(
+                    "this key has a null, and the key with NaN in its place is in the same partition: pandas keeps both"
+                    " under NaN, and which of them this is cannot be told",
+                    where=f"{self.store.name}, partition {partition}",
+                    fix='Ask for the key with "NaN" in place of the null, or let the query replace nulls in its keys',
+                )
+            if found is not None:
+                return found
+        return None
+
     def _find(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
         """What is found of a key; a page with its cursor."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])
             selection = replace(selection, place=OWN_PLACES.of(selection.cursor))
         found = self.finder.find(view, stored, selection)
+        if found is None and self.store.operator_name in BY_PANDAS:
+            found = self._find_null(stored, view, partition, selection)
         if found is None or not found.is_page:
             return found
         if found.next is None:

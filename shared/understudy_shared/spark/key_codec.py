@@ -144,6 +144,10 @@ class KeyCodec:
         except (CorruptFileError, ArithmeticError, ValueError, TypeError, struct.error):
             return None  # values that no column of these types has
 
+    def decode(self, encoded: bytes) -> Row:
+        """The row of an encoded key."""
+        return self._decode(encoded)
+
     @cached_property
     def encode_columns(self) -> KeyColumns:
         """Many keys at once: parsed, encoded, placed and printed; None for those that are to be taken one by one."""

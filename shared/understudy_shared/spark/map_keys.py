@@ -48,6 +48,10 @@ class MapKeyCodec(KeyCodec):
             return self._whole.parse_segments(segments)
         return super().parse_segments(segments)
 
+    def decode(self, encoded: bytes) -> Row:
+        """See `KeyCodec`."""
+        return self._whole.decode(encoded[:-1]) if is_of_whole_map(encoded) else super().decode(encoded)
+
     def place(self, encoded: bytes, partitions: int) -> int | None:
         """See `KeyCodec`."""
         if is_of_whole_map(encoded):
