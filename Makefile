@@ -12,13 +12,16 @@ SOAK_ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser helm validators kubernetes servers demo check format test verify containers soak bench screenshots release clean
+.PHONY: help setup runtime browser helm validators kubernetes servers demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## make .venv with everything in it; quick and without network when nothing has changed
 	@$(PYTHON) tools/setup_environment.py
+
+runtime:
+	@$(PYTHON) tools/setup_environment.py --no-tools
 
 browser: ## Chromium for the tests of the page, by Debian's packages; without it they are skipped
 	@command -v chromium >/dev/null || { apt-get -qq update && \
@@ -40,7 +43,7 @@ servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 serv
 	@$(MAKE) --no-print-directory helm || echo "== no Helm could be installed: the tests of the chart that need it are skipped"
 	@$(BIN)/python -m tools.prefetch
 
-demo: setup ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
+demo: runtime ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
 
 check: setup ## lint, format, types, and who may import whom

@@ -1,6 +1,7 @@
 """Makes `.venv` in the checkout: a pinned uv in it, and everything that uv.lock names. Needs Python and nothing else.
 
-Run by `make setup`. When nothing has changed since the last time it does nothing, so it is quick and needs no network.
+Run by `make setup`, and by `make demo` without the tools that only tests and checks need. When nothing has changed
+since the last time it does nothing, so it is quick and needs no network.
 Standard library only, and no syntax newer than the check of Python's version: an old Python must get as far as that.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 UV_VERSION = "0.13.8"
 OLDEST_PYTHON = (3, 11)
 STAMP = "understudy-setup"
+_TOOLS = "tools"
 _SHOW_JAVA = """
 import pathlib, sys
 from understudy_shared.java_home import java_home
@@ -55,20 +57,24 @@ def fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
-def is_current(root: Path) -> bool:
-    """Whether the environment is there and made from the files as they are."""
+def is_current(root: Path, *, tools: bool) -> bool:
+    """Whether the environment is there and made from the files as they are, with the developers' tools if asked."""
     stamp = _stamp(root)
-    return _python(root).exists() and stamp.exists() and stamp.read_text() == fingerprint(root)
+    made = stamp.read_text().split() if stamp.exists() else []
+    return _python(root).exists() and made[:1] == [fingerprint(root)] and (not tools or _TOOLS in made)
 
 
-def write_stamp(root: Path) -> None:
+def write_stamp(root: Path, *, tools: bool) -> None:
     """Record that the environment is what the files ask for."""
-    _stamp(root).write_text(fingerprint(root))
+    _stamp(root).write_text(f"{fingerprint(root)} {_TOOLS if tools else ''}".strip())
 
 
-def set_up(root: Path) -> None:
-    """Make the environment, or bring it up to date. Stopped half-way, it goes on from there the next time."""
-    if is_current(root):
+def set_up(root: Path, *, tools: bool = True) -> None:
+    """Make the environment, or bring it up to date. Stopped half-way, it goes on from there the next time.
+
+    Without `tools` what tests and checks need is not installed; what is there of it stays.
+    """
+    if is_current(root, tools=tools):
         return
     has_ensurepip = importlib.util.find_spec("ensurepip") is not None
     reason = refusal(sys.version_info[:2], sys.executable, has_ensurepip=has_ensurepip)
@@ -85,10 +91,10 @@ def set_up(root: Path) -> None:
     if not list((root / ".venv").glob("lib/python*/site-packages/pyspark")):
         _say("the first time downloads and builds PySpark: half a gigabyte, a few minutes")
     # Inexact: uv itself is no dependency of the project, and must not remove itself.
-    arguments = ("sync", "--locked", "--all-extras", "--inexact", "--python", str(python), "--directory", str(root))
-    _step("installing what uv.lock names", str(uv), *arguments)
+    arguments = ["sync", "--locked", "--all-extras", "--inexact", "--python", str(python), "--directory", str(root)]
+    _step("installing what uv.lock names", str(uv), *arguments, *([] if tools else ["--no-default-groups"]))
     _step("looking for a Java that starts Spark", str(python), "-c", _SHOW_JAVA, str(root / ".cache"))
-    write_stamp(root)
+    write_stamp(root, tools=tools)
 
 
 def _python(root: Path) -> Path:
@@ -133,8 +139,10 @@ def main() -> int:
     """Set up the checkout; a refusal is a message and exit code 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", nargs="?", default=Path(__file__).resolve().parent.parent, type=Path)
+    parser.add_argument("--no-tools", action="store_true", help="leave out what only tests and checks need")
+    given = parser.parse_args()
     try:
-        set_up(parser.parse_args().root.resolve())
+        set_up(given.root.resolve(), tools=not given.no_tools)
     except SetupError as error:
         sys.stderr.write(f"setup: {error}\n")
         return 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from understudy_shared.extras import install_fix
+
 
 def main() -> None:
     """Run the command line. Without the packages it needs, say which extra brings them."""
     try:
         from understudy.commands import cli  # noqa: PLC0415  # the one import that may fail, and must say why
     except ModuleNotFoundError as error:
-        sys.exit(f"error: the command line needs {error.name}\n  fix: pip install 'understudy[client]'")
+        sys.exit(f"error: the command line needs {error.name}\n  fix: {install_fix('client')}")
     cli(prog_name="understudy")

@@ -6,8 +6,11 @@ to import than a lookup takes: only what draws a table imports it.
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _PIPE_WIDTH = 100_000
+_LEAST_WIDTH = 20
+_FIELD = re.compile(r"  +(?=\S)")
+"""Ends where a field of a line begins."""
 
 
 def print_json(document: bytes) -> None:
@@ -33,6 +39,15 @@ def print_lines(lines: Iterable[str]) -> None:
     """Text as it is, not folded."""
     for line in lines:
         click.echo(line)
+
+
+def folded(lines: Iterable[str]) -> Iterator[str]:
+    """Lines folded between words to the width of the terminal, the rest of each below its last field."""
+    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else _PIPE_WIDTH
+    for line in lines:
+        begins = [found.end() for found in _FIELD.finditer(line)]
+        hanging = " " * (begins[-1] if begins and begins[-1] < width // 2 else 4)
+        yield from textwrap.wrap(line, width, subsequent_indent=hanging, break_on_hyphens=False) or [""]
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import click
 import orjson
 
-from understudy.console import print_json, print_page
+from understudy.console import folded, print_json, print_lines, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.health_line import health_line
 from understudy.http_client import Server, path_segment
 from understudy.options import server_options
-from understudy.pages import Lines, Page, Sheet
+from understudy.pages import Lines
 from understudy.reading import problems_as_json
 from understudy_shared.printable import printable
 
@@ -49,7 +49,7 @@ def health(*, url: str, timeout_s: float, as_json: bool) -> None:
     if as_json:
         print_json(body)
     else:
-        print_page(health_page(report))
+        print_lines(folded(health_lines(report)))
     if report["state"] in {"hurt", "unknown"}:
         raise CommandError(printable(str(report["headline"])), exit_code=ExitCode.REFUSED)
 
@@ -103,17 +103,18 @@ def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
         time.sleep(ASK_EVERY_S)
 
 
-def health_page(report: Mapping[str, Any]) -> Page:
-    """The line, and what is not well, one below the other."""
-    rows = [
-        (each["name"], each["state"], *(printable(each[part]) for part in ("symptom", "cause", "action")))
-        for each in report["indicators"]
-    ]
-    where = f"{printable(report['application_id'])} as {printable(report['router'])} sees it"
-    return (
-        Lines([where, health_line(report), ""]),
-        Sheet(("indicator", "state", "symptom", "cause", "do"), rows),
-    )
+def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The line of the whole; a line for each indicator; below those that are not well their cause and what to do."""
+    yield f"{printable(report['application_id'])} as {printable(report['router'])} sees it"
+    yield health_line(report)
+    yield ""
+    width = max((len(each["name"]) for each in report["indicators"]), default=0)
+    states = max((len(each["state"]) for each in report["indicators"]), default=0)
+    for each in report["indicators"]:
+        yield f"  {each['name']:{width}}  {each['state']:{states}}  {printable(each['symptom'])}".rstrip()
+        for label, part in (("cause", "cause"), ("do", "action")):
+            if each[part]:
+                yield f"      {label:5}  {printable(each[part])}"
 
 
 def loss_lines(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ import orjson
 
 from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
+from understudy.flag_words import in_flags, place_in_flags
 from understudy.trust import UNTRUSTED_FIX, client_context
 from understudy_shared.printable import printable
 from understudy_shared.tls.trouble import TlsReason, tls_trouble
@@ -43,9 +44,9 @@ class ServerProblemError(CommandError):
     def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
         self.slug = str(problem.get("type", ""))
         super().__init__(
-            printable(str(problem.get("detail") or problem.get("title") or "the server refused")),
-            where=printable(str(problem.get("where", ""))),
-            fix=FIXES.get(self.slug) or printable(str(problem.get("fix", ""))),
+            in_flags(printable(str(problem.get("detail") or problem.get("title") or "the server refused"))),
+            where=place_in_flags(printable(str(problem.get("where", "")))),
+            fix=FIXES.get(self.slug) or in_flags(printable(str(problem.get("fix", "")))),
             exit_code=problem_exit_code(problem),
             notes=[printable(candidate_line(candidate)) for candidate in problem.get("candidates", [])],
         )

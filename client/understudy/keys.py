@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -64,8 +65,15 @@ def keys() -> None:
 )
 @click.option("--expires-in", metavar="TIME", help="When it ends, such as 90d or 12h.  [default: never]")
 @file_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the key to this new file, which only you may read, and do not print it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the key and its id as JSON.")
-def new(principal: str, *, roles: tuple[str, ...], expires_in: str | None, file: Path, as_json: bool) -> None:
+def new(
+    principal: str, *, roles: tuple[str, ...], expires_in: str | None, file: Path, output: Path | None, as_json: bool
+) -> None:
     """Make a key for PRINCIPAL, the program or person that will use it, and print it once.
 
     reader reads every store; monitor sees metrics, lag and health; admin drains nodes, too.
@@ -73,20 +81,28 @@ def new(principal: str, *, roles: tuple[str, ...], expires_in: str | None, file:
     \b
     Examples:
       understudy keys new dashboard --role reader --expires-in 90d --credentials-file credentials.toml
-      understudy keys new prometheus --role monitor --credentials-file credentials.toml > prometheus.key
+      understudy keys new prometheus --role monitor --credentials-file credentials.toml --output prometheus.key
     """
     now = datetime.now(UTC).replace(microsecond=0)
     expires_at = None if expires_in is None else now + lifetime(expires_in)
     key = new_key()
+    if output is not None:
+        write_private(output, f"{key.text}\n")
     try:
         add_key(file, key, principal=principal, roles=roles, now=now, expires_at=expires_at)
     except CredentialsError as error:
+        if output is not None:
+            output.unlink(missing_ok=True)  # no service would take that key
         raise _usage(error) from None
     if as_json:
-        print_json(orjson.dumps({"id": key.key_id, "key": key.text}))
+        shown = {"key": key.text} if output is None else {"output": str(output)}
+        print_json(orjson.dumps({"id": key.key_id, **shown}))
         return
-    print_lines([key.text])
-    click.echo(f"This is shown once. Its digest is in {file}, under the id {key.key_id}.", err=True)
+    if output is None:
+        print_lines([key.text])
+        click.echo(f"This is shown once. Its digest is in {file}, under the id {key.key_id}.", err=True)
+    else:
+        click.echo(f"The key is in {output}; its digest is in {file}, under the id {key.key_id}.", err=True)
 
 
 @keys.command(name="list", epilog=EXIT_CODES_HELP)
@@ -125,6 +141,17 @@ def revoke(key_id: str, *, file: Path) -> None:
     except CredentialsError as error:
         raise _usage(error) from None
     click.echo(f"{printable(key_id)} is revoked")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read, whatever the umask. Raises CommandError, also where one is."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        what = f"the key cannot be written: {error.strerror or error}"
+        raise CommandError(what, where=str(path), fix="Name a new file", exit_code=ExitCode.USAGE) from None
 
 
 def key_row(key: StoredKey, now: datetime) -> tuple[str, ...]:

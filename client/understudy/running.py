@@ -29,6 +29,7 @@ from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode,
 from understudy.service_settings import settings_error, unknown_variables
 from understudy.welcome import guarded_lines, url_of
 from understudy_shared.errors import SettingsError, UnderstudyError
+from understudy_shared.extras import install_fix
 from understudy_shared.logs import LogFormat, configure_logging
 
 log = logging.getLogger(__name__)
@@ -113,9 +114,7 @@ def find_service(name: str, *, extras: str) -> Service:
             return service
     except ModuleNotFoundError as error:
         missing = str(error.name)
-    raise CommandError(
-        f"{missing} is not installed", fix=f"pip install 'understudy[{extras}]'", exit_code=ExitCode.REFUSED
-    )
+    raise CommandError(f"{missing} is not installed", fix=install_fix(extras), exit_code=ExitCode.REFUSED)
 
 
 class _ReadyOverHttp:

@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource
 
 from understudy_shared.errors import SettingsError
+from understudy_shared.extras import install_fix
 
 __all__ = ["DefaultSource"]
 
@@ -25,7 +26,7 @@ class MissingSource(DataSource):
         raise SettingsError(
             f"the source 'understudy' lacks packages that it needs: {self.missing}",
             where="format understudy",
-            fix="pip install 'understudy[pipeline]'",
+            fix=install_fix("pipeline"),
         )
 
     @classmethod

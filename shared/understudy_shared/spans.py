@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from understudy_shared.errors import SettingsError
+from understudy_shared.extras import install_fix
 from understudy_shared.http.direct import Exchange, Headers
 from understudy_shared.trace import Trace
 from understudy_shared.words import HostInfo
@@ -162,7 +163,7 @@ def _exporter() -> Callable[[str, HostInfo], Spans]:
         raise SettingsError(
             f"spans are to be exported, and {error.name} is not installed",
             where=next(name for name in ENDPOINTS if os.environ.get(name)),
-            fix="pip install 'understudy[otel]', or unset the variable",
+            fix=f"{install_fix('otel')}; or unset the variable",
         ) from None
     return exported_spans
 

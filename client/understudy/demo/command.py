@@ -24,6 +24,7 @@ from understudy.demo.run import Demo
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.running import find_service
 from understudy_shared.clock import SystemClock
+from understudy_shared.extras import install_fix
 from understudy_shared.logs import configure_logging
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")
@@ -105,7 +106,7 @@ def check_extras() -> None:
     if missing:
         raise CommandError(
             f"the demo needs {', '.join(missing)}",
-            fix=f"pip install 'understudy[{EXTRAS}]'",
+            fix=install_fix(EXTRAS),
             exit_code=ExitCode.REFUSED,
         )
 

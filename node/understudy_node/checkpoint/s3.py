@@ -35,6 +35,7 @@ from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_ac
 from understudy_node.checkpoint.s3_failures import Failure, Meaning, failure_of
 from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.errors import CheckpointError, UnderstudyError
+from understudy_shared.extras import install_fix
 
 try:
     import obstore
@@ -43,7 +44,7 @@ try:
 except ImportError as error:
     raise CheckpointError(
         f"The library for S3 is not installed: {error}",
-        fix="Install Understudy with its extra: understudy[node,s3]",
+        fix=install_fix("node,s3"),
     ) from error
 
 T = TypeVar("T")
@@ -209,6 +210,7 @@ class S3Files:
 
     def _open(self) -> object:
         access, limits = self._access(), self._limits
+        self._looked_in = access.looked_in
         keywords: Any = access.config
         options: Any = {
             "connect_timeout": timedelta(milliseconds=limits.connect_ms),
@@ -232,7 +234,8 @@ class S3Files:
         return f"{self._location.url}/{path}"
 
     def _error(self, what: str, path: str, failure: Failure) -> CheckpointError:
-        return CheckpointError(f"{what}: {failure.reason}", where=self._where(path), fix=failure.fix)
+        looked = f", looked in {self._looked_in}" if failure.has_no_credentials and self._looked_in else ""
+        return CheckpointError(f"{what}: {failure.reason}{looked}", where=self._where(path), fix=failure.fix)
 
 
 class _Download:

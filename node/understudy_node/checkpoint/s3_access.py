@@ -43,6 +43,8 @@ class S3Access:
     config: Mapping[str, str] = field(repr=False)
     allow_http: bool
     source: str
+    looked_in: str = ""
+    """Where there were no keys, if there were none."""
 
 
 def parse_location(url: str) -> S3Location:
@@ -71,7 +73,12 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
     if endpoint is None and (endpoint := in_config.get("endpoint_url")) is not None:
         settings["endpoint"] = endpoint
     keys, source = _credentials(environ, read_file, name, in_config, config_file)
-    return S3Access({**settings, **keys}, (endpoint or "").startswith("http://"), source)
+    looked_in = (
+        "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
+        f"profile {name} of {_path(environ, 'AWS_SHARED_CREDENTIALS_FILE', 'credentials')} and of {config_file}, "
+        "the role of this container or machine"
+    )
+    return S3Access({**settings, **keys}, (endpoint or "").startswith("http://"), source, looked_in)
 
 
 def _credentials(

@@ -47,6 +47,7 @@ class Failure:
     meaning: Meaning
     reason: str
     fix: str
+    has_no_credentials: bool = False
 
 
 def failure_of(error: Exception) -> Failure:
@@ -77,9 +78,10 @@ def _without_status(error: Exception, text: str) -> Failure:
     if _NO_ROLE in text:
         return Failure(
             Meaning.REFUSED,
-            "there are no credentials, and this machine has no role",
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a credentials file, or run under a role "
-            "(docs/object-stores.md)",
+            "there are no credentials: none were found",
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a credentials file, run under a role, or set "
+            "AWS_SKIP_SIGNATURE=true for a public bucket (docs/object-stores.md)",
+            has_no_credentials=True,
         )
     if "BadScheme" in text:
         return Failure(Meaning.FINAL, "the endpoint is no https:// URL", "Set AWS_ENDPOINT_URL, or AWS_ALLOW_HTTP=true")

@@ -15,6 +15,7 @@ from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.protocol import InputConfig
 from understudy_pipeline.inputs.timestamps import TimestampRule
 from understudy_shared.errors import SettingsError
+from understudy_shared.extras import install_fix
 
 KAFKA_PROPERTIES = "kafka."
 """Prefix of options that go to librdkafka."""
@@ -70,7 +71,7 @@ def _make_config(
         raise SettingsError(
             f"the input '{kind}' needs a package that is not installed: {error}",
             where=f"option {kind}",
-            fix="pip install 'understudy[pipeline]'",
+            fix=install_fix("pipeline"),
         ) from error
 
 

@@ -16,6 +16,7 @@ from understudy_pipeline.announcing.query_plan import (
     Output,
     QueryPlan,
     StatefulAggregate,
+    StatefulJoin,
     WrittenAggregate,
 )
 
@@ -24,6 +25,10 @@ JavaObject = Any
 
 _FINAL_AGGREGATES = frozenset({"HashAggregateExec", "SortAggregateExec", "ObjectHashAggregateExec"})
 _SAVING = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
+_JOIN = "StreamingSymmetricHashJoinExec"
+_SAME_COLUMN = frozenset({"Cast", "KnownFloatingPointNormalized", "NormalizeNaNAndZero"})
+"""What Spark puts around a column that is compared with another; it stays that column."""
+
 _BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExec"})
 """Nodes that may lie between the final aggregation and the operator that saves its buffers."""
 
@@ -41,19 +46,25 @@ _MADE_UP_ALIAS = "__auto_generated"
 def read_plan(execution: JavaObject) -> QueryPlan:
     """The plan of one micro-batch (a `QueryExecution`)."""
     executed: list[StatefulAggregate] = []
-    _visit_executed(execution.executedPlan(), None, executed)
+    joins: list[StatefulJoin] = []
+    _visit_executed(execution.executedPlan(), None, executed, joins)
     written: list[WrittenAggregate] = []
     _visit_written(execution.analyzed(), _Above(), written)
-    return QueryPlan(tuple(executed), tuple(written))
+    return QueryPlan(tuple(executed), tuple(written), tuple(joins))
 
 
-def _visit_executed(node: JavaObject, final: JavaObject | None, found: list[StatefulAggregate]) -> None:
+def _visit_executed(
+    node: JavaObject, final: JavaObject | None, found: list[StatefulAggregate], joins: list[StatefulJoin]
+) -> None:
     kind = _class(node)
     if kind in _SAVING and final is not None:
         found.append(_stateful_aggregate(node, final))
+    if kind == _JOIN:
+        left, right = (tuple(map(_column_name, _each(keys))) for keys in (node.leftKeys(), node.rightKeys()))
+        joins.append(StatefulJoin(node.stateInfo().get().operatorId(), left, right))
     below = node if kind in _FINAL_AGGREGATES else final if kind in _BETWEEN_EXECUTED else None
     for child in _each(node.children()):
-        _visit_executed(child, below, found)
+        _visit_executed(child, below, found, joins)
 
 
 def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregate:
@@ -71,6 +82,12 @@ def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregat
 
 def _column(attribute: JavaObject) -> Column:
     return Column(attribute.exprId().id(), attribute.name(), _type(attribute))
+
+
+def _column_name(expression: JavaObject) -> str | None:
+    while _class(expression) in _SAME_COLUMN:
+        expression = expression.child()
+    return str(expression.name()) if _class(expression) == "AttributeReference" else None
 
 
 def _function(expression: JavaObject) -> Function:

@@ -89,11 +89,21 @@ class WrittenAggregate:
 
 
 @dataclass(frozen=True, slots=True)
+class StatefulJoin:
+    """A stream-stream join as executed: the names of the equal columns, None for an expression that is no column."""
+
+    operator_id: int
+    left: tuple[str | None, ...]
+    right: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """The stateful aggregations of a query, as executed and as written."""
+    """The stateful aggregations of a query, as executed and as written, and its joins."""
 
     executed: tuple[StatefulAggregate, ...]
     written: tuple[WrittenAggregate, ...]
+    joins: tuple[StatefulJoin, ...] = ()
 
 
 def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[AnnouncedStore]:
@@ -104,8 +114,9 @@ def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[Announce
         _aggregate_store(operator, written[operator.operator_id], chosen.get(operator.operator_id))
         for operator in plan.executed
     ]
-    others = chosen.keys() - written.keys()
-    stores += [AnnouncedStore(operator_id=operator_id, name=chosen[operator_id]) for operator_id in others]
+    keys = {join.operator_id: key for join in plan.joins if (key := _join_key(join)) is not None}
+    others = (chosen.keys() | keys.keys()) - written.keys()
+    stores += [AnnouncedStore(operator_id=each, name=chosen.get(each), key=keys.get(each)) for each in others]
     return sorted(stores, key=lambda store: store.operator_id)
 
 
@@ -148,6 +159,14 @@ def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | No
         value=_names_of([column.name for column in stored]),
         result=[] if written is None else _results(operator, written, buffers, stored),
     )
+
+
+def _join_key(join: StatefulJoin) -> list[str] | None:
+    """The names of a join's key columns: the left side's, else the right's, else Spark's; None if all are Spark's."""
+    pairs = list(zip(join.left, join.right, strict=True))
+    if not any(left or right for left, right in pairs):
+        return None
+    return _names_of([left or right or f"field{index}" for index, (left, right) in enumerate(pairs)])
 
 
 def _names_of(names: Sequence[str]) -> list[str] | None:

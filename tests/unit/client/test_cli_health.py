@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from tests.support.router.replies import replica, router_report
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands import cli
+from understudy.console import folded
 from understudy.exits import ExitCode
+from understudy.health import health_lines
 from understudy.lag_reports import SORTS, arranged
 
 OK: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
@@ -59,6 +62,27 @@ def test_health_prints_every_indicator_and_ends_by_the_state(state: str, code: E
     assert "\x1b" not in result.stdout
     line = "Redis is not heard" if state == "ok" else f"{state}: Redis is not heard"
     assert line in result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 132])
+def test_health_fits_the_terminal_and_folds_between_words_below_its_field(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    report = health("hurt", "reads fail since 04:05:06: " + "one node of three is away " * 4)
+    report["indicators"][1] |= {"cause": "no route to it " * 9, "action": "see what the network says " * 6}
+    lines = list(folded(health_lines(report)))
+    assert max(map(len, lines)) <= columns
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(health_lines(report)).split()), "nothing is lost"
+    do = next(number for number, line in enumerate(lines) if line.startswith("      do     "))
+    assert all(line.startswith(" " * 13) for line in lines[do + 1 :])
+    assert any(line.startswith("  reads  ok") for line in lines)
+
+
+def test_health_into_a_pipe_is_not_folded() -> None:
+    report = health("hurt", "long " * 100)
+    assert list(folded(health_lines(report))) == [line.rstrip() for line in health_lines(report)]
 
 
 def test_health_as_json_is_the_routers_document() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -52,6 +53,24 @@ def test_a_new_key_is_shown_once_and_its_digest_kept(file: Path) -> None:
     assert presented.proves(stored)
     assert stored.principal.name == "dashboard"
     assert stored.expires_s < float("inf")
+
+
+def test_a_key_goes_into_a_new_file_that_only_its_owner_may_read(file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "prometheus.key"
+    before = os.umask(0)
+    try:
+        made = keys("new", "prometheus", "--role", "monitor", "--output", str(output), file=file)
+        again = keys("new", "prometheus", "--role", "monitor", "--output", str(output), file=file)
+        wrong = keys("new", "x", "--role", "captain", "--output", str(tmp_path / "x.key"), file=file)
+    finally:
+        os.umask(before)
+    assert (made.exit_code, made.stdout) == (0, "")
+    assert KEY.fullmatch(output.read_text().strip())
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert again.exit_code == wrong.exit_code == ExitCode.USAGE
+    assert "Name a new file" in again.stderr
+    assert not (tmp_path / "x.key").exists()
+    assert len(parse_credentials(file.read_bytes()).keys) == 1
 
 
 def test_keys_are_listed_without_what_proves_them_and_revoked_by_their_id(file: Path) -> None:

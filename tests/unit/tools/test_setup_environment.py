@@ -53,28 +53,39 @@ def test_a_python_that_will_do_is_not_refused(version: tuple[int, int]) -> None:
 
 
 def test_a_second_setup_does_nothing_and_needs_no_network(checkout: Path) -> None:
-    write_stamp(checkout)
+    write_stamp(checkout, tools=True)
     done = _make(checkout, "setup")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "uv.lock"])
 def test_a_changed_file_is_set_up_again_and_a_failed_step_is_named(checkout: Path, name: str) -> None:
-    write_stamp(checkout)
+    write_stamp(checkout, tools=True)
     with (checkout / name).open("a") as file:
         file.write("\n# changed\n")
     done = _make(checkout, "setup")
     assert done.returncode != 0
     assert "setup: installing uv" in done.stdout
     assert "exit code" in done.stderr
-    assert not is_current(checkout), "a setup that failed must not count as done"
+    assert not is_current(checkout, tools=True), "a setup that failed must not count as done"
 
 
 def test_a_removed_environment_is_set_up_again(checkout: Path) -> None:
-    write_stamp(checkout)
-    assert is_current(checkout)
+    write_stamp(checkout, tools=True)
+    assert is_current(checkout, tools=True)
     (checkout / ".venv" / "bin" / "python").unlink()
-    assert not is_current(checkout)
+    assert not is_current(checkout, tools=True)
+
+
+def test_the_demo_is_set_up_without_the_developers_tools_which_the_tests_add(checkout: Path) -> None:
+    write_stamp(checkout, tools=False)
+    assert is_current(checkout, tools=False)
+    assert not is_current(checkout, tools=True)
+    assert _make(checkout, "runtime").stdout == ""
+    assert "setup_environment.py --no-tools" in _make(checkout, "demo", "--dry-run").stdout
+    assert "--no-tools" not in _make(checkout, "test", "--dry-run").stdout
+    write_stamp(checkout, tools=True)
+    assert is_current(checkout, tools=False), "more than the demo needs is enough for it"
 
 
 def test_the_fingerprint_is_of_contents_and_not_of_the_place(checkout: Path) -> None:

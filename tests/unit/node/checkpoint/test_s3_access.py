@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.opening import open_checkpoint_files
+from understudy_node.checkpoint.s3 import S3Files
 from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
+from understudy_node.checkpoint.s3_failures import failure_of
 from understudy_shared.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
@@ -136,4 +138,14 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.s3", raising=False)
     with pytest.raises(CheckpointError, match="library for S3 is not installed") as error:
         open_checkpoint_files("s3://bucket/x")
-    assert "understudy[node,s3]" in error.value.fix
+    assert "pip install '.[node,s3]'" in error.value.fix
+
+
+def test_without_credentials_the_error_says_where_they_were_looked_for() -> None:
+    found = access({"AWS_CONFIG_FILE": "/etc/aws"})
+    files = S3Files("s3://bucket/x", access=lambda: found)
+    refused = failure_of(RuntimeError("PUT http://169.254.169.254/latest/api/token: kind: Connect,"))
+    error = files._error("Cannot list", "commits", refused)
+    assert "none were found, looked in the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE)" in error.what
+    assert f"profile default of {CREDENTIALS} and of /etc/aws, the role of this container or machine" in error.what
+    assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in error.fix

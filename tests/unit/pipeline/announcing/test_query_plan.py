@@ -14,6 +14,7 @@ from understudy_pipeline.announcing.query_plan import (
     Output,
     QueryPlan,
     StatefulAggregate,
+    StatefulJoin,
     WrittenAggregate,
     announced_stores,
 )
@@ -272,3 +273,24 @@ def test_every_result_points_at_the_buffers_of_its_own_function(
     assert {column.name for column in store.result} == {f"f{at}" for at, width in enumerate(widths) if width == 1}
     for column in store.result:
         assert [stored[index].name for index in column.buffers] == [column.name]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "key"),
+    [
+        (("order_id", "shop"), ("order_id", "shop"), ["order_id", "shop"]),
+        (("id",), ("order_id",), ["id"]),
+        ((None, "shop"), ("hour", None), ["hour", "shop"]),
+        (("shop", None), ("shop", None), ["shop", "field1"]),
+        (("k", "k"), ("a", "b"), ["k", "k_2"]),
+        ((None,), (None,), None),
+        (("",), ("",), None),
+    ],
+)
+def test_the_key_of_a_join_has_the_names_of_its_equal_columns(
+    left: tuple[str | None, ...], right: tuple[str | None, ...], key: list[str] | None
+) -> None:
+    plan = QueryPlan((EXECUTED,), (WRITTEN,), (StatefulJoin(1, left, right),))
+    found = announced_stores(plan, {})
+    assert found[1:] == ([] if key is None else [AnnouncedStore(operator_id=1, key=key)])
+    assert announced_stores(plan, {1: "pairs"})[1] == AnnouncedStore(operator_id=1, name="pairs", key=key)

@@ -1,0 +1,50 @@
+"""A server's words for a request in the words of the command line: flags instead of parameters (pure).
+
+Rule: only what is written as a parameter is changed; values and the user's own words stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LONG = (
+    *("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"),
+    "include_expired",
+)
+_ORDINARY = ("limit", "cursor", "longs")
+"""Words that are also English: parameters only with a value or in quotes."""
+
+_ALL = "|".join((*_LONG, *_ORDINARY))
+_WITH_VALUE = re.compile(rf"(?<![\w.'/-])({_ALL})=([\w{{}}-]+)")
+_ALONE = re.compile(rf"'({_ALL})'|(?<![\w.'/=-])({'|'.join(_LONG)})(?![\w=])")
+_PHRASES = (
+    (re.compile(r"\bSend (?=--)"), "Give "),
+    (re.compile(r"\bSend lookup\?key=<([^>]*)>, percent-encoded"), r"Write understudy lookup STORE '<\1>'"),
+    (re.compile(r"\bGET /admin/v1/lag\b"), "understudy lag"),
+    (re.compile(r"\bGET /v1/stores (?=lists)"), "understudy stores "),
+)
+_PLACES = {"path": "STORE KEY", "query": "options", "bounds": "options", "query parameter 'key'": "KEY"}
+
+
+def in_flags(text: str) -> str:
+    """A sentence of a problem, with flags for parameters: `max_lag=0` is `--max-lag 0`."""
+    text = _ALONE.sub(lambda found: _flag(found[1] or found[2]), _WITH_VALUE.sub(_valued, text))
+    for pattern, words in _PHRASES:
+        text = pattern.sub(words, text)
+    return text
+
+
+def place_in_flags(where: str) -> str:
+    """Where a request was wrong: `STORE KEY` for its path, a flag for a parameter."""
+    return _PLACES.get(where) or (_flag(where) if where in (*_LONG, *_ORDINARY) else in_flags(where))
+
+
+def _valued(found: re.Match[str]) -> str:
+    name, value = found[1], found[2]
+    if (name, value) in {("require_active", "true"), ("include_expired", "true")}:
+        return _flag(name)
+    return "--no-include-expired" if (name, value) == ("include_expired", "false") else f"{_flag(name)} {value}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

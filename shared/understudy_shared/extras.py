@@ -1,0 +1,8 @@
+"""How a missing package is installed. Understudy is on no package index: a name alone would find nothing there."""
+
+from __future__ import annotations
+
+
+def install_fix(extras: str) -> str:
+    """What to do where a package of these extras, separated by commas, is missing."""
+    return f"In a clone of Understudy: pip install '.[{extras}]'; elsewhere, the path of its wheel in place of the dot"
