@@ -47,7 +47,7 @@ def test_a_release_does_all_that_the_bus_asks_of_it(release: Release) -> None:
     environment = variables_for(release.program)
     assert_release(release, environment)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not full", "-p", "no:cacheprovider", "-p", "no:xdist", *SUITES],
+        [sys.executable, "-m", "pytest", "-q", "-m", "not full", "-p", "no:cacheprovider", *SUITES],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -37,4 +37,5 @@ def variables_for(program: Path | str) -> dict[str, str]:
     """The environment in which that program is the server to start."""
     libraries = os.pathsep.join(map(str, sorted((DEBIAN / "usr" / "lib").glob("*-linux-gnu"))))
     is_debians = Path(program) == DEBIANS_SERVER
-    return {**os.environ, PROGRAM_VARIABLE: str(program), **({"LD_LIBRARY_PATH": libraries} if is_debians else {})}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**inherited, PROGRAM_VARIABLE: str(program), **({"LD_LIBRARY_PATH": libraries} if is_debians else {})}
