@@ -25,6 +25,8 @@ _COMMANDS = {
     "health": ("understudy.health", "Show whether anything is wrong: who is hurt, why, what to do."),
     "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),
     "safe-to-stop": ("understudy.health", "Say whether a node may be stopped now, and what would be lost."),
+    "doctor": ("understudy.doctoring", "Examine a checkpoint or a server: what is wrong, and what to change."),
+    "config": ("understudy.configuring", "Show which settings of a service are in force, and who set them."),
     "keys": ("understudy.keys", "Make, list and revoke the keys that services ask for."),
     "bench": ("understudy.benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
     "completion": ("understudy.completion", "Print a script that makes your shell complete commands and options."),
