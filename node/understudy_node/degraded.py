@@ -11,7 +11,14 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import FORK_FOUND, FORKED, UNSIGNED_ACCEPTED, WRITES_REFUSED
+from understudy_shared.words import (
+    FORK_FOUND,
+    FORKED,
+    GOSSIP_KEY_MISSING,
+    LEASE_HELD_BY_UNSIGNED,
+    UNSIGNED_ACCEPTED,
+    WRITES_REFUSED,
+)
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
@@ -34,6 +41,8 @@ CAUSES = (
     FORK_FOUND,
     LOCAL_COPY_DAMAGED,
     UNSIGNED_ACCEPTED,
+    GOSSIP_KEY_MISSING,
+    LEASE_HELD_BY_UNSIGNED,
     MEMORY,
     CREDENTIALS,
     ISSUERS,

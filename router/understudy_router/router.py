@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.cluster.degraded import Cause, causes_of
+from understudy_router.cluster.degraded import causes_of
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
@@ -205,8 +205,7 @@ class Router:
             no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
             now_ms=self._clock.monotonic_ms(),
         )
-        unsigned = self.gossip.auth.accepting_unsigned()
-        return found if unsigned is None else {**found, Cause.UNSIGNED_ACCEPTED: unsigned}
+        return {**found, **self.gossip.auth.causes()}
 
     def not_ready(self) -> list[str]:
         """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""

@@ -26,6 +26,12 @@ UNSIGNED_ACCEPTED = "gossip-unsigned"
 """The cause by which a service is degraded that has a key and accepts unsigned documents all the same."""
 
 
+GOSSIP_KEY_MISSING = "gossip-key-missing"
+"""The cause by which a service is degraded that hears signed heartbeats and has no key."""
+
+LEASE_HELD_BY_UNSIGNED = "lease-held-by-unsigned"
+"""The cause by which a node is degraded that took the lease over from a process without the key."""
+
 FORKED = "forked"
 """The cause by which a node is degraded that its cluster refuses: it follows another history of the checkpoint."""
 

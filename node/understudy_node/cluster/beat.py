@@ -158,8 +158,9 @@ class Beat:
 
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if this node may and its view of the cluster can be trusted."""
-        is_one_voice = not (self.has_rival or self.outvoted) and self._check.may_assign(nodes)
-        if self.leaving or not is_one_voice or not self._listener.is_current:
+        is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by those who have the key
+        may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
+        if self.leaving or not may_assign or not self._listener.is_current:
             await self._placement.give_up()
             return
         try:

@@ -33,7 +33,6 @@ from understudy_shared.messages import Assignment, Catalogue, Heartbeat
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.supervise import Supervisor
-from understudy_shared.words import UNSIGNED_ACCEPTED
 
 log = logging.getLogger(__name__)
 
@@ -199,9 +198,12 @@ class ClusterMember:
 
     def causes(self) -> Mapping[str, str]:
         """What of the cluster does not work although lookups do, and why, by cause."""
-        unsigned = self.gossip.auth.accepting_unsigned()
-        shouted = {} if unsigned is None else {UNSIGNED_ACCEPTED: unsigned}
-        return {**self._bus_state.causes, **self._own.causes(), **self._check.causes(), **shouted}
+        return {
+            **self._bus_state.causes,
+            **self._own.causes(),
+            **self._check.causes(),
+            **self.gossip.auth.causes(),
+        }
 
     def not_ready(self) -> list[str]:
         """Why this node should not be sent readers, beyond what the node itself says."""

@@ -10,7 +10,7 @@ from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.http.connection_guard import MEMORY
 from understudy_shared.processes.group import WORKERS
 from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import FORK_FOUND, UNSIGNED_ACCEPTED, WRITES_REFUSED
+from understudy_shared.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 FEW = 3
 """Most nodes that a message names."""
@@ -26,6 +26,7 @@ class Cause(StrEnum):
     NO_CATALOGUE = "no-catalogue"
     FORK_FOUND = FORK_FOUND
     UNSIGNED_ACCEPTED = UNSIGNED_ACCEPTED
+    GOSSIP_KEY_MISSING = GOSSIP_KEY_MISSING
     MEMORY = MEMORY
     CREDENTIALS = CREDENTIALS
     ISSUERS = ISSUERS

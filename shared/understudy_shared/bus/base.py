@@ -114,11 +114,19 @@ class Bus(Protocol):
         """
 
     async def acquire(
-        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+        self,
+        lease_key: str,
+        term_key: str,
+        owner: str,
+        *,
+        above: int,
+        expiry_ms: int,
+        fenced_key: str | None = None,
+        over: str | None = None,
     ) -> int | None:
         """Take a free lease under a new term, above all terms before it, above `above`, and above the term of the value
         under `fenced_key`; None while the lease has an owner. A stored term that cannot follow `above` (plausible.py)
-        does not count.
+        does not count. A lease that the owner `over` has counts as free.
         """
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:

@@ -182,11 +182,30 @@ class Gossip:
         )
 
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
-        """Take the lease of the assignor under a term above `above`; None while another node has it."""
-        term = await self._bus.acquire(
-            self.names.lease, self.names.term, owner, above=above, expiry_ms=expiry_ms, fenced_key=self.names.assignment
+        """Take the lease of the assignor under a term above `above`; None while another node has it.
+
+        With a key the owner is signed, and an owner that is not is replaced: it has no key, so nobody who has one
+        follows what it assigns.
+        """
+        signed, over = self.auth.signed_owner(owner), None
+        term = await self._acquire(signed, above, expiry_ms, over)
+        if term is None and self.auth.is_on:
+            over = await self.lease_holder()
+            if over is not None and not self.auth.is_signed_owner(over):
+                self.auth.note_unsigned_lease(over)
+                term = await self._acquire(signed, above, expiry_ms, over)
+        return None if term is None else Fence(self.names.lease, signed, term)
+
+    async def _acquire(self, owner: str, above: int, expiry_ms: int, over: str | None) -> int | None:
+        return await self._bus.acquire(
+            self.names.lease,
+            self.names.term,
+            owner,
+            above=above,
+            expiry_ms=expiry_ms,
+            fenced_key=self.names.assignment,
+            over=over,
         )
-        return None if term is None else Fence(self.names.lease, owner, term)
 
     async def keep_lease(self, fence: Fence, *, expiry_ms: int) -> bool:
         return await self._bus.renew(fence, expiry_ms=expiry_ms)

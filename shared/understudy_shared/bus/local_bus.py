@@ -121,10 +121,19 @@ class LocalBus:
             self._inboxes[channel].remove(inbox)
 
     async def acquire(
-        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+        self,
+        lease_key: str,
+        term_key: str,
+        owner: str,
+        *,
+        above: int,
+        expiry_ms: int,
+        fenced_key: str | None = None,
+        over: str | None = None,
     ) -> int | None:
         """Take a free lease under a new term."""
-        if self._living(self._leases, lease_key) is not None:
+        held = self._living(self._leases, lease_key)
+        if held is not None and (over is None or held.owner != over):
             self._shorten(self._leases, lease_key, expiry_ms)
             return None
         fenced = None if fenced_key is None else self._living(self._values, fenced_key)

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from understudy_shared.bus.replay import WINDOW_MS, Freshness, ReplayGuard
 from understudy_shared.bus.signing import (
+    MARK,
     Content,
     Keyring,
     MalformedSignatureError,
@@ -25,6 +26,7 @@ from understudy_shared.bus.signing import (
 from understudy_shared.clock import Clock, SystemClock
 from understudy_shared.errors import UnderstudyError
 from understudy_shared.reminders import Reminder
+from understudy_shared.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +35,19 @@ SIGNATURE_HEADER = "understudy-signature"
 """A caller sends a nonce, and the signature of the answer is for that nonce alone: it needs no clock."""
 
 NONCE_CHARS = 32
+KEPT_MS = 60_000
+"""How long it is said that a process without the key held the lease."""
+
+SIGNED_HEARD_MS = 10_000
+"""How long after the last signed heartbeat a process without a key leaves the lease to those that have one."""
+
 LARGE_BYTES = 256 * 1024
 """A document above this is hashed in a thread: it takes a millisecond or more."""
 
-_BUS, _REMEMBERED, _ANSWER = b"bus", b"remembered", b"answer "
+_BUS, _REMEMBERED, _ANSWER, _LEASE = b"bus", b"remembered", b"answer ", b"lease"
+_OWNER = Stamp("owner", "0" * 32, 0, 0)
+"""An owner names its process and its life, and a lease ends by itself."""
+
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -97,6 +108,10 @@ class MessageAuth:
         self._clock: Clock = clock or SystemClock()
         self._guard = ReplayGuard()
         self._reminder = Reminder()
+        self._signed: tuple[str, float] | None = None
+        """The sender of the last signed heartbeat, and when it came, where there is no key."""
+        self._unsigned_lease: tuple[str, float] | None = None
+        """Who held the lease without a key, and when that was seen last."""
 
     @property
     def is_on(self) -> bool:
@@ -108,6 +123,58 @@ class MessageAuth:
         if not self.is_on or not self._accepts_unsigned:
             return None
         return "unsigned gossip is accepted (gossip_accept_unsigned): end that when every process signs"
+
+    def causes(self) -> dict[str, str]:
+        """Why this process is degraded by signatures, by cause."""
+        found = {
+            UNSIGNED_ACCEPTED: self.accepting_unsigned(),
+            GOSSIP_KEY_MISSING: self.missing_key(),
+            LEASE_HELD_BY_UNSIGNED: self._lease_taken_over(),
+        }
+        return {cause: why for cause, why in found.items() if why is not None}
+
+    def missing_key(self) -> str | None:
+        """That others sign and this process has no key; None while it hears no signed heartbeats, or has one."""
+        if self.is_on or self._signed is None or self._clock.monotonic_ms() - self._signed[1] > SIGNED_HEARD_MS:
+            return None
+        return (
+            f"{self._signed[0]} signs its heartbeats, and this process has no key: who has one ignores what it says. "
+            "Give it the key (gossip_key_file)"
+        )
+
+    def _lease_taken_over(self) -> str | None:
+        seen = self._unsigned_lease
+        if seen is None or self._clock.monotonic_ms() - seen[1] > KEPT_MS:
+            return None
+        return f"{seen[0]} had the lease and no gossip key: it was taken over. Give that process the key, or end it"
+
+    # ---- the lease
+
+    def signed_owner(self, owner: str) -> str:
+        """The owner of a lease, with a signature behind it if there is a key."""
+        if self._keys is None:
+            return owner
+        line = self._keys.current().sign(_OWNER, Content(_LEASE, self._application_id, _LEASE, owner.encode()))
+        return f"{owner} {line.decode()}"
+
+    def is_signed_owner(self, holder: str) -> bool:
+        """Whether the holder of a lease has a key of this cluster."""
+        owner, _, line = holder.partition(f" {MARK.decode()}")
+        try:
+            signature = parse_line(MARK + line.encode())
+        except MalformedSignatureError:
+            return False
+        content = Content(_LEASE, self._application_id, _LEASE, owner.encode())
+        return self._keys is not None and self._keys.current().is_valid(signature, content)
+
+    def note_unsigned_lease(self, holder: str) -> None:
+        """A process without the key holds the lease."""
+        shown = holder[:200]
+        if self._lease_taken_over() is None:
+            log.warning(
+                "%s holds the lease unsigned: it is taken over", shown, extra={"action": LEASE_HELD_BY_UNSIGNED}
+            )
+        self._unsigned_lease = (shown, self._clock.monotonic_ms())
 
     # ---- the bus
 
@@ -176,6 +243,8 @@ class MessageAuth:
 
     def _checked(self, signature: Signature | None, purpose: bytes, kind: bytes, document: bytes) -> Stamp | None:
         if self._keys is None:
+            if signature is not None and kind == b"heartbeat":
+                self._hear_signed(signature.stamp.sender[:200])
             return None
         if signature is None:
             self._unsigned(kind)
@@ -189,6 +258,12 @@ class MessageAuth:
             what = f"a document in the name of {sender[:80]!r} whose signature is wrong"
             raise UnauthenticError("forged", what, source=sender)
         return signature.stamp
+
+    def _hear_signed(self, sender: str) -> None:
+        is_news = self.missing_key() is None
+        self._signed = (sender, self._clock.monotonic_ms())
+        if is_news:
+            log.warning("%s", self.missing_key(), extra={"action": GOSSIP_KEY_MISSING})
 
     def _unsigned(self, kind: bytes) -> None:
         if not self._accepts_unsigned:

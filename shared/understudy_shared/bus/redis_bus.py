@@ -135,11 +135,20 @@ class RedisBus:
         await self._call(f"publishing on {channel}", lambda: self._client.publish(channel, payload))
 
     async def acquire(
-        self, lease_key: str, term_key: str, owner: str, *, above: int, expiry_ms: int, fenced_key: str | None = None
+        self,
+        lease_key: str,
+        term_key: str,
+        owner: str,
+        *,
+        above: int,
+        expiry_ms: int,
+        fenced_key: str | None = None,
+        over: str | None = None,
     ) -> int | None:
         """Take a free lease under a new term."""
         keys = [lease_key, term_key, fenced_key or term_key]
-        arguments = (quote(owner, safe=""), above, expiry_ms, limit_above(above))
+        replaced = "" if over is None else quote(over, safe="")
+        arguments = (quote(owner, safe=""), above, expiry_ms, limit_above(above), replaced)
         term = await self._run(scripts.ACQUIRE, keys, *arguments, doing=f"taking {lease_key}")
         if term < 0:
             log.warning(

@@ -104,8 +104,9 @@ return 1
 """
 
 ACQUIRE = f"""{_FIRST_LINE}{_SHORTEN}
--- lease, term, fenced value | encoded owner, above, expiry in ms, highest term that can follow `above`
-if redis.call('EXISTS', KEYS[1]) == 1 then
+-- lease, term, fenced value | encoded owner, above, expiry in ms, highest term that can follow `above`, replaced owner
+local held = string.match(first_line(KEYS[1]), '^us1 lease %d+ ([^\\n]*)\\n$')
+if redis.call('EXISTS', KEYS[1]) == 1 and (ARGV[5] == '' or held ~= ARGV[5]) then
   local left, value = redis.call('PTTL', KEYS[1]), redis.pcall('GETRANGE', KEYS[1], 0, 15)
   local is_lease = type(value) == 'string' and string.match(value, '^us%d+ lease ')
   if not is_lease and left > tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
