@@ -44,10 +44,14 @@ Histories = Mapping[str, Document]
 NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "freshness_p99_ms": []}}
 
 
-def page_pieces(overview: Document, histories: Histories, query: PageQuery, build: str) -> Iterator[str]:
-    """The page, piece by piece."""
+def page_pieces(
+    overview: Document, histories: Histories, query: PageQuery, build: str, signed_in: str | None = None
+) -> Iterator[str]:
+    """The page, piece by piece. `signed_in` is whose session the reader has."""
     shown = {**_head(overview, build), **_sections(overview, query), **_replicas(overview, histories, query)}
-    return _environment().get_template("page.html").generate(shown, curves=_curves(histories, query))
+    return (
+        _environment().get_template("page.html").generate(shown, curves=_curves(histories, query), signed_in=signed_in)
+    )
 
 
 def runbook_page(runbook: Runbook, build: str) -> str:

@@ -13,6 +13,7 @@ from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_router.page.page_query import PageQuery, read_query
 from understudy_router.page.render import NO_HISTORY, load_templates, opened_place, page_pieces, runbook_page
 from understudy_router.page.runbooks import INDEX, runbooks
+from understudy_shared.auth.access import session_name
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -44,7 +45,8 @@ def page_routes(overview: Overview, history: History) -> APIRouter:
         """The page as it is now; its scripts keep it so."""
         query = read_query(request.query_params)
         shown = await overview()
-        pieces = page_pieces(shown, await histories_of(history, query, shown), query, page_assets().build)
+        histories = await histories_of(history, query, shown)
+        pieces = page_pieces(shown, histories, query, page_assets().build, session_name(request.scope))
         return Response(await joined(pieces), media_type="text/html", headers=headers.PAGE)
 
     @routes.get("/admin/runbooks/")

@@ -31,6 +31,7 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.cors import Cors
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
+from understudy_shared.http.people import is_for_people, send_problem_page
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import STORES
 from understudy_shared.tls.service_tls import metrics_of
@@ -168,7 +169,9 @@ class Access:
             return app
         self._note_refused(decided, scope, presented)
         if wants_page(scope) and not self._accepts_peers:
-            return asking(decided, has_sessions=bool(self.identity.session_keys))
+            signed_in = self._known.known(presented) if isinstance(presented, Session) else None
+            name = None if signed_in is None else signed_in.name
+            return asking(decided, has_sessions=bool(self.identity.session_keys), name=name)
         return _answering(decided)
 
     def _is_known(self, presented: Presented) -> bool:
@@ -306,6 +309,11 @@ def authorization_of(scope: Scope) -> Authorization:
     return found
 
 
+def session_name(scope: Scope) -> str | None:
+    """Whose session a browser shows with its request; None where it signed in with none."""
+    return None if session_in(scope["headers"]) is None else authorization_of(scope).principal.name or None
+
+
 def is_known(scope: Scope) -> Callable[[], bool]:
     """Whether the credential of a request still counts: what answers without an end asks it now and then."""
     found: Callable[[], bool] = scope.get(IS_KNOWN, lambda: True)
@@ -320,6 +328,9 @@ def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization
 
 def _answering(problem: Problem) -> App:
     async def refuse(scope: Scope, _receive: Receive, send: Send) -> None:
+        if is_for_people(scope):
+            await send_problem_page(send, problem)
+            return
         await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem)
 
     return refuse

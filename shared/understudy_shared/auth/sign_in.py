@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import NamedTuple
@@ -19,10 +17,10 @@ from understudy_shared.http.edge import (
     Send,
     not_allowed,
     read_body,
-    send_problem,
     send_reply,
     without_body,
 )
+from understudy_shared.http.people import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
 from understudy_shared.http.problems import Problem, problem_of
 
 LOGIN, LOGOUT = b"/admin/login", b"/admin/logout"
@@ -31,22 +29,6 @@ PAGE = b"/admin/"
 """Where a browser is sent when it is signed in, and where it is asked to sign in."""
 
 MAX_FORM_BYTES = 4096
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
-    "input{font:inherit;width:100%;box-sizing:border-box;padding:.4rem}button{font:inherit;margin-top:1rem}"
-)
-_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS = (
-    (
-        b"content-security-policy",
-        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; base-uri 'none'; form-action 'self'; "
-        "frame-ancestors 'none'".encode(),
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-)
 
 _FORM = (
     '<form method="post" action="/admin/login"><label for="key">Key</label>'
@@ -72,29 +54,26 @@ class Signing(NamedTuple):
 
 def wants_page(scope: Scope) -> bool:
     """Whether a browser asks for the page, which shows a problem as a page."""
-    accepts = b",".join(value for name, value in scope["headers"] if name == b"accept")
-    return bool(scope["method"] == "GET" and scope["raw_path"] == PAGE and b"text/html" in accepts)
+    return bool(scope["method"] == "GET" and scope["raw_path"] == PAGE and is_for_people(scope))
 
 
 def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
     """The page; `said` is why it is shown, `name` who is signed in."""
     out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT}"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>Understudy: sign in</title><style>{_STYLE}</style></head><body><main><h1>Sign in</h1>"
+    body = (
         f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}{out}'
         "<p>This router shows itself to those whose key has the action <code>monitor</code>. An operator makes one: "
-        "<code>understudy keys new NAME --role monitor</code>.</p></main></body></html>\n"
-    ).encode()
+        "<code>understudy keys new NAME --role monitor</code>.</p>"
+    )
+    return small_page("Sign in", body)
 
 
-def asking(problem: Problem, *, has_sessions: bool) -> App:
-    """The application that answers a browser with the page instead of a problem."""
+def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> App:
+    """The application that answers a browser with the page instead of a problem. `name` is who is signed in."""
 
     async def ask(_scope: Scope, _receive: Receive, send: Send) -> None:
-        page = sign_in_page(f"{problem.detail}.", has_sessions=has_sessions)
-        await send_reply(send, problem.status, page, b"text/html; charset=utf-8", (*HEADERS, *problem.headers))
+        page = sign_in_page(said_of(problem), has_sessions=has_sessions, name=name)
+        await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))
 
     return ask
 
@@ -108,24 +87,21 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
         if scope["method"] in {"GET", "HEAD"} and not is_out:
             page = sign_in_page("A key opens the page.", has_sessions=has_sessions, name=browser.name)
             head = without_body(send) if scope["method"] == "HEAD" else send
-            await send_reply(head, 200, page, b"text/html; charset=utf-8", HEADERS)
+            await send_reply(head, 200, page, CONTENT_TYPE, HEADERS)
             return
         is_secure = "https" in (scope.get("scheme"), headers.get("x-forwarded-proto"))
         refused = _why_not(scope["method"], headers, is_out=is_out)
         if refused is not None:
-            await send_problem(send, refused)
-            return
-        if is_out:
+            await asking(refused, has_sessions=has_sessions, name=browser.name)(scope, receive, send)
+        elif is_out:
             browser.sign_out()
             await _send_on(send, is_secure, "; Max-Age=0", LOGIN)
-            return
-        taken = await _taken(receive, browser.sign_in)
-        if isinstance(taken, Problem) and taken.status == 401:
-            await asking(taken, has_sessions=has_sessions)(scope, receive, send)
-        elif isinstance(taken, Problem):
-            await send_problem(send, taken)
         else:
-            await _send_on(send, is_secure, taken, PAGE)
+            taken = await _taken(receive, browser.sign_in)
+            if isinstance(taken, Problem):
+                await asking(taken, has_sessions=has_sessions, name=browser.name)(scope, receive, send)
+            else:
+                await _send_on(send, is_secure, taken, PAGE)
 
     return sign
 
@@ -142,7 +118,7 @@ async def _send_on(send: Send, is_secure: bool, value: str, where: bytes) -> Non
     secure = "; Secure" if is_secure else ""
     cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
     sent = ((b"set-cookie", cookie), (b"location", where), *HEADERS)
-    await send_reply(send, 303, b"", b"text/html; charset=utf-8", sent)
+    await send_reply(send, 303, b"", CONTENT_TYPE, sent)
 
 
 async def _taken(receive: Receive, sign_in: Callable[[str], str | Problem]) -> str | Problem:

@@ -37,10 +37,15 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
 
 
 def why_foreign(headers: Mapping[str, str]) -> Problem | None:
-    """Why a request comes from a page of another site, as far as the browser says it; None when it may pass."""
+    """Why a request comes from a page of another site, as far as the browser says it; None when it may pass.
+
+    `Sec-Fetch-Site` is the browser's own verdict and decides alone: `Origin` is `null` when the page's referrer policy
+    hides it, and differs from `Host` behind a proxy that rewrites that. Browsers leave the former out without TLS.
+    """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site is not None and site not in _OWN_SITES:
-        return _cross_site(f"the browser says that its page is {site:.40}", "header Sec-Fetch-Site")
+    if site is not None:
+        said = f"the browser says that its page is {site:.40}"
+        return None if site in _OWN_SITES else _cross_site(said, "header Sec-Fetch-Site")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         return _cross_site(f"the page is of {origin:.200}, not of this service", "header Origin")
     return None

@@ -1,0 +1,65 @@
+"""Small pages of HTML for people in front of a browser, without scripts: the sign-in page, problems of forms (pure)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+
+from understudy_shared.http.edge import Scope, Send, send_reply
+from understudy_shared.http.problems import Problem, ProblemType
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
+    "input{font:inherit;width:100%;box-sizing:border-box;padding:.4rem}button{font:inherit;margin-top:1rem}"
+)
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+HEADERS = (
+    (
+        b"content-security-policy",
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'".encode(),
+    ),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, browsers post forms with `Origin: null`
+    (b"cache-control", b"no-store"),
+)
+CONTENT_TYPE = b"text/html; charset=utf-8"
+
+_HOW = {
+    ProblemType.UNAUTHENTICATED: "",
+    ProblemType.CROSS_SITE: "Open the page itself, and use its own form",
+    ProblemType.TOO_LARGE: "A key is one line that begins with usk_: paste that line alone",
+    ProblemType.METHOD_NOT_ALLOWED: "Use the form of the page",
+}
+"""What a person does about a problem, where its `fix` is for programs."""
+
+
+def is_for_people(scope: Scope) -> bool:
+    """Whether a browser shows the answer to a person: it asks for HTML, of the pages and forms below `/admin/`."""
+    path: bytes = scope["raw_path"]
+    if not path.startswith(b"/admin/") or path.startswith(b"/admin/v1/"):
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+def small_page(title: str, body: str) -> bytes:
+    """A page. `body` is HTML."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>Understudy: {escape(title.lower())}</title><style>{_STYLE}</style></head><body><main>"
+        f"<h1>{escape(title)}</h1>{body}</main></body></html>\n"
+    ).encode()
+
+
+def said_of(problem: Problem) -> str:
+    """What was wrong and what to do, as sentences."""
+    how = _HOW.get(problem.type, problem.fix)
+    return "".join(f"{part[0].upper()}{part[1:]}. " for part in (problem.detail, how) if part).rstrip()
+
+
+async def send_problem_page(send: Send, problem: Problem) -> None:
+    """Send a problem to a person."""
+    said = f'<p role="alert">{escape(said_of(problem))}</p><p><a href="/admin/">Back to the page</a></p>'
+    page = small_page(problem.type.title, said)
+    await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))

@@ -1,0 +1,115 @@
+"""The page of a router that asks for keys, in a real browser over TLS: signed in, looked at, drained, signed out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster_node, cluster_router
+from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, axe_source, chromium, violations
+from tests.support.services.certificates import Signer
+from tests.support.services.guarded import WRONG, Keys
+from tests.support.spark.queries import wait_until
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A router at `url` that asks for keys, and the node behind it."""
+
+    url: str
+    keys: Keys
+    node: ClusterNode
+    router: ClusterRouter
+
+
+@pytest.fixture(scope="module", params=["TLS", pytest.param("plain", marks=pytest.mark.full)])
+def guarded(
+    request: pytest.FixtureRequest, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guarded]:
+    folder: Path = tmp_path_factory.mktemp("guarded")
+    checkpoint = HandmadeCheckpoint(folder / "counts").create().add(1, 2)
+    keys, secret = Keys(folder / "credentials.toml"), folder / "secret"
+    for role in ("reader", "monitor"):
+        keys.add(role, role)
+    keys.add("ann", "reader", "admin", "monitor")
+    secret.write_text("c" * 40)
+    common = {"credentials_file": keys.path, "cluster_secret_file": secret}
+    tls = Signer(folder).issue("page").settings() if request.param == "TLS" else {}
+    module_redis.flush()
+    with (
+        cluster_router(module_redis.url, **common, **tls) as router,
+        cluster_node(checkpoint.path, folder / "n1", module_redis.url, node_id="n1", **common) as node,
+    ):
+        wait_until(lambda: not router.router.not_ready(), what="the router knows the node", limit_s=60)
+        yield Guarded(f"{'https' if tls else 'http'}://localhost:{router.port}", keys, node, router)
+
+
+@pytest.fixture(scope="module")
+def browser(guarded: Guarded) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(params=["with scripts", "without scripts"])
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(ignore_https_errors=True, java_script_enabled=request.param == "with scripts")
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def sign_in(page: Page, guarded: Guarded, key: str) -> None:
+    page.goto(f"{guarded.url}/")
+    expect(page).to_have_title("Understudy: sign in")
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_an_operator_signs_in_looks_and_signs_out(page: Page, guarded: Guarded) -> None:
+    sign_in(page, guarded, guarded.keys["ann"])
+    expect(page.locator("#nodes")).to_contain_text("n1", timeout=LIMIT_MS)
+    expect(page.locator("header")).to_contain_text("ann")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_title("Understudy: sign in")
+    page.goto(f"{guarded.url}/admin/")
+    expect(page).to_have_title("Understudy: sign in")
+
+
+def test_a_form_that_is_refused_is_answered_with_a_page_that_says_what_to_do(page: Page, guarded: Guarded) -> None:
+    for key, said in ((WRONG, "credential|key"), ("k" * 5000, "paste that line alone")):
+        sign_in(page, guarded, key)
+        expect(page.get_by_role("alert")).to_contain_text(re.compile(said))
+        expect(page.get_by_label("Key")).to_be_visible()
+    sign_in(page, guarded, guarded.keys["reader"])
+    expect(page.get_by_role("alert")).to_contain_text("monitor")
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+def test_the_form_of_another_site_signs_nobody_in_or_out(page: Page, guarded: Guarded) -> None:
+    sign_in(page, guarded, guarded.keys["ann"])
+    expect(page.locator("header")).to_contain_text("ann")
+    for path, field in (("login", f'<input name="key" value="{guarded.keys["monitor"]}">'), ("logout", "")):
+        form = f'<form method="post" action="{guarded.url}/admin/{path}">{field}<button>Go</button></form>'
+        page.goto(f"data:text/html,{quote(form)}")
+        page.get_by_role("button", name="Go").click()
+        expect(page.get_by_role("alert")).to_contain_text("Open the page itself")
+        page.goto(f"{guarded.url}/admin/")
+        expect(page.locator("header")).to_contain_text("ann")
+
+
+def test_the_sign_in_page_is_accessible(browser: Browser, guarded: Guarded) -> None:
+    context = browser.new_context(ignore_https_errors=True, bypass_csp=True)
+    page = context.new_page()
+    page.goto(f"{guarded.url}/admin/login")
+    assert violations(page, axe_source()) == []
+    context.close()
