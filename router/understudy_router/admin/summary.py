@@ -142,7 +142,8 @@ class _Sums:
         summary.broken += count
         if len(self.errors) < MAX_ERRORS:
             operator_id, partition, node_id = where()
-            self.errors.append(f"{node_id}, operator {operator_id} partition {partition}: {error}")
+            stores = " and ".join(self._layout.stores_of[operator_id])
+            self.errors.append(f"{stores} {partition} on {node_id}: {error}")
 
 
 def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> Place:

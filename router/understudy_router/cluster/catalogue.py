@@ -55,6 +55,12 @@ class Stores:
     by_name: Mapping[str, StoreRoute]
     not_served: tuple[Mapping[str, object], ...]
 
+    def place(self, task: str) -> str:
+        """The store partition that a task is, as people know it: `aircraft 3`; the task where no store is known."""
+        operator_id, _, partition = task.partition("_")
+        names = sorted(route.name for route in self.by_name.values() if str(route.operator_id) == operator_id)
+        return f"{' and '.join(names)} {partition}" if names else task
+
     def get(self, name: str) -> StoreRoute:
         """The store of that name; UnknownStoreError names those there are."""
         route = self.by_name.get(name)

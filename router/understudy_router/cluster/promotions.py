@@ -6,7 +6,7 @@ would push out of a report what made them move.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from understudy_shared.messages import Assignment
@@ -17,8 +17,10 @@ FEW = 3
 MAX_LINES = 64
 
 
-def promotions(before: Assignment, after: Assignment) -> Iterator[str]:
-    """A line for each pair of nodes of which the one took tasks over from the other, those with most tasks first."""
+def promotions(before: Assignment, after: Assignment, place: Callable[[str], str] = str) -> Iterator[str]:
+    """A line for each pair of nodes of which the one took tasks over from the other, those with most tasks first.
+    `place` names a task for people.
+    """
     moved: dict[tuple[str | None, str | None], list[str]] = {}
     for task, duty in after.tasks.items():
         active = before.tasks.get(task, duty).active
@@ -27,4 +29,4 @@ def promotions(before: Assignment, after: Assignment) -> Iterator[str]:
     by_number = sorted(moved.items(), key=lambda each: -len(each[1]))
     for (active, old), tasks in islice(by_number, MAX_LINES):
         more = f" and {len(tasks) - FEW} more" if len(tasks) > FEW else ""
-        yield f"{active or 'nobody'} is active for {', '.join(tasks[:FEW])}{more}, after {old or 'nobody'}"
+        yield f"{active or 'nobody'} is active for {', '.join(map(place, tasks[:FEW]))}{more}, after {old or 'nobody'}"

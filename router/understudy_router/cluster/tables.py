@@ -177,14 +177,16 @@ class Tables:
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
             self._mark_dead(farewell.node_id, now_ms, "it said farewell", "left")
 
-    def assigned(self, assignment: Assignment, now_ms: float = 0.0) -> bool:
-        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
+    def assigned(self, assignment: Assignment, now_ms: float = 0.0, place: Callable[[str], str] = str) -> bool:
+        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true. `place` names
+        a task in the events.
+        """
         if self.assignment is not None and assignment.order <= self.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
             self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
             return False
-        for line in promotions(self.assignment or assignment, assignment):
+        for line in promotions(self.assignment or assignment, assignment, place):
             self._event(now_ms, "promoted", line)
         self.previous, self.assignment = self.assignment, assignment
         self._holders = assignment.holders

@@ -164,7 +164,8 @@ class Watcher:
             self._news.set()
 
     def _assigned(self, assignment: Assignment) -> None:
-        if self._tables.assigned(assignment, self._clock.monotonic_ms()):
+        place = str if self.stores is None else self.stores.place
+        if self._tables.assigned(assignment, self._clock.monotonic_ms(), place):
             self._unconfirmed = None
             self._memory.note(assignment)
             self._news.set()

@@ -103,7 +103,7 @@ def cell_name(place: str, cell: Cell, kind: str) -> str:
     return ", ".join(words)
 
 
-def cell_view(store: str, partition: int, node_id: str, cell: Cell) -> CellView:
+def cell_view(store: str, partition: object, node_id: str, cell: Cell) -> CellView:
     """A cell of the grid."""
     kind = kind_of(cell)
     text = cell_text(cell, kind)

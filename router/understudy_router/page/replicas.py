@@ -21,6 +21,7 @@ from understudy_router.page.cells import (
     wanted_replicas,
     wanted_rows,
 )
+from understudy_router.page.folding import folded
 from understudy_router.page.page_query import PageQuery
 from understudy_router.page.words import UNKNOWN, age, batches, count, number
 
@@ -60,7 +61,9 @@ def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
             "shown": shown_words(grid, first, last, len(replicas), "replica"),
             "pager": pager(query, pages),
         }
-    wanted = wanted_rows(rows, store=query.store, state=query.state)
+    found = wanted_rows(rows, store=query.store, state=query.state)
+    wanted = folded(found)
+    folds = fold_words(len(found), len(wanted))
     first, last, pages = page_bounds(len(wanted), GRID_ROWS, query.page)
     columns = columns_of(grid, wanted)
     return {
@@ -68,7 +71,7 @@ def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
         "rows": (_grid_row(row, columns, query, is_packed=is_packed(grid)) for row in wanted[first:last]),
         "replicas": [],
         "total": len(wanted),
-        "shown": shown_words(grid, first, last, len(wanted), "partition"),
+        "shown": folds + shown_words(grid, first, last, len(wanted), "row" if folds else "partition"),
         "pager": pager(query, pages),
     }
 
@@ -100,6 +103,13 @@ def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str
     if grid["order"] == "worst":
         words += f"; these are the worst of {count(grid['total'], 'partition')}, the CSV below has all"
     return words
+
+
+def fold_words(partitions: int, rows: int) -> str:
+    """How many partitions the rows stand for, where some share one."""
+    return (
+        f"{count(partitions, 'partition')}, those that are well and lie alike in one row: " if rows < partitions else ""
+    )
 
 
 def find_replica(rows: Sequence[Row], place: str) -> Replica | None:
@@ -168,12 +178,12 @@ def _grid_row(row: Row, columns: Sequence[str], query: PageQuery, *, is_packed: 
     nodes += [None] * (len(columns) - len(nodes))
     cells = [None if node_id is None else _shown(row, node_id, query, is_packed=is_packed) for node_id in nodes]
     key = f"{row['store']}/{row['partition']}"
-    return {"key": key, "store": row["store"], "partition": row["partition"], "cells": cells}
+    return {"key": key, "store": row["store"], "label": row["label"], "cells": cells}
 
 
 def _shown(row: Row, node_id: str, query: PageQuery, *, is_packed: bool) -> ShownCell:
     cell: Cell = row["cells"][node_id]
-    view = cell_view(row["store"], row["partition"], node_id, cell)
+    view = cell_view(row["store"], row["label"], node_id, cell)
     if is_packed:
         view = view._replace(text=f"{node_id} {view.text}", name=f"{node_id} {view.name}")
     place = f"{row['store']}/{row['partition']}/{node_id}"

@@ -203,8 +203,9 @@ def restore_slots(restore: Document) -> Slots:
     if is_known and per_s:
         words.append(f"{duration(max(0, total - done) * 1000 / per_s)} left")
     return {
-        "place": Shown(f"{restore['task']} on {restore['node_id']}"),
-        "stores": Shown(", ".join(restore["stores"])),
+        "place": Shown(
+            f"{' and '.join(restore['stores'])} {restore['task'].partition('_')[2]} on {restore['node_id']}"
+        ),
         "stage": Shown(restore["stage"], "moving"),
         "share": Shown(f"{min(100, done * 100 // total)} %" if is_known else UNKNOWN),
         "bytes": Shown(" · ".join(words)),

@@ -2,6 +2,7 @@
 
 import { ROLES, cellView, kindOf, stateWords, wantedReplicas, wantedRows } from "./cells.js";
 import { byId, element, keyed, setAttribute, setText } from "./dom.js";
+import { folded } from "./folding.js";
 import { linkTo } from "./url.js";
 import { age as ageText, count, number } from "./words.js";
 
@@ -16,12 +17,15 @@ export function updateReplicas(overview, query) {
   byId("replicas").dataset.view = query.view;
   byId("matrix").hidden = isTable;
   byId("listed").hidden = !isTable;
-  const found = isTable ? wantedReplicas(grid.rows, query) : wantedRows(grid.rows, query);
+  const wanted = isTable ? wantedReplicas(grid.rows, query) : wantedRows(grid.rows, query);
+  const found = isTable ? wanted : folded(wanted);
   const [first, last, pages] = pageBounds(found.length, isTable ? TABLE_ROWS : GRID_ROWS, query.page);
   const shown = found.slice(first, last);
   if (isTable) updateTable(shown, query);
   else updateGrid(grid, found, shown, query);
-  setText(byId("shown"), shownWords(grid, first, last, found.length, isTable ? "replica" : "partition"));
+  const folds = isTable ? "" : foldWords(wanted.length, found.length);
+  const noun = isTable ? "replica" : folds ? "row" : "partition";
+  setText(byId("shown"), folds + shownWords(grid, first, last, found.length, noun));
   byId("no-replicas").hidden = found.length > 0;
   setText(byId("no-replicas"), query.state === "unwell" ? "Every replica is well." : "No replica is like that.");
   updatePager(query, pages);
@@ -43,6 +47,9 @@ function shownWords(grid, first, last, total, noun) {
   return words;
 }
 
+const foldWords = (partitions, rows) =>
+  rows < partitions ? `${count(partitions, "partition")}, those that are well and lie alike in one row: ` : "";
+
 function columnsOf(grid, rows) {
   if (grid.columns.length <= MAX_COLUMNS) return grid.columns;
   const widest = rows.reduce((most, row) => Math.max(most, Object.keys(row.cells).length), rows.length ? 0 : 1);
@@ -58,7 +65,7 @@ function updateGrid(grid, found, shown, query) {
     heads.replaceChildren(heads.cells[0], ...names);
   }
   keyed(byId("grid").tBodies[0], GRID_ROW, shown, (row) => `${row.store}/${row.partition}`, (tr, row) => {
-    setText(tr.cells[0], `${row.store} ${row.partition}`);
+    setText(tr.cells[0], `${row.store} ${row.label}`);
     while (tr.cells.length > columns.length + 1) tr.lastElementChild.remove();
     while (tr.cells.length < columns.length + 1) tr.append(element("td"));
     const nodes = isPacked ? Object.keys(row.cells).sort() : columns;
@@ -81,7 +88,7 @@ function updateCell(td, row, nodeId, isPacked, query) {
     link = element("a", { class: "cell" });
     td.replaceChildren(link);
   }
-  const view = cellView(row.store, row.partition, nodeId, cell);
+  const view = cellView(row.store, row.label, nodeId, cell);
   const place = `${row.store}/${row.partition}/${nodeId}`;
   setText(link, isPacked ? `${nodeId} ${view.text}` : view.text);
   setAttribute(link, "aria-label", isPacked ? `${nodeId} ${view.name}` : view.name);

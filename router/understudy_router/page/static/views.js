@@ -166,8 +166,7 @@ export function restoreSlots(restore) {
   const isKnown = done !== null && Boolean(total);
   if (isKnown && perS) words.push(`${duration((Math.max(0, total - done) * 1000) / perS)} left`);
   return {
-    place: [`${restore.task} on ${restore.node_id}`],
-    stores: [restore.stores.join(", ")],
+    place: [`${restore.stores.join(" and ")} ${restore.task.slice(restore.task.indexOf("_") + 1)} on ${restore.node_id}`],
     stage: [restore.stage, "moving"],
     share: [isKnown ? `${Math.min(100, Math.floor((done * 100) / total))} %` : UNKNOWN],
     bytes: [words.join(" · ")],

@@ -149,7 +149,7 @@ def test_partitions_that_nobody_serves_hurt_readers_and_name_the_dead() -> None:
     assert (reads.state, reads.symptom) == (State.HURT, "2 of 4 store partitions cannot be read")
     assert reads.affected == ("one/0", "two/0")
     assert "dead: a" in reads.cause
-    assert str(report.document()["headline"]).endswith("Do: start a again")
+    assert report.document()["headline"] == f"{report.worst.symptom}. Do: start a again"
 
 
 def test_a_checkpoint_that_is_gone_is_the_cause_and_freshness_is_unknown() -> None:
@@ -264,7 +264,7 @@ def test_restores_and_replicas_that_cannot_go_on_are_told_apart() -> None:
     assert by_name(report)["restores"].symptom == "1 replica is restoring"
     broken = beat("b", exceptions={"0_0": Applied(version=3, error="changelog 4.delta is damaged")})
     report = looked(snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), broken), ONE))
-    assert by_name(report)["restores"].cause == "b, operator 0 partition 0: changelog 4.delta is damaged"
+    assert by_name(report)["restores"].cause == "one 0 on b: changelog 4.delta is damaged"
 
 
 def test_a_difference_that_a_heartbeat_settles_is_no_disagreement_and_one_that_lasts_is() -> None:

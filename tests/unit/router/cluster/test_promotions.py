@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.router.snapshots import stores_named
 from tests.support.router.tables import assigned, happened, task
 
 from understudy_router.cluster.promotions import MAX_LINES, promotions
@@ -28,6 +29,13 @@ def test_a_task_that_nobody_takes_over_and_one_that_had_nobody_are_said_so() -> 
         "nobody is active for 0_0, after a",
         "b is active for 0_1, after nobody",
     }
+
+
+def test_people_read_stores_and_partitions_not_tasks() -> None:
+    stores = stores_named({"aircraft": 0, "routes": 1}, partitions=8)
+    before = assigned({"0_0": task("a"), "1_7": task("a"), "9_1": task("a")})
+    after = assigned({"0_0": task("b"), "1_7": task("b"), "9_1": task("b")}, order=(1, 2))
+    assert list(promotions(before, after, stores.place)) == ["b is active for aircraft 0, routes 7, 9_1, after a"]
 
 
 @given(st.lists(st.tuples(NODES, NODES), max_size=40))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.page.overviews import degraded, empty, healthy, large
+from tests.support.page.overviews import cell, degraded, empty, healthy, large, row
 
+from understudy_router.page.folding import folded
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery, read_query
 from understudy_router.page.replicas import (
     GRID_ROWS,
@@ -44,8 +46,32 @@ def test_the_table_has_a_row_for_each_replica_that_is_not_well() -> None:
     }
 
 
+def lagging(grid: dict[str, Any]) -> dict[str, Any]:
+    """The same grid, of replicas that all lag: none shares a row."""
+    rows = [{**row, "cells": {n: {**cell, "lag": 9} for n, cell in row["cells"].items()}} for row in grid["rows"]]
+    return {**grid, "rows": rows}
+
+
+def test_partitions_that_are_well_and_lie_alike_share_a_row_and_what_is_not_well_has_its_own() -> None:
+    rows = large(1000, nodes=3)["grid"]["rows"]
+    shown = folded(rows)
+    assert len(shown) < 30
+    assert sum(int(row["label"].rpartition(" and ")[2].split()[0]) + 3 if "more" in row["label"] else
+               len(row["label"].split(", ")) for row in shown) == len(rows)  # fmt: skip
+    alone = {row["partition"] for row in shown if row["label"] == str(row["partition"])}
+    assert {row["partition"] for row in rows if any(cell["lag"] >= 2 for cell in row["cells"].values())} <= alone
+    assert max(cell["lag"] for row in shown for cell in row["cells"].values()) == 5
+
+
+def test_the_row_of_several_partitions_says_what_is_worst_among_them() -> None:
+    cells = [{"n": cell(lag=place % 2, lag_ms=place, age_ms=None if place == 7 else 1)} for place in range(60)]
+    (shown,) = folded([row("s", place, each) for place, each in enumerate(cells)])
+    assert (shown["label"], shown["cells"]["n"]["lag"], shown["cells"]["n"]["lag_ms"]) == ("0, 1, 2 and 57 more", 1, 59)
+    assert shown["cells"]["n"]["age_ms"] is None
+
+
 def test_a_large_grid_has_pages_and_too_many_nodes_have_no_column_each() -> None:
-    grid = large(10_000, nodes=MAX_COLUMNS + 1)["grid"]
+    grid = lagging(large(10_000, nodes=MAX_COLUMNS + 1)["grid"])
     view = grid_view(grid, PageQuery(page=10))
     assert view["columns"] == ["replica 1", "replica 2"]
     assert view["shown"] == "4,501 to 5,000 of 5,000 partitions"
@@ -116,6 +142,6 @@ def test_a_link_that_makes_no_sense_shows_the_page(parameters: dict[str, str]) -
 
 
 def test_a_page_is_short_enough_to_be_drawn() -> None:
-    grid = large(10_000, nodes=MAX_COLUMNS)["grid"]
+    grid = lagging(large(10_000, nodes=MAX_COLUMNS)["grid"])
     assert len(list(grid_view(grid, PageQuery())["rows"])) == GRID_ROWS
     assert len(list(grid_view(grid, PageQuery(view="table"))["replicas"])) == TABLE_ROWS
