@@ -30,7 +30,7 @@ def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
         "",
         *_store_lines(url, document),
         "",
-        f"Try: understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops.",
+        f"Try: {url}/ in a browser; understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops.",
     ]
 
 

@@ -250,7 +250,7 @@ def test_a_key_prefix_holds_for_every_way_to_ask_for_a_key(world: World, service
 
 @pytest.mark.parametrize("service", ["serve", "node", "router"])
 def test_probes_say_whether_to_everybody_and_why_to_monitors_only(world: World, service: str) -> None:
-    for path in ("/livez", "/readyz"):
+    for path in ("/livez", "/healthz", "/readyz"):
         for key in (None, WRONG, world.keys["reader"], world.keys["monitor"]):
             status, _, body = world.ask(service, "GET", path, key)
             assert status == 200

@@ -16,6 +16,7 @@ from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.openapi import node_service
+from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, example_routes, read_routes
 from understudy_node.http.visibility import Visibility
@@ -125,6 +126,7 @@ def create_app(
     http.include_router(read_routes(node, reads))
     http.include_router(example_routes(reads))
     http.include_router(admin_routes(node, reads, group, report.dead))
+    http.include_router(page_routes(node, group))
     for router in routers:
         http.include_router(router)
     add_document(http, node_service, is_guarded=app.access.is_on)

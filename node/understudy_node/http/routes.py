@@ -61,6 +61,7 @@ def admin_routes(node: Node, reads: Reads, group: Group, dead: Callable[[], str 
         """Lag of every store partition, and what is known of the query."""
         return json_response(lag_report(node, None if store is None else reads.reader(store).store.name))
 
+    @router.get("/healthz", include_in_schema=False)
     @router.get("/livez")
     async def livez(request: Request) -> Response:
         """Alive: the event loop runs and no background task died."""

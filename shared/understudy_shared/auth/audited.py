@@ -14,7 +14,7 @@ MAX_SHOWN_CHARS = 200
 """Most characters of a path or a name in a line, which has a bounded length whatever is sent."""
 
 _CALLS = frozenset(("keys", "lookup", "metadata", "scan", "watch"))
-_FIXED = frozenset(("livez", "readyz", "metrics", "openapi.json", "docs"))
+_FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
 UNKNOWN_ROUTE = "unknown"
 
 

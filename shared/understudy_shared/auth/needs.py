@@ -58,7 +58,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
             return _of_admin(method, rest)
         case ["internal", *_]:
             return Need(Kind.PEER)
-        case ["livez"] | ["readyz"] | [""]:
+        case ["livez"] | ["healthz"] | ["readyz"] | [""]:
             return _NOTHING
         case ["openapi.json"] | ["docs"] | ["v1", "stores"]:
             return _IDENTITY

@@ -47,7 +47,7 @@ EVICTED_AT_ONCE = 64
 SHED_PERCENT, REFUSE_PERCENT = 95, 98
 """Percent of the memory limit, as Envoy recommends for its overload manager at the edge."""
 
-PROBES = frozenset({"/livez", "/readyz", "/metrics"})
+PROBES = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
 INTERNAL_PREFIX = "/internal/"
 
 ENDLESS = "understudy.endless"

@@ -27,7 +27,7 @@ _ORIGIN = re.compile(
 _USUAL_PORTS = {"http": "80", "https": "443"}
 
 _SHARED_BELOW = (b"/v1/", b"/admin/v1/")
-_SHARED = frozenset((b"/openapi.json", b"/livez", b"/readyz", b"/metrics"))
+_SHARED = frozenset((b"/openapi.json", b"/livez", b"/healthz", b"/readyz", b"/metrics"))
 _BATCH = re.compile(rb"/v1/stores/[^/]+/lookup")
 
 _ALLOW_ORIGIN = b"access-control-allow-origin"

@@ -129,5 +129,6 @@ def unknown_path(raw_path: bytes) -> Problem:
     return Problem(
         ProblemType.UNKNOWN_PATH,
         f"nothing is at {raw_path[:200].decode(errors='replace')}",
-        fix="Try /v1/stores, /v1/stores/{store}/keys/{k1}/..., /v1/stores/{store}/lookup?key=..., /admin/v1/lag",
+        fix="Try /v1/stores, /v1/stores/{store}/keys/{k1}/..., /v1/stores/{store}/lookup?key=..., /admin/v1/lag; "
+        "/docs lists every call",
     )

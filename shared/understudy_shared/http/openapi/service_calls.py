@@ -61,7 +61,7 @@ def service_calls() -> tuple[Call, ...]:
             "/livez",
             "is_alive",
             OPERATIONS,
-            "Whether the process can go on",
+            "Whether the process can go on; `/healthz` is the same",
             (
                 Answer(200, "The event loop turns, and no background task died", ref("Alive"), _alive(None)),
                 Answer(503, "A background task died: restart the process", ref("Alive"), _alive("watch: KeyError")),

@@ -1,0 +1,110 @@
+"""`/admin/` of a node: what it serves and whether it is well, as a page without scripts. A router's page shows more.
+
+`understudy serve` is one process without a router, so this is the page of its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from understudy_node.http.admin import lag_report
+from understudy_node.node import Node
+from understudy_shared.http.people import HEADERS, small_page
+from understudy_shared.processes.group import Group, Status
+
+UNKNOWN = "?"
+REFRESH_S = 5
+MAX_EVENTS = 20
+
+_SAID_OF_QUERY = {
+    "idle": "The query has not committed for longer than it usually takes. Do: look at the query; lookups go on",
+    "unknown": "The end of the query is not confirmed, so no lag is known. Do: check the checkpoint's storage",
+}
+
+
+def page_routes(node: Node, group: Group) -> APIRouter:
+    """The page, and what leads there. They are for browsers, so they are not in the OpenAPI document."""
+    routes = APIRouter(include_in_schema=False)
+    headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
+
+    @routes.get("/")
+    @routes.get("/admin")
+    async def to_page() -> Response:
+        """A person typed the host only: show the page."""
+        return Response(status_code=307, headers={"location": "/admin/"})
+
+    @routes.get("/admin/")
+    async def page() -> Response:
+        """The page as it is now; the browser asks again by itself."""
+        shown = node_page(lag_report(node, None), await group.status(), is_member=node.node_id is not None)
+        return Response(shown, media_type="text/html", headers=headers)
+
+    return routes
+
+
+def headline(report: Mapping[str, Any], status: Status) -> tuple[str, str]:
+    """The mark and the line at the top: what is wrong and what to do."""
+    if status.reasons:
+        return "✕", f"Not ready: {status.reasons[0]}"
+    if status.causes:
+        return "▲", next(iter(status.causes.values()))
+    said = _SAID_OF_QUERY.get(report["query"]["state"])
+    return ("●", "all well") if said is None else ("▲", said)
+
+
+def node_page(report: Mapping[str, Any], status: Status, *, is_member: bool) -> bytes:
+    """The page, of the report of `GET /admin/v1/lag` and of what /readyz says."""
+    mark, line = headline(report, status)
+    return small_page(f"{mark} {line}", "".join(_body(report, status, is_member=is_member)))
+
+
+def _body(report: Mapping[str, Any], status: Status, *, is_member: bool) -> Iterator[str]:
+    more = [*status.reasons[1:], *list(status.causes.values())[0 if status.reasons else 1 :]]
+    yield "".join(f"<p>{escape(each)}</p>" for each in more)
+    query = report["query"]
+    yield _table(
+        ("", ""),
+        [
+            ("checkpoint", report["checkpoint"]),
+            ("query", query["state"]),
+            ("last version", _known(report["end_offset_position"])),
+            ("committed", _known(query["last_commit_at"])),
+            ("this page", f"true at {report['generated_at']}, loaded again every {REFRESH_S} s"),
+        ],
+    )
+    yield "<h2>Stores</h2>"
+    heads = ("store", "partitions", "answered from", "worst lag", "keys")
+    yield _table(heads, [_store(each) for each in report["stores"]]) if report["stores"] else "<p>None yet.</p>"
+    yield "".join(f"<p>Hint: {escape(hint)}.</p>" for hint in report["hints"])
+    events = report["events"][-MAX_EVENTS:][::-1]
+    if events:
+        yield "<h2>Events</h2>"
+        yield _table(("at", "", ""), [(each["at"][11:19], each["event"], each["detail"]) for each in events])
+    if is_member:
+        yield "<p>This is one node of a cluster: the page of a router shows all of them.</p>"
+    links = (("/docs", "All calls"), ("/admin/v1/lag", "Lag as JSON"), ("/metrics", "Metrics"))
+    yield f"<p>{' · '.join(f'<a href={path}>{text}</a>' for path, text in links)}</p>"
+
+
+def _store(store: Mapping[str, Any]) -> tuple[object, ...]:
+    """A row of the stores. Of what is not known nothing is summed."""
+    partitions = store["partitions"]
+    lags = [each["offset_lag"] for each in partitions]
+    keys = [each["keys"] for each in partitions]
+    running = sum(each["state"] == "RUNNING" for each in partitions)
+    worst = UNKNOWN if None in lags or not lags else f"{max(lags):,}"
+    return store["store"], len(partitions), running, worst, UNKNOWN if None in keys else f"{sum(keys):,}"
+
+
+def _known(value: object) -> object:
+    return UNKNOWN if value is None else value
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads) if any(heads) else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
