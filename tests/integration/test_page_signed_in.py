@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -42,8 +43,8 @@ def guarded(
         keys.add(role, role)
     keys.add("ann", "reader", "admin", "monitor")
     secret.write_text("c" * 40)
-    common = {"credentials_file": keys.path, "cluster_secret_file": secret}
-    tls = Signer(folder).issue("page").settings() if request.param == "TLS" else {}
+    common: dict[str, Any] = {"credentials_file": keys.path, "cluster_secret_file": secret}
+    tls: dict[str, Any] = Signer(folder).issue("page").settings() if request.param == "TLS" else {}
     module_redis.flush()
     with (
         cluster_router(module_redis.url, **common, **tls) as router,
@@ -59,13 +60,29 @@ def browser(guarded: Guarded) -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(params=["with scripts", "without scripts"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(ignore_https_errors=True, java_script_enabled=request.param == "with scripts")
+@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
+def has_scripts(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def page(browser: Browser, *, has_scripts: bool) -> Iterator[Page]:
+    context = browser.new_context(ignore_https_errors=True, java_script_enabled=has_scripts)
     try:
         yield context.new_page()
     finally:
         context.close()
+
+
+def heard_state(guarded: Guarded) -> str:
+    """What the router has last heard of the node."""
+    return guarded.router.router.tables.nodes["n1"].heartbeat.state
+
+
+def says_after_reload(page: Page, state: str) -> bool:
+    """Whether the page says that the node is in a state: without scripts it is loaded again, and is a second old."""
+    page.reload()
+    return state in page.locator("#nodes tr", has_text="n1").inner_text()
 
 
 def sign_in(page: Page, guarded: Guarded, key: str) -> None:
@@ -83,6 +100,25 @@ def test_an_operator_signs_in_looks_and_signs_out(page: Page, guarded: Guarded) 
     expect(page).to_have_title("Understudy: sign in")
     page.goto(f"{guarded.url}/admin/")
     expect(page).to_have_title("Understudy: sign in")
+
+
+def test_an_operator_drains_a_node_and_takes_that_back(page: Page, guarded: Guarded, *, has_scripts: bool) -> None:
+    sign_in(page, guarded, guarded.keys["ann"])
+    row = page.locator("#nodes tr", has_text="n1")
+    if has_scripts:
+        row.get_by_role("button", name="Drain").click()
+        page.locator("#drain-do").click()
+        expect(row).to_contain_text("draining", timeout=LIMIT_MS)
+        row.get_by_role("button", name="Undo").click()
+        expect(row).to_contain_text("serving", timeout=LIMIT_MS)
+        return
+    for button, state in (("Drain", "draining"), ("Undo drain", "serving")):
+        row.get_by_role("link", name="Drain n1").click()
+        expect(page.locator("main")).to_contain_text("last replica of")
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page).to_have_url(re.compile("/admin/#nodes-title$"))
+        wait_until(lambda state=state: heard_state(guarded) == state, what=state, limit_s=60)  # type: ignore[misc]
+        wait_until(lambda state=state: says_after_reload(page, state), what=state, limit_s=60)  # type: ignore[misc]
 
 
 def test_a_form_that_is_refused_is_answered_with_a_page_that_says_what_to_do(page: Page, guarded: Guarded) -> None:

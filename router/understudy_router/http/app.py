@@ -17,6 +17,7 @@ from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.openapi import router_service
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
+from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
@@ -81,6 +82,7 @@ def create_app(
     )
     http.include_router(admin_routes(router, group))
     http.include_router(overview_routes(admin))
+    http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     http.include_router(page_routes(admin.overview_document, admin.last_hour))
     add_document(http, router_service, is_guarded=app.access.is_on)
     answer_with_problems(http)

@@ -19,6 +19,7 @@ from understudy_shared.errors import UnderstudyError
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.people import HEADERS, is_for_people, problem_page
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import refuse_unroutable
 
@@ -143,24 +144,29 @@ async def _refuse_cross_site(request: Request) -> None:
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, UnderstudyError), "registered for these only"
-    return _response(shown_problem(authorization_of(request.scope).principal, problem_of(error)))
+    return _response(request, shown_problem(authorization_of(request.scope).principal, problem_of(error)))
 
 
 async def _theirs(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
-        return _response(not_allowed(request.scope.get(_ASKED, request.method), allow))
-    return _response(unknown_path(request.scope["raw_path"]))
+        return _response(request, not_allowed(request.scope.get(_ASKED, request.method), allow))
+    return _response(request, unknown_path(request.scope["raw_path"]))
 
 
-async def _parameters(_: Request, error: Exception) -> Response:
-    return _response(Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json"))
+async def _parameters(request: Request, error: Exception) -> Response:
+    return _response(
+        request, Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json")
+    )
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    return _response(shown_problem(authorization_of(request.scope).principal, bug(error)))
+    return _response(request, shown_problem(authorization_of(request.scope).principal, bug(error)))
 
 
-def _response(problem: Problem) -> Response:
+def _response(request: Request, problem: Problem) -> Response:
     headers = {name.decode(): value.decode() for name, value in problem.headers}
+    if is_for_people(request.scope):
+        headers |= {name.decode(): value.decode() for name, value in HEADERS}
+        return Response(problem_page(problem), problem.status, media_type="text/html", headers=headers)
     return Response(problem.body(), problem.status, media_type=CONTENT_TYPE.decode(), headers=headers)

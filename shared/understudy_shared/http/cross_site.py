@@ -2,7 +2,7 @@
 
 A request that may change something must say `Content-Type: application/json`: a browser sends that to another site only
 if the site allows it by CORS, and no service here does for changes (`cors.py`). If the browser names the site of the
-page, that is checked too.
+page, that is checked too; a form is taken only if it does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from understudy_shared.http.problems import Problem, ProblemType
 
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
+
+_FORM = "application/x-www-form-urlencoded"
 
 _OWN_SITES = frozenset(("same-origin", "none"))
 """`Sec-Fetch-Site` of a page of this service, and of an address that the user typed."""
@@ -26,6 +28,8 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
     if foreign is not None:
         return foreign
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == _FORM and ("sec-fetch-site" in headers or "origin" in headers):
+        return None  # a form of a page of this service: the browser says so
     if kind != "application/json":
         return Problem(
             ProblemType.NOT_JSON,

@@ -11,6 +11,9 @@ from understudy_shared.http.problems import Problem, ProblemType
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
+    "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
+    "td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0;"
+    "border-bottom:1px solid #8886;overflow-wrap:anywhere}"
     "input{font:inherit;width:100%;box-sizing:border-box;padding:.4rem}button{font:inherit;margin-top:1rem}"
 )
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -58,8 +61,13 @@ def said_of(problem: Problem) -> str:
     return "".join(f"{part[0].upper()}{part[1:]}. " for part in (problem.detail, how) if part).rstrip()
 
 
+def problem_page(problem: Problem) -> bytes:
+    """A problem, for a person."""
+    said = f'<p role="alert">{escape(said_of(problem))}</p><p><a href="/admin/">Back to the page</a></p>'
+    return small_page(problem.type.title, said)
+
+
 async def send_problem_page(send: Send, problem: Problem) -> None:
     """Send a problem to a person."""
-    said = f'<p role="alert">{escape(said_of(problem))}</p><p><a href="/admin/">Back to the page</a></p>'
-    page = small_page(problem.type.title, said)
+    page = problem_page(problem)
     await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))
