@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
 from tests.support.page.fake_router import fake_router
-from tests.support.page.overviews import SHOWN
+from tests.support.page.overviews import PICTURED
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "has_touch": True}
@@ -27,6 +27,11 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "page-restoring": ("restoring", "?open=aircraft/2/node-3", WIDE),
     "page-empty": ("empty", "", WIDE),
     "page-phone": ("degraded", "", PHONE),
+    "page-waiting": ("waiting", "", WIDE),
+    "page-failover": ("failover", "", WIDE),
+    "page-stopped": ("stopped", "", WIDE),
+    "page-without-redis": ("without redis", "", WIDE),
+    "page-large": ("large", "", WIDE),
     "page-phone-dark": ("healthy", "", {**PHONE, "color_scheme": "dark"}),
 }
 """State, query and browser of each picture, by the name of its file. `page`, for the README, is what a screen shows."""
@@ -40,7 +45,7 @@ def main() -> int:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     with chromium() as browser, fake_router() as router:
         for name, (state, query, context) in PICTURES.items():
-            router.show(SHOWN[state]())
+            router.show(PICTURED[state]())
             with shown(browser, f"{router.url}/admin/{query}", **context) as live:
                 live.page.wait_for_load_state("load")
                 if state == "healthy" and context["viewport"]["width"] > 1000:

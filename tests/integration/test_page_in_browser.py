@@ -22,7 +22,7 @@ from tests.support.page.browser import (
     violations,
 )
 from tests.support.page.fake_router import FakeRouter, fake_router
-from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, large, row, store
+from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, large, row, store, waiting
 
 from understudy_router.page import words
 
@@ -61,6 +61,7 @@ def live(browser: Browser, router: FakeRouter) -> Iterator[Shown]:
 
 VIEWS = {
     **{name: (each(), "") for name, each in SHOWN.items()},
+    "waiting": (waiting(), ""),
     "filtered": (degraded(), "?store=routes&state=unwell"),
     "as a table": (degraded(), "?view=table&state=unwell"),
     "with an open replica": (SHOWN["restoring"](), "?open=aircraft%2F2%2Fnode-3"),
@@ -112,13 +113,13 @@ def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: Fake
     page = live.page
     expect(page.locator("h1")).to_have_text(re.compile("all well"))
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 died at 12:03:58"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
     for said in ("it did not answer when it was asked", "checkpoint storage does not answer", "Redis refuses writes"):
         expect(page.locator("#indicators")).to_contain_text(said)
     expect(page.locator('[data-place="aircraft/0/node-1"]').first).to_have_text("A 3 ▲")
     expect(page.locator("#disagreement")).to_contain_text("suspect: timeouts")
     expect(page.locator("#events li").first).to_contain_text("bus-lost")
-    assert page.title().startswith("✕ flights: 4 of 12")
+    assert page.title().startswith("✕ flights: node-3 is dead")
     router.show(healthy())
     expect(page.locator("h1")).to_have_text(re.compile("all well"), timeout=LIMIT_MS)
     expect(page.locator("#indicators li")).to_have_count(0)
@@ -129,7 +130,7 @@ def test_rows_keep_their_place_and_their_element_while_values_change(live: Shown
     page = live.page
     page.evaluate("() => document.querySelectorAll('main tr, main a.cell').forEach((each) => { each.isKept = true; })")
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
     kept = page.locator("#grid tr, #stores tr").evaluate_all("(rows) => rows.map((row) => row.isKept === true)")
     assert all(kept)
     assert len(kept) > 15
@@ -348,7 +349,7 @@ def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, route
 def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, router: FakeRouter) -> None:
     page = live.page
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
     before = len(router.requests())
     row = page.locator("#nodes tr", has_text="node-1")
     row.get_by_role("button", name="Drain").click()
@@ -401,7 +402,7 @@ def test_nothing_moves_for_readers_who_want_that(browser: Browser, router: FakeR
     moving = "() => document.getAnimations().length"
     with shown(browser, f"{router.url}/admin/", reduced_motion="reduce") as live:
         router.show(degraded())
-        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 died"), timeout=LIMIT_MS)
+        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
         assert live.page.evaluate(moving) == 0
 
 

@@ -90,6 +90,7 @@ def _head(overview: Document, build: str) -> dict[str, Any]:
     return {
         "overview": overview,
         "static": f"/admin/static/{build}/",
+        "router": " · ".join(filter(None, (overview.get("router_id"), overview["router"]))),
         "title": page_title(overview["application_id"], health),
         "blank": blank,
         "blank_bar": Bar("", "", "", 0),
@@ -109,7 +110,10 @@ def _sections(overview: Document, query: PageQuery) -> dict[str, Any]:
     return {
         "query": query,
         "health": health_slots(overview),
-        "indicators": [{"key": each["name"], "slots": indicator_slots(each)} for each in unwell(overview)],
+        "indicators": [
+            {"key": each["name"], "slots": indicator_slots(each), "since": each.get("since")}
+            for each in unwell(overview)
+        ],
         "figures": figure_slots(overview),
         "stores": [_store(store, query) for store in overview["stores"]],
         "bars": staleness_bars(overview["reads"]),

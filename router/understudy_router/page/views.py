@@ -158,9 +158,12 @@ def node_slots(node: Document) -> Slots:
     is_well = node["live"] and health in {None, "ok"} and not node["degraded"]
     words = [node["state"]]
     words += [health] if health not in {None, "ok"} else []
-    why = "; ".join([*([node["reason"]] if node["reason"] else []), *node["degraded"]])
+    waits_for = node.get("waits_for")
+    waits = [f"waits for {waits_for}"] if waits_for else []
+    why = "; ".join([*waits, *([node["reason"]] if node["reason"] else []), *node["degraded"]])
     state = "" if is_well and node["state"] == "serving" else "attention" if node["live"] else "hurt"
-    states = {"draining": "moving" if state == "attention" else state, "unheard": "unknown"}
+    moving = "moving" if state == "attention" else state
+    states = {"draining": moving, "waiting": moving, "unheard": "unknown"}
     roles = f"{number(node['active'])} A  {number(node['standby'])} S"
     roles += f"  {number(node['warmup'])} W" if node["warmup"] else ""
     safe = node["safe_to_stop"]["safe"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 AT = "2026-11-22T12:04:31.000000Z"
+SINCE = "2026-11-22T12:03:58.000000Z"
 LINEAGE = "618d1658-2a46-4d6d-b22e-4e23518436de"
 
 Overview = dict[str, Any]
@@ -46,7 +47,7 @@ def row(store: str, partition: int, cells: dict[str, dict[str, Any]]) -> dict[st
 def indicator(name: str, state: str = "ok", **fields: Any) -> dict[str, Any]:
     """An indicator; well unless said otherwise."""
     silent: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
-    return {"name": name, "state": state, **silent, **fields}
+    return {"name": name, "state": state, "since": SINCE, **silent, **fields}
 
 
 def store(name: str, operator_id: int, **fields: Any) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def degraded() -> Overview:
     rows[6]["cells"]["node-1"] = cell("S", error="1234.changelog: damaged at byte 512")
     shown["health"] = {
         "state": "hurt",
-        "headline": "4 of 12 store partitions have one replica only: node-3 died at 12:03:58. Do: start node-3 again",
+        "headline": "node-3 is dead. Do: start node-3 again, or take it out for good",
         "runbook": "docs/runbooks/nodes.md",
         "indicators": [
             indicator("reads"),
@@ -248,6 +249,91 @@ def empty() -> Overview:
     return shown
 
 
+def waiting() -> Overview:
+    """One node was started before the query: it waits for its checkpoint."""
+    shown = empty()
+    waits_for = "the checkpoint s3://state/flights: no metadata file yet; the query writes it when it first starts"
+    shown["nodes"] = [
+        node(
+            1,
+            state="waiting",
+            waits_for=waits_for,
+            version=None,
+            active=0,
+            standby=0,
+            safe_to_stop={"safe": None, "why": "this router does not know yet which node holds what"},
+        )
+    ]
+    shown["counts"] |= {"nodes_live": 1, "nodes_known": 1}
+    shown["health"] |= {
+        "state": "attention",
+        "headline": "node-1 waits for its checkpoint. Do: start the query, or check the path of the checkpoint",
+        "indicators": [indicator(
+            "nodes", "attention", symptom="node-1 waits for its checkpoint", impact="nothing can be asked yet",
+            cause=waits_for, action="start the query, or check the path of the checkpoint", affected=["node-1"],
+            runbook="docs/runbooks/nodes.md",
+        )],
+    }  # fmt: skip
+    return shown
+
+
+def failover() -> Overview:
+    """The node with an active of each store died a moment ago, and its standbys took over."""
+    shown = degraded()
+    calm = healthy()
+    shown |= {name: calm[name] for name in ("bus", "end", "freshness", "lag", "disagreement", "reads")}
+    indicators = [each for each in shown["health"]["indicators"] if each["name"] in {"nodes", "redundancy"}]
+    shown["health"] |= {"state": "attention", "indicators": [{**each, "state": "attention"} for each in indicators]}
+    shown["stores"] = [{**each, "standby": 2, "history": calm["stores"][0]["history"]} for each in calm["stores"]]
+    shown["nodes"] = [calm["nodes"][0], calm["nodes"][1], shown["nodes"][2]]
+    for each in shown["grid"]["rows"]:
+        cells = {node_id: {**found, "error": None} for node_id, found in each["cells"].items()}
+        for found in cells.values():
+            if found["state"] == "RUNNING":
+                found |= {"role": "A", "lag": 0, "lag_ms": 12, "age_ms": 400}
+        each["cells"] = cells
+    taken = "node-1 is active for aircraft 2, routes 1, airport_hours 0 and 1 more, after node-3"
+    promoted = {"id": 5, "at": "2026-11-22T12:03:58.400000Z", "event": "promoted", "detail": taken}
+    shown["events"] = [promoted, *(each for each in shown["events"] if each["id"] == 4), *calm["events"]]
+    return shown
+
+
+def stopped() -> Overview:
+    """The query has stopped; everything else is well."""
+    shown = healthy()
+    symptom = "The query has not committed for 4 min, usually every 1.0 s"
+    shown["health"] = {
+        "state": "attention",
+        "headline": f"{symptom}. Do: look at the query, and at its driver's log",
+        "runbook": "docs/runbooks/freshness.md",
+        "indicators": [indicator(
+            "freshness", "attention", symptom=symptom, impact="answers grow old",
+            cause="batch 418 has not begun: the query was stopped, waits for its trigger, or has no new input",
+            action="look at the query, and at its driver's log", runbook="docs/runbooks/freshness.md",
+        )],
+    }  # fmt: skip
+    shown["end"]["age_ms"] = 240_000
+    return shown
+
+
+def without_redis() -> Overview:
+    """Redis is away, and lookups go on."""
+    shown = healthy()
+    why = "Redis does not answer at redis://redis:6379: Connection refused"
+    shown["bus"] = {"state": "degraded", "why": why}
+    shown["health"] = {
+        "state": "attention",
+        "headline": "Redis is not heard. Do: bring Redis back; restart nothing",
+        "runbook": "docs/runbooks/bus.md",
+        "indicators": [indicator(
+            "bus", "attention", symptom="Redis is not heard",
+            impact="lookups go on; no failure is healed meanwhile", cause=why,
+            action="bring Redis back; restart nothing", runbook="docs/runbooks/bus.md",
+        )],
+    }  # fmt: skip
+    return shown
+
+
 def large(replicas: int, nodes: int = 16) -> Overview:
     """So many replicas, two of each partition; every 50th lags. Above 10,000 the grid would be the worst only."""
     shown = healthy()
@@ -274,6 +360,16 @@ SHOWN: dict[str, Callable[[], Overview]] = {
     "empty": empty,
 }
 """The states that the page is shown in, by name."""
+
+PICTURED: dict[str, Callable[[], Overview]] = {
+    **SHOWN,
+    "waiting": waiting,
+    "failover": failover,
+    "stopped": stopped,
+    "without redis": without_redis,
+    "large": lambda: large(1000, nodes=4),
+}
+"""Those, and more of which there are pictures."""
 
 
 _SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")

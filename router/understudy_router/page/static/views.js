@@ -128,9 +128,11 @@ const isOk = (health) => health === null || health === "ok";
 export function nodeSlots(node) {
   const isWell = node.live && isOk(node.health) && node.degraded.length === 0;
   const words = isOk(node.health) ? [node.state] : [node.state, node.health];
-  const why = [node.reason, ...node.degraded].filter(Boolean).join("; ");
+  const waits = node.waits_for ? `waits for ${node.waits_for}` : "";
+  const why = [waits, node.reason, ...node.degraded].filter(Boolean).join("; ");
   const state = isWell && node.state === "serving" ? "" : node.live ? "attention" : "hurt";
-  const states = { draining: state === "attention" ? "moving" : state, unheard: "unknown" };
+  const moving = state === "attention" ? "moving" : state;
+  const states = { draining: moving, waiting: moving, unheard: "unknown" };
   const warmups = node.warmup ? `  ${number(node.warmup)} W` : "";
   const { safe } = node.safe_to_stop;
   return {
