@@ -39,6 +39,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
             nonlocal reads
             reads += 1
             clock.advance(HANG_MS)
+            watcher.bus_lost_why = "it hangs"  # as the real one does when the bus did not answer
 
         watcher.bus_lost_why = None
         monkeypatch.setattr(asyncio, "sleep", sleep)
@@ -55,7 +56,7 @@ def test_a_redis_that_hangs_is_no_pause_of_the_process(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         reads = kept(late_ms=0)
-    assert 0 < reads < TURNS / 4
+    assert reads == 1
     assert "paused" not in caplog.text
 
 
