@@ -172,9 +172,27 @@ def test_a_head_without_end_is_refused_at_once_and_costs_others_nothing(where: s
         (get("/x", b"a: b\r\n" * (MAX_HEADER_BYTES // 5)), 431, "headers-too-large", Refusal.HEADER_SIZE),
         (get("/" + "x" * MAX_REQUEST_TARGET_BYTES), 414, "target-too-long", Refusal.TARGET_SIZE),
         (b"\x16\x03\x01 this is TLS", 400, "bad-request", Refusal.MALFORMED),
-        (b"GET http://[/ HTTP/1.1\r\n\r\n", 400, "bad-request", Refusal.MALFORMED),
+        (b"GET http://[/ HTTP/1.1\r\nhost: x\r\n\r\n", 400, "bad-request", Refusal.MALFORMED),
+        (b"GET /x HTTP/1.1\r\n\r\n", 400, "bad-request", Refusal.HOST),
+        (b"GET /v1/stores/e/keys/a HTTP/1.1\r\n\r\n", 400, "bad-request", Refusal.HOST),
+        (b"POST /internal/v1/lookup HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 400, "bad-request", Refusal.HOST),
+        (get("/x", b"Host: y\r\n"), 400, "bad-request", Refusal.HOST),
+        (get("/v1/stores/e/keys/a", b"Host: x\r\n"), 400, "bad-request", Refusal.HOST),
+        (b"GET /x HTTP/1.0\r\nhost: x\r\nhost: x\r\n\r\n", 400, "bad-request", Refusal.HOST),
     ],
-    ids=["one header", "many headers", "target", "no HTTP", "no URL"],
+    ids=[
+        "one header",
+        "many headers",
+        "target",
+        "no HTTP",
+        "no URL",
+        "no host",
+        "no host of a lookup",
+        "no host of a hop",
+        "two hosts",
+        "two hosts of a lookup",
+        "two hosts in HTTP 1.0",
+    ],
 )
 def test_what_is_too_large_or_no_http_is_refused_with_a_problem(
     sent: bytes, status: int, type_: str, reason: Refusal
@@ -185,6 +203,12 @@ def test_what_is_too_large_or_no_http_is_refused_with_a_problem(
         assert client.is_closed()
         assert service.refused(reason) == 1
         assert service.app.asked == []
+
+
+def test_a_host_need_not_be_named_in_http_1_0() -> None:
+    with serving() as service, RawClient(service.port) as client:
+        client.send(b"GET /x HTTP/1.0\r\n\r\n")
+        assert client.reply()[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class Refusal(StrEnum):
     BODY_SIZE = "body-size"
     UNREAD = "unread"
     MALFORMED = "malformed"
+    HOST = "host"
 
 
 class ConnectionState(NamedTuple):

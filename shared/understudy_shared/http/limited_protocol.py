@@ -247,6 +247,9 @@ class LimitedProtocol(HttpToolsProtocol):
         # A head that came in one slice is below the limit.
         if self._quiet_bytes and sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEADER_BYTES:
             self._end(Refusal.HEADER_SIZE)
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
+            self._end(Refusal.HOST)
         self._in_head = False
         self._quiet_bytes = self._body_bytes = self._surplus_bytes = 0
         self._body_read_s = self._since_s

@@ -9,6 +9,7 @@ from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 
 _PROBLEMS = {
     Refusal.MALFORMED: Problem(ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"),
+    Refusal.HOST: Problem(ProblemType.BAD_REQUEST, "the request does not name one host", fix="Send one Host header"),
     Refusal.HEADER_SIZE: Problem(
         ProblemType.HEADERS_TOO_LARGE, f"the headers are above {MAX_HEADER_BYTES} bytes", fix="Send fewer, or shorter"
     ),
