@@ -324,17 +324,19 @@ class Node:
         """Drop everything that was held: none of it is part of the present history."""
         self.events.note(what, detail)
         self._generations.drop()
+        before, lineage = self.history, self.lineage
         self._poller = Poller(self._files, self._clock)
-        self._around = self._new_surroundings()
+        taken_back = before.known_above(self.end.version) if self.lineage == lineage else {}
+        self._around = self._new_surroundings(taken_back)
         self.on_published()
 
     def _published(self) -> None:
         self.on_published()
 
-    def _new_surroundings(self) -> Surroundings:
+    def _new_surroundings(self, taken_back: Mapping[int, int] | None = None) -> Surroundings:
         return Surroundings(
             files=self._files,
-            history=History(self._files),
+            history=History(self._files, taken_back),
             disk=self._disk,
             cache=self.cache,
             overlay_max_bytes=self.settings.overlay_max_bytes,

@@ -15,6 +15,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.storage_faults import PausableFiles
 from tests.support.cluster.in_process import LIMIT_S, TASKS, VERSION, Cluster, ClusterNode, cluster, cluster_node
 from tests.support.cluster.watch import reading
+from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 COPY = "copy"
@@ -118,3 +119,22 @@ def beats_of(known: Cluster, node_id: str) -> int:
 
 def holds_all(node: ClusterNode) -> bool:
     return len(node.holds) == TASKS and node.shows(VERSION)
+
+
+def test_a_position_of_a_version_that_a_rewind_took_away_is_refused_at_once_with_409(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        position = known.router.look_up([WORDS[0]]).body["position"]
+        (checkpoint.path / "commits" / str(VERSION - 1)).unlink()
+        for node in known.nodes.values():
+            wait_until(partial(node.shows, VERSION - 1), what="the version before", limit_s=LIMIT_S)
+            bounds = f"min_position={position}&wait_ms=30000"
+            assert node.look_up([WORDS[0]], bounds=bounds).problem in {"lineage-changed", "not-owner"}
+        known.wait_to_rest(copies=2, version=VERSION - 1)
+        reply = known.router.look_up([WORDS[0]], bounds=bounds)
+        assert (reply.status, reply.problem) == (409, "lineage-changed")
+        checkpoint.add(VERSION)
+        known.wait_to_rest(copies=2, version=VERSION)
+        assert known.router.look_up([WORDS[0]], bounds=bounds).problem == "lineage-changed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 
@@ -68,7 +69,9 @@ class CommitRecord:
 class History:
     """Reads and caches commit records: `record(v)` is the commit that made version v, None when Spark purged it."""
 
-    def __init__(self, files: CheckpointFiles) -> None:
+    def __init__(self, files: CheckpointFiles, taken_back: Mapping[int, int] | None = None) -> None:
+        """`taken_back`: times of commits that a rewind took away, in us, by version."""
+        self.taken_back = taken_back or {}
         self._files = files
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
         self._purged: OrderedDict[int, None] = OrderedDict()
@@ -136,6 +139,12 @@ class History:
         with self._lock:
             known = self._records.get(version)
         return None if known is None else known.committed_at_ns
+
+    def known_above(self, version: int) -> dict[int, int]:
+        """The times, in us, of the commits above `version` that were read, or that a rewind took away before."""
+        with self._lock:
+            read = {each: record.committed_at_us for each, record in self._records.items()}
+        return {each: time_us for each, time_us in {**self.taken_back, **read}.items() if each > version}
 
     def seen(self, version: int) -> SeenCommit | None:
         """The commit of `version` if it was read already, for comparisons with other nodes."""

@@ -81,6 +81,11 @@ class Progress:
         committed_ns = self._around.history.known_commit_time_ns(version)
         return since_commit_ms(committed_ns, self._end(), now_ms=self.now_ms(), wall_ns=self._wall_us() * 1000)
 
+    def was_taken_back(self, version: int, committed_at_us: int | None) -> bool:
+        """Whether a rewind took this commit away, and its version was not committed again."""
+        is_beyond = committed_at_us is not None and version > self._end().version
+        return is_beyond and self._around.history.taken_back.get(version) == committed_at_us
+
     def committed_at_us(self, version: int) -> int | None:
         """Commit time of `version` if it was read already: lookups read no files."""
         committed_at_ns = self._around.history.known_commit_time_ns(version)

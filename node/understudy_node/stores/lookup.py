@@ -170,6 +170,8 @@ class StoreReader:
         position = bound.min_position
         if position is not None and (position.application_id, position.lineage) != (self.application_id, self.lineage):
             return Refusal.LINEAGE_CHANGED
+        if position is not None and replica.progress.was_taken_back(position.version, position.committed_at_us):
+            return Refusal.LINEAGE_CHANGED
         return refusal(
             bound,
             lag=reading.lag,
