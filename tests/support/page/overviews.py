@@ -289,7 +289,7 @@ def failover() -> Overview:
     for each in shown["grid"]["rows"]:
         cells = {node_id: {**found, "error": None} for node_id, found in each["cells"].items()}
         for found in cells.values():
-            if found["state"] == "RUNNING":
+            if found["state"] == "RUNNING" and "node-3" in cells:
                 found |= {"role": "A", "lag": 0, "lag_ms": 12, "age_ms": 400}
         each["cells"] = cells
     taken = "node-1 is active for aircraft 2, routes 1, airport_hours 0 and 1 more, after node-3"
