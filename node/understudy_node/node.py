@@ -33,6 +33,7 @@ from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
 from understudy_shared.clock import Clock
 from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
+from understudy_shared.masking import masked_location
 from understudy_shared.messages import Announcement, QueryProgress
 from understudy_shared.times import utc_text
 from understudy_shared.words import HostInfo, Lineage, Role
@@ -185,6 +186,13 @@ class Node:
         else:
             reasons += [why for replica in generation.replicas if (why := replica.not_ready) is not None]
         return reasons
+
+    @property
+    def waits_for(self) -> str | None:
+        """What must be there before it can hold anything; None when nothing is missing, or nobody knows yet."""
+        if self.generation is not None or self.error is not None or not self._polled or self.end.version:
+            return None
+        return f"the first commit of the query at {masked_location(self.settings.checkpoint)}"
 
     def causes(self) -> dict[str, str]:
         """What does not work although lookups do, and why, by cause. Before there is anything to answer from,

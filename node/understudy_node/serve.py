@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from understudy_node.checkpoint.arrival import wait_for_checkpoint
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
@@ -44,17 +45,29 @@ def main(settings: dict[str, object], started: Callable[[Node], None] | None = N
     serve_app(create_app(node, guard=guard, access=access), listener, guard=guard)
 
 
+def wait_silently(files: CheckpointFiles, settings: NodeSettings, _host: HostInfo, _listener: socket.socket) -> None:
+    """Wait for the checkpoint while the port is closed."""
+    wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
+
+
 def open_node(
-    settings: NodeSettings, *, advertised_host: str = "", advertised_port: int = 0
+    settings: NodeSettings,
+    *,
+    advertised_host: str = "",
+    advertised_port: int = 0,
+    wait: Callable[[CheckpointFiles, NodeSettings, HostInfo, socket.socket], None] = wait_silently,
 ) -> tuple[Node, socket.socket]:
-    """The node, not yet following, and the socket it will answer on: everything that can be refused, is."""
+    """The node, not yet following, and the socket it will answer on: everything that can be refused, is.
+
+    `wait` returns when there is a checkpoint, or something that will never be one.
+    """
     listener = bound_socket(settings.host, settings.port)
     port = listener.getsockname()[1]
     settings = settings.model_copy(update={"port": port})  # the default folder of a cluster's node is named after it
     try:
         files = open_checkpoint_files(settings.checkpoint)
-        wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
         host = HostInfo(advertised_host or settings.host, advertised_port or port)
+        wait(files, settings, host, listener)
         node = Node(settings, files, host=host, clock=SystemClock())
         listener.listen(BACKLOG)
     except OSError as error:

@@ -35,7 +35,7 @@ def wait_for_checkpoint(
         now_ms = clock.monotonic_ms()
         if limit_ms is not None and now_ms - began_ms >= limit_ms:
             raise NotACheckpointError(
-                f"there is no checkpoint: {_what_is_there(files)}",
+                f"there is no checkpoint: {what_is_there(files)}",
                 where=files.url,
                 fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
                 "--checkpoint-wait-ms",
@@ -48,7 +48,8 @@ def wait_for_checkpoint(
         sleep(LOOK_EVERY_S)
 
 
-def _what_is_there(files: CheckpointFiles) -> str:
+def what_is_there(files: CheckpointFiles) -> str:
+    """Why the checkpoint is none yet."""
     names = files.list("")
     if names is None:
         return "the folder does not exist"

@@ -104,6 +104,7 @@ def heartbeat_of(
         query=node.query_progress(),
         commits=node.history.newest(end.version),
         forks=forks or {},
+        waits_for=node.waits_for,
     )
 
 

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+from understudy_node.checkpoint.arrival import is_awaited, wait_for_checkpoint, what_is_there
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.cluster.claim import claim
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.cluster.waiting import serve_until_it_arrives
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
-from understudy_node.serve import open_node, serve_app
+from understudy_node.serve import open_node, serve_app, wait_silently
+from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
@@ -40,7 +46,7 @@ from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.remembered import Remembered
 from understudy_shared.seeds import parse_seeds
 from understudy_shared.spans import require_exporter
-from understudy_shared.words import HostInfo
+from understudy_shared.words import HostInfo, Lineage
 
 log = logging.getLogger(__name__)
 
@@ -142,10 +148,19 @@ def _serve(
 ) -> None:
     keep_files_private()
     access = access_to(parsed)
-    node, listener = open_node(parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port)
+
+    def wait(files: CheckpointFiles, settings: NodeSettings, host: HostInfo, listener: socket.socket) -> None:
+        if link is not None:  # the supervisor answers for its workers, and says that they start
+            wait_silently(files, settings, host, listener)
+        else:
+            _wait_in_the_open(parsed, files, host, listener)
+
+    node, listener = open_node(
+        parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port, wait=wait
+    )
     try:
         node.assign({})
-        node_id = parsed.node_id or f"{node.host.host}-{node.host.port}"
+        node_id = _name_of(parsed, node.host)
         incarnation = uuid.uuid4().hex
         auth = parsed.message_auth(parsed.application, sender=node_id)
         asyncio.run(_claim(parsed, node, node_id, incarnation, auth=auth))
@@ -172,27 +187,68 @@ def _serve(
     serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
 
 
-async def _claim(
-    settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str, *, auth: MessageAuth
+def _wait_in_the_open(
+    settings: ClusterNodeSettings, files: CheckpointFiles, host: HostInfo, listener: socket.socket
 ) -> None:
-    """Claim the node id before anything is served. While the bus is away the claim is skipped."""
-    first = Heartbeat(
+    """Wait for the checkpoint with the port open; the cluster hears what is waited for."""
+    if settings.checkpoint_wait_ms == 0 or not is_awaited(files):
+        return wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
+    node_id, incarnation = _name_of(settings, host), uuid.uuid4().hex
+    waits_for = f"a checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
+    return serve_until_it_arrives(
+        files,
+        listener,
+        limit_ms=settings.checkpoint_wait_ms,
+        say=lambda number: _first_heartbeat(settings, host, node_id, incarnation, sequence=number, waits_for=waits_for),
+        open_bus=lambda: RedisBus(settings.redis_url),
+        gossip=lambda bus: Gossip(
+            bus, settings.application, settings.message_auth(settings.application, sender=node_id)
+        ),
+        access=access_to(settings),
+        guard=settings.connection_guard(),
+    )
+
+
+def _name_of(settings: ClusterNodeSettings, host: HostInfo) -> str:
+    return settings.node_id or f"{host.host}-{host.port}"
+
+
+def _first_heartbeat(
+    settings: ClusterNodeSettings,
+    host: HostInfo,
+    node_id: str,
+    incarnation: str,
+    *,
+    sequence: int = 0,
+    lineage: Lineage | None = None,
+    waits_for: str | None = None,
+) -> Heartbeat:
+    """The heartbeat of a node that holds nothing yet."""
+    return Heartbeat(
         application_id=settings.application,
         node_id=node_id,
         incarnation=incarnation,
-        sequence=0,
-        endpoint=Endpoint(host=node.host.host, port=node.host.port),
+        sequence=sequence,
+        endpoint=Endpoint(host=host.host, port=host.port),
         zone=settings.zone or None,
         state="starting",
         heartbeat_ms=settings.lag_refresh_ms,
-        lineage=node.lineage,
+        lineage=lineage,
         end_version=0,
         end_age_ms=None,
         applied=Applied(version=None, state="CREATED"),
         term=0,
         epoch=0,
         checkpoint=masked_location(settings.checkpoint),
+        waits_for=waits_for,
     )
+
+
+async def _claim(
+    settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str, *, auth: MessageAuth
+) -> None:
+    """Claim the node id before anything is served. While the bus is away the claim is skipped."""
+    first = _first_heartbeat(settings, node.host, node_id, incarnation, lineage=node.lineage)
     bus = RedisBus(settings.redis_url)
     try:
         await claim(Gossip(bus, settings.application, auth), first)

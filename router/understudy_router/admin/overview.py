@@ -20,7 +20,7 @@ from understudy_router.admin.indicators import Report
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
-from understudy_router.admin.settling import Kept, settled, settled_ms
+from understudy_router.admin.settling import KEPT_MS, Kept, settled, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
@@ -92,13 +92,13 @@ def overview_of(material: Material, before: Overview | None) -> Generator[None, 
         document = node_document(snapshot, view, material.losses[node_id])
         known = None if before is None else before.nodes.get(node_id)
         shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
-        nodes[node_id] = settled(known, shape, document)
+        nodes[node_id] = settled(known, shape, document, snapshot.about.now_ms)
         if place % SLICE_NODES == 0:
             yield
     grid = yield from grid_of(snapshot, None if before is None else before.grid)
     known_sections = {} if before is None else before.sections
     sections = {
-        name: settled(known_sections.get(name), _shape(name, value), value)
+        name: settled(known_sections.get(name), _shape(name, value), value, snapshot.about.now_ms, keep_ms=KEPT_MS)
         for name, value in _sections(material).items()
     }
     entries = b"[%b]" % b",".join(kept.text for kept in nodes.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import orjson
@@ -11,19 +12,23 @@ FRESH_MS = 2_000
 
 MINUTE_MS = 60_000
 
+KEPT_MS = 5_000
+"""How long a small section may show an age that was true when it was made."""
+
 
 class Kept(NamedTuple):
     """A part as JSON, and what it was made of, but for noise."""
 
     shape: object
     text: bytes
+    made_ms: float = 0.0
 
 
-def settled(before: Kept | None, shape: object, document: object) -> Kept:
-    """The part of now: the one before while its shape is the same."""
-    if before is not None and before.shape == shape:
+def settled(before: Kept | None, shape: object, document: object, now_ms: float, *, keep_ms: float = math.inf) -> Kept:
+    """The part of now: the one before while its shape is the same, for `keep_ms` at most."""
+    if before is not None and before.shape == shape and now_ms - before.made_ms < keep_ms:
         return before
-    return Kept(shape, orjson.dumps(document))
+    return Kept(shape, orjson.dumps(document), now_ms)
 
 
 def settled_ms(ms: int | None) -> int | None:

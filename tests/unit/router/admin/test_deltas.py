@@ -33,7 +33,7 @@ STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
 def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
     material = Material(
         snapshot=snapshot,
-        health=finished(health_of(Situation(snapshot=snapshot))),
+        health=replace(finished(health_of(Situation(snapshot=snapshot))), since_us={}),
         losses=finished(losses_of_all(snapshot, lambda _: NO_BOUND)),
     )
     return finished(overview_of(material, before))
@@ -128,6 +128,19 @@ def test_nothing_is_sent_while_only_the_ages_of_what_is_well_change() -> None:
     assert (set(delta.sections) & {"nodes", "stores", "health"}, delta.rows, delta.gone) == (set(), {}, frozenset())
     old = overview(snapshot_of(tables, STORES, now_ms=2500, tick=3), later)
     assert "nodes" in delta_of(later, old).sections
+
+
+def test_the_lag_that_a_replica_once_had_is_not_shown_for_longer_than_some_seconds() -> None:
+    def lagging(time_lag_ms: int, now_ms: float, before: Overview | None) -> Overview:
+        late = beat("a", applied=Applied(version=7, time_lag_ms=time_lag_ms))
+        tables = tables_with({"0_0": task("a")}, late, now_ms=now_ms)
+        return overview(snapshot_of(tables, STORES, now_ms=now_ms, tick=int(now_ms)), before)
+
+    first = lagging(286, 1, None)
+    soon = lagging(3, 1000, first)
+    later = lagging(3, 6000, soon)
+    assert [whole(each)["lag"]["worst_ms"] for each in (first, soon, later)] == [286, 286, 3]
+    assert whole(later)["stores"][0]["worst_lag_ms"] == 3
 
 
 @given(changes)

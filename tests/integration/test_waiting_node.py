@@ -1,0 +1,81 @@
+"""A node whose checkpoint is not there yet answers its probes, is shown with what it waits for, and holds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter, cluster
+from tests.support.spark.queries import wait_until
+from tests.system.proof.processes import Service, free_port
+
+LATE = "late"
+
+
+@contextmanager
+def node_process(checkpoint: Path, folder: Path, redis_url: str) -> Iterator[Service]:
+    """A node as a user starts it, until the end of the block."""
+    port = free_port()
+    identity = ("--application-id", APPLICATION, "--node-id", LATE, "--port", str(port), "--lag-refresh-ms", "200")
+    arguments = ("node", str(checkpoint), "--redis", redis_url, *identity, "--data-dir", str(folder / LATE))
+    service = Service(LATE, arguments, folder / "log", port=port)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
+def shown(router: ClusterRouter) -> dict[str, Any]:
+    """The node as a router shows it; empty while it does not."""
+    nodes: Any = router.get("/admin/v1/nodes").body["nodes"]
+    return next((each for each in nodes if each["node_id"] == LATE), {})
+
+
+def indicator(router: ClusterRouter, name: str) -> dict[str, Any]:
+    found: Any = router.get("/admin/v1/health").body["indicators"]
+    return next(each for each in found if each["name"] == name)
+
+
+def wait(condition: Any, what: str) -> None:
+    wait_until(condition, what=what, limit_s=3 * LIMIT_S)
+
+
+def test_a_node_that_waits_for_its_checkpoint_is_shown_and_gets_tasks_when_it_has_arrived(tmp_path: Path) -> None:
+    checkpoint, path = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1), tmp_path / "mounted-later"
+    with (
+        redis_server() as redis,
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known,
+        node_process(path, tmp_path, redis.url) as late,
+    ):
+        router = known.router
+        wait(lambda: shown(router).get("state") == "waiting", "a node that waits")
+        what = f"a checkpoint at {path}: the folder does not exist"
+        assert shown(router)["waits_for"] == what
+        assert indicator(router, "nodes")["symptom"] == f"{LATE} waits for {what}"
+        assert late.get("/livez").status == 200
+        ready = late.get("/readyz")
+        assert (ready.status, ready.body["reasons"]) == (503, [f"this node waits for {what}"])
+        assert late.get("/v1/stores").status == 503
+        wait(lambda: router.not_ready() == "", "reads that the other node answers")
+        assert shown(router)["active"] == 0
+        path.symlink_to(checkpoint.path)
+        wait(lambda: late.is_ready, "the node's start")
+        wait(lambda: shown(router)["active"] + shown(router)["standby"] > 0, "tasks of its own")
+        assert shown(router)["waits_for"] is None
+        assert indicator(router, "nodes")["symptom"] == ""
+
+
+def test_a_node_whose_query_has_committed_nothing_says_so(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create()
+    checkpoint.write_state(1)
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known:
+        health = known.router.get
+        first = f"n1 waits for the first commit of the query at {checkpoint.path}"
+        wait(lambda: first in str(health("/admin/v1/health").body["headline"]), "a node that waits for a commit")
+        checkpoint.add(1)
+        wait(lambda: first not in str(health("/admin/v1/health").body), "its first commit")
