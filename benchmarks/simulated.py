@@ -81,6 +81,7 @@ class SimulatedNode:
         self.settings = SimpleNamespace(application=APPLICATION, checkpoint=CHECKPOINT)
         self.lineage = LINEAGE
         self.pending = None
+        self.waits_for = None
         self.dead = None
         self.duties: Mapping[str, Role] | None = {}
         self.end = End(0, _FILE, _FILE)

@@ -144,7 +144,7 @@ def test_large_trees_come_in_small_pieces_that_make_one_document() -> None:
 
 def test_the_tree_has_the_members_that_were_agreed() -> None:
     report = reported(tables_of(task("a", "b", warmups=("c",)), beat("a"), beat("b", version=5), beat("c", version=1)))
-    assert report["view_of"] == {"router": "127.0.0.1:8080"}
+    assert report["view_of"] == {"router": "127.0.0.1:8080", "router_id": ""}
     assert report["assignment"] == {"term": 1, "epoch": 1, "written_by": "a"}
     assert report["bus"] == {"state": "connected", "why": ""}
     assert [(node["node_id"], node["active"], node["standby"], node["warmup"]) for node in report["nodes"]] == [
