@@ -31,6 +31,8 @@ COMMANDS = [
     "health",
     "drain",
     "safe-to-stop",
+    "doctor",
+    "config",
     "keys",
     "bench",
     "completion",
