@@ -170,7 +170,7 @@ def test_what_comes_from_now_on_begins_at_the_end(servers: str) -> None:
     full, bare = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(servers, full, numbered(12))
     with reading(KafkaConfig(servers, (topic,))) as reads:
-        cursors = reads.input.first_cursors([full, bare], timeout_ms=5_000)
+        cursors = reads.input.ends([full, bare], timeout_ms=5_000)
         assert cursors == {full: Cursor("11", 12), bare: Cursor("-1", 0)}
         reads.input.seek(cursors, timeout_ms=5_000)
         produce(servers, full, [b"new"])
@@ -220,7 +220,7 @@ def test_a_broker_that_is_not_there_is_an_input_error_that_names_it_and_nothing_
         with pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
             reads.input.partitions(timeout_ms=300)
         with pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
-            reads.input.first_cursors([where], timeout_ms=300)
+            reads.input.ends([where], timeout_ms=300)
         with pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
             reads.input.seek({where: Cursor()}, timeout_ms=300)
         with pytest.raises(InputError, match="Connection refused"):

@@ -62,7 +62,7 @@ def test_a_broker_that_hangs_costs_each_call_its_time_and_no_more_and_its_lags_a
             for call in (
                 lambda: reads.input.partitions(timeout_ms=200),
                 lambda: reads.input.seek({where: Cursor()}, timeout_ms=200),
-                lambda: reads.input.first_cursors([where], timeout_ms=200),
+                lambda: reads.input.ends([where], timeout_ms=200),
             ):
                 with pytest.raises(InputError, match=broker.servers):
                     call()

@@ -54,7 +54,7 @@ def read_range(config: KafkaConfig, wanted: Range) -> list[int]:
 def log_end(broker: KafkaBroker, where: TopicPartition) -> int:
     """The end of everything written, committed or not."""
     with reading(config(broker, where, isolation="read_uncommitted")) as reads:
-        return reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal
+        return reads.input.ends([where], timeout_ms=10_000)[where].ordinal
 
 
 def test_statement_42_a_commit_marker_at_the_end_is_no_lag(broker: KafkaBroker) -> None:
@@ -98,7 +98,7 @@ def test_statement_42_an_open_transaction_is_neither_brought_nor_awaited(broker:
         reads.seek(where)
         reads.until_lag(where, 0)
         assert reads.values(where) == [b"before"]
-        assert reads.input.first_cursors([where], timeout_ms=10_000)[where].ordinal == 1
+        assert reads.input.ends([where], timeout_ms=10_000)[where].ordinal == 1
         all_of.seek(where)
         all_of.until_lag(where, 0)
         assert all_of.values(where) == [b"before", b"within", b"after"]
@@ -161,7 +161,15 @@ def test_what_was_deleted_behind_a_position_is_reported_with_numbers_on_both_sid
             seeks.seek(where, cursor=Cursor("9", 10))
     with pytest.raises(DataLostError, match=message):
         read_range(config(broker, where), span(where, 9, 80))
-    assert read_range(config(broker, where), span(where, -1, 61)) == [60, 61]
+    beginning = "records from offset 0 on are gone"
+    with pytest.raises(DataLostError, match=beginning):
+        read_range(config(broker, where), span(where, -1, 61))
+    with reading(config(broker, where)) as reads:
+        with pytest.raises(DataLostError, match=beginning):
+            reads.seek(where)
+        reads.seek(where, cursor=reads.input.beginnings([where], timeout_ms=10_000)[where])
+        reads.until_lag(where, 0)
+        assert reads.column(where, "ordinal") == list(range(60, 100))
 
 
 def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,7 +206,7 @@ def test_retention_by_time_is_reported_like_any_other_loss(broker: KafkaBroker) 
             return False
 
         wait_until(is_lost, what="retention", limit_s=60)
-        reads.seek(where)  # from wherever it begins
+        reads.seek(where, cursor=reads.input.beginnings([where], timeout_ms=10_000)[where])
 
 
 def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBroker) -> None:

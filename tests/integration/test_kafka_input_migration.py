@@ -89,6 +89,30 @@ def test_a_script_runs_unchanged_but_for_the_name(
     assert found[0]["timestamp"].timestamp() * 1000 == FIRST_TIME_MS + 1
 
 
+@pytest.mark.parametrize("way", ["once", "processAllAvailable"])
+def test_each_way_to_process_what_there_is_processes_all_of_it(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, way: str
+) -> None:
+    topic = broker.make_topic(1)
+    produce(broker.servers, TopicPartition(topic, 0), [b"%d" % number for number in range(1_000)])
+    frame = load(spark, {"kafka": broker.servers, "topics": topic, "max_poll_records": "300"})
+    batches: list[int] = []
+    query = started(
+        frame,
+        tmp_path / "checkpoint",
+        lambda batch, _: batches.append(batch.count()),
+        available_now=False,
+        once=way == "once",
+    )
+    if way == "once":
+        query.awaitTermination()
+        assert batches == [1_000], "whatever bounds a batch"
+    else:
+        query.processAllAvailable()
+        assert sum(batches) == 1_000
+        query.stop()
+
+
 def test_what_cannot_be_is_told_before_anything_is_read(
     spark: SparkSession, script: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -46,8 +46,13 @@ def add(redis: RedisServer, *ids: int | str, key: str = KEY) -> None:
         redis.command("XADD", key, f"{each}-0" if isinstance(each, int) else each, "key", "k", "value", f"v{each}")
 
 
-def started(reads: RedisInput, cursor: Cursor = START) -> RedisInput:
-    reads.seek({TP: cursor}, timeout_ms=1000)
+def beginning(reads: RedisInput) -> Cursor:
+    """Where a query begins that is new now."""
+    return reads.beginnings([TP], timeout_ms=1000)[TP]
+
+
+def started(reads: RedisInput, cursor: Cursor | None = None) -> RedisInput:
+    reads.seek({TP: cursor or beginning(reads)}, timeout_ms=1000)
     return reads
 
 
@@ -70,8 +75,8 @@ def offsets(rows: list[dict[str, Any]]) -> list[str]:
     return [row["offset"] for row in rows]
 
 
-def behind(row: dict[str, Any] | None) -> Cursor:
-    return START if row is None else Cursor(row["offset"], row["ordinal"] + 1)
+def behind(row: dict[str, Any]) -> Cursor:
+    return Cursor(row["offset"], row["ordinal"] + 1)
 
 
 def read_range(of: RedisConfig, start: Cursor, end: Cursor) -> list[dict[str, Any]]:
@@ -101,7 +106,7 @@ def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
     assert fetched(started(RedisInput(of)), data.draw(st.lists(st.integers(1, 4), min_size=1))) == every
     if every:
         first, last = sorted(data.draw(st.tuples(*[st.integers(-1, len(every) - 1)] * 2)))
-        start, end = (behind(every[at] if at >= 0 else None) for at in (first, last))
+        start, end = (behind(every[at]) if at >= 0 else beginning(RedisInput(of)) for at in (first, last))
         assert fetched(started(RedisInput(of), start)) == every[first + 1 :]
         assert read_range(of, start, end) == every[first + 1 : last + 1]
 
@@ -139,7 +144,7 @@ def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(redis: 
 def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
     redis: RedisServer, reads: RedisInput
 ) -> None:
-    assert reads.first_cursors([TP], timeout_ms=1000) == {TP: START}
+    assert reads.ends([TP], timeout_ms=1000) == {TP: START}
     answer = started(reads).fetch({TP: 9}, timeout_ms=20)
     assert (answer.chunks, answer.lags) == ([], {TP: 0})
     add(redis, 1)
@@ -180,7 +185,7 @@ def info(redis: RedisServer) -> bytes:
 def test_from_now_on_is_behind_everything_that_ever_was(redis: RedisServer, reads: RedisInput) -> None:
     add(redis, 1, 2, 3)
     redis.command("XDEL", KEY, "3-0")
-    cursor = reads.first_cursors([TP], timeout_ms=1000)[TP]
+    cursor = reads.ends([TP], timeout_ms=1000)[TP]
     assert cursor == Cursor("3-0", 3)
     redis.command("XTRIM", KEY, "MAXLEN", 0)
     add(redis, 4)
@@ -250,6 +255,25 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
     assert warned(caplog) == lenient.losses == 1
     add(redis, 10)
     assert offsets(fetched(lenient)) == ["10-0"]
+    strict.close()
+    lenient.close()
+
+
+def test_entries_that_are_trimmed_before_the_first_read_are_a_loss_that_is_reported(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(redis, *range(1, 7))
+    strict, lenient = (RedisInput(config(redis, fail=fail)) for fail in (True, False))
+    begin = beginning(strict)
+    last = behind(fetched(started(lenient, begin))[-1])
+    redis.command("XTRIM", KEY, "MINID", 3)
+    with pytest.raises(DataLostError, match="2 entries were removed before they were read"):
+        started(strict, begin)
+    with pytest.raises(DataLostError, match="2 of its first entries are gone"):
+        read_range(config(redis), begin, last)
+    assert [row["ordinal"] for row in fetched(started(lenient, begin))] == [2, 3, 4, 5]
+    assert len(read_range(config(redis, fail=False), begin, last)) == 4
+    assert warned(caplog) == 2
     strict.close()
     lenient.close()
 
@@ -329,7 +353,7 @@ def test_a_server_that_hangs_or_is_away_is_an_input_error_and_then_reading_goes_
     for call in (
         lambda: reads.fetch({TP: 9}, timeout_ms=SHORT_MS),
         lambda: reads.partitions(timeout_ms=SHORT_MS),
-        lambda: reads.first_cursors([TP], timeout_ms=SHORT_MS),
+        lambda: reads.ends([TP], timeout_ms=SHORT_MS),
         lambda: reads.seek({TP: cursor}, timeout_ms=SHORT_MS),
         lambda: read_range(of, START, cursor),
     ):

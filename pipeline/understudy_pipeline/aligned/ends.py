@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.opening import open_input
-from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.protocol import Input, InputConfig
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 if TYPE_CHECKING:
@@ -17,30 +17,41 @@ if TYPE_CHECKING:
 
 
 def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-    """Where a new query begins. A partition that is left out is read from its beginning.
+    """Where a new query begins, in each partition that exists now. Later ones are read from their first record.
 
-    Asks the servers, unless everything is read. Raises InputError, and SettingsError for positions that there are not.
+    Asks every server. Raises InputError, and SettingsError for positions that there are not.
     """
     if options.start_positions is not None:
         from understudy_pipeline.inputs.kafka_starts import start_cursors  # noqa: PLC0415  # loads Kafka's client
 
         (config,) = options.inputs
         return start_cursors(cast("KafkaConfig", config), options.start_positions, timeout_ms=timeout_ms)
-    return {} if options.starting == "earliest" else current_ends(options.inputs, timeout_ms=timeout_ms)
+    if options.starting == "latest":
+        return current_ends(options.inputs, timeout_ms=timeout_ms)
+    return _ask(options.inputs, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
 def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-    """Ask every server over a new connection. Raises InputError when one does not answer within `timeout_ms`."""
-    ends: dict[TopicPartition, Cursor] = {}
+    """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
+    return _ask(inputs, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
+
+
+def _ask(
+    inputs: Sequence[InputConfig],
+    find: Callable[[Input, Sequence[TopicPartition]], Mapping[TopicPartition, Cursor]],
+    timeout_ms: int,
+) -> Mapping[TopicPartition, Cursor]:
+    """Ask every server about all of its partitions, over a new connection."""
+    cursors: dict[TopicPartition, Cursor] = {}
     for config in inputs:
         asked = open_input(config)
         try:
             counts = asked.partitions(timeout_ms=timeout_ms)
             partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]
-            ends.update(asked.first_cursors(partitions, timeout_ms=timeout_ms))
+            cursors.update(find(asked, partitions))
         finally:
             asked.close()
-    return ends
+    return cursors
 
 
 def is_at(cursor: Cursor, end: Cursor) -> bool:

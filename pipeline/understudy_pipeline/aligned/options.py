@@ -64,6 +64,9 @@ class AlignedOptions:
     request_timeout_ms: int = 5_000
     """Longest wait for one answer. A server that takes longer counts as unreachable."""
 
+    poll_timeout_ms: int = 120_000
+    """How long a Spark task waits for the next record of a planned batch, over all attempts. Then it fails."""
+
     lag_max_age_ms: int = 5_000
     """Longest time that an answer about a partition's end is used. After it the lag is unknown."""
 

@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 WAIT_MS = 30
 """How long `plan` waits for records. Without a trigger interval Spark asks again at once."""
 
+START_WAIT_MS = 60_000
+"""How long `plan_patiently` waits for inputs that have not answered since the start."""
+
 ENDS_TIMEOUT_MS = 60_000
 """With AvailableNow: how long no record may arrive before the ends are reached. Then the query fails."""
 
@@ -118,6 +121,37 @@ class Planner:
             if self._has_ends:
                 return self._plan_until_ends(start)
             return self._shared.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
+
+    def plan_patiently(self, start: SourceOffset, *, wait_ms: float, limit_ms: float) -> PlannedBatch | None:
+        """Plan like `plan`, but return None only when there is nothing to be read, or after `limit_ms`.
+
+        Spark takes None for "all there was is processed" (`processAllAvailable`). While an input has not answered since
+        the start the limit is START_WAIT_MS.
+        """
+        began_ms = self._clock.monotonic_ms()
+        with self._shared.changed:
+            while True:
+                batch = self.plan(start, wait_ms=wait_ms)
+                if batch is not None or not self._shared.has_more():
+                    return batch
+                limit = max(limit_ms, START_WAIT_MS) if self._shared.starting() else limit_ms
+                if self._clock.monotonic_ms() - began_ms >= limit:
+                    return None
+
+    def plan_to_current_ends(self, start: SourceOffset, *, timeout_ms: int) -> SourceOffset | None:
+        """The end of one batch from `start` to the current ends of all inputs (the trigger Once), however large it is.
+
+        No records are kept: they may be more than memory has room for, and executors read them from the inputs. None
+        if there are no records. Raises like `initial` and `plan`.
+        """
+        self.finish_at_current_ends(timeout_ms=timeout_ms)
+        end, records, size = start, 0, 0
+        while (batch := self.plan(end)) is not None:
+            end = batch.end
+            records, size = records + end.records, size + end.bytes
+        if end is start:
+            return None
+        return replace(end, batches=start.batches + 1, records=records, bytes=size)
 
     def settled(self) -> SettledBatch | None:
         """The batch after the last one if it is settled (`settled`), else None. It stays to be planned."""

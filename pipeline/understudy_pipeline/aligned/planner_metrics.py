@@ -79,6 +79,9 @@ class PlannerMetrics:
     servers: Sequence[str]
     """Every server."""
 
+    starting: Sequence[str] = ()
+    """Servers that have not answered since the planner started."""
+
     outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
 
@@ -109,6 +112,7 @@ class PlannerMetrics:
             "unknown-lag": _texts(self.unknown_lags),
             "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
             "stream-time": {str(task): time_ms for task, time_ms in self.stream_times_ms.items()},
+            "starting": list(self.starting),
             "away": {server: _outage(each.since_ms, each.error) for server, each in self.outages.items()},
             "waits-for": {
                 server: _outage(each.waits_ms, each.error)
@@ -166,6 +170,7 @@ def measure(
         partition_times_ms=partition_times_ms,
         stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
         servers=shared.server_names(),
+        starting=shared.starting(),
         outages=shared.outages(),
     )
 

@@ -23,6 +23,7 @@ from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
+from understudy_pipeline.inputs.records import Cursor
 
 ROWS = 10_000
 """Most rows of one Arrow batch for Spark. Fewer rows cost more calls; many more gain nothing."""
@@ -37,7 +38,7 @@ _ASSUMED_RECORD_BYTES = 256
 """Assumed record size of a batch that is replayed after a restart: its sizes are no longer known."""
 
 _RETRY_PAUSES_S = (0.1, 0.4, 1.6)
-"""Pauses before an input is read again after an InputError: in local mode one failed task ends the query."""
+"""Pauses before an input is read again after an InputError; the last one is repeated."""
 
 _MAX_READERS = 16
 """Most readers that a worker process keeps open; it may serve several queries."""
@@ -75,8 +76,8 @@ class ReadTask:
 
     ranges: tuple[PlannedRange, ...]
     options: RowOptions = field(default_factory=RowOptions)
-    request_timeout_ms: int = 0
-    """How long a range is retried if its input cannot be read."""
+    poll_timeout_ms: int = 0
+    """How long an input that cannot be read is retried, counted from the last record."""
     batch: int = 0
     """The number of the batch: the first field of `merge_order`."""
 
@@ -117,7 +118,7 @@ def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions, *, batc
         size, number, held = heapq.heappop(bins)
         heapq.heappush(bins, (size + _bytes(ranges), number, held + ranges))
     rows = RowOptions.of(options)
-    timeout_ms = options.request_timeout_ms
+    timeout_ms = options.poll_timeout_ms
     return [
         ReadTask(tuple(held), rows, timeout_ms, batch) for _, _, held in sorted(bins, key=lambda each: each[1]) if held
     ]
@@ -158,7 +159,7 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
     span, options = planned.span, task.options
     times = Times(span.start.time_ms)
     aside = []
-    for records in _records(planned, task.request_timeout_ms):
+    for records in _records(planned, task.poll_timeout_ms):
         rows, effective_ms, poison, times = with_effective_times(
             records,
             times,
@@ -194,22 +195,36 @@ def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]
 
 
 def _read_with_retries(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
-    """Read a range, and retry after an InputError until a record has come or `timeout_ms` is over."""
-    end_s = time.monotonic() + timeout_ms / 1000
-    pauses = iter(_RETRY_PAUSES_S)
+    """Read a range. After an InputError go on behind the last record, until `timeout_ms` passed without another one.
+
+    In local mode one failed task ends the query. The input itself gives up after one request.
+    """
+    left, end_s, failures = planned.span, time.monotonic() + timeout_ms / 1000, 0
     while True:
-        has_begun = False
         try:
-            for records in _READERS.read(planned.config, planned.span):
-                has_begun = True
+            for records in _READERS.read(planned.config, left):
                 yield records
-        except InputError:
-            pause_s = next(pauses, None)
-            if has_begun or pause_s is None or time.monotonic() + pause_s >= end_s:
-                raise
+                left = left._replace(start=_behind(records))
+                end_s, failures = time.monotonic() + timeout_ms / 1000, 0
+        except InputError as error:
+            pause_s = _RETRY_PAUSES_S[min(failures, len(_RETRY_PAUSES_S) - 1)]
+            if time.monotonic() + pause_s >= end_s:
+                raise InputError(error.what, where=error.where, fix=_FIX.format(timeout_ms)) from error
+            failures += 1
         else:
             return
         time.sleep(pause_s)
+
+
+_FIX = (
+    "Check that the server runs and can be reached from the executors, which waited for {} ms (poll_timeout_ms). Start "
+    "the query again: it goes on with this batch"
+)
+
+
+def _behind(records: pa.RecordBatch) -> Cursor:
+    """The position behind the last record. It has no time: the range's own start has it."""
+    return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
 
 
 def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from understudy_pipeline.aligned.idle import InputState
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
-from understudy_pipeline.aligned.waits import is_waited_for
+from understudy_pipeline.aligned.waits import has_more, is_waited_for
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.clock import Clock
@@ -70,6 +70,8 @@ class _Server:
     away_since_ms: float | None = None
     heard: set[TopicPartition] = field(default_factory=set)
     """Partitions that brought records or lags since the last failure."""
+    has_answered: bool = False
+    """Whether all of its partitions brought records or lags once."""
     error: str = ""
     waits_since_ms: float | None = None
     """Since when the query waits for it. Only a server that is away has this."""
@@ -134,6 +136,7 @@ class SharedReadAhead:
             server = self._servers[index]
             server.heard |= {chunk.partition for chunk in fetched.chunks} | fetched.lags.keys()
             if turn.wanted.keys() <= server.heard:
+                server.has_answered = True
                 self._mark_reachable(server)
             self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
             if fetched.chunks:
@@ -198,6 +201,17 @@ class SharedReadAhead:
         with self.changed:
             return self.ahead.losses + sum(server.losses for server in self._servers)
 
+    def starting(self) -> Sequence[str]:
+        """Servers that have not answered for all of their partitions yet. Until then nobody knows what there is."""
+        with self.changed:
+            return [server.name for server in self._servers if self._is_starting(server)]
+
+    def has_more(self) -> bool:
+        """Whether a later plan may find records without new ones being written (`waits.has_more`)."""
+        with self.changed:
+            away = {topic for server in self._servers if server.away_since_ms is not None for topic in server.topics}
+            return bool(self.starting()) or has_more(self._input_states(), away=away)
+
     def server_names(self) -> Sequence[str]:
         """Every server, whether it answers or not."""
         return [server.name for server in self._servers]
@@ -223,6 +237,11 @@ class SharedReadAhead:
             for tp, held in ahead.retained.items()
             for lag in [ahead.lags.current(tp, now_ms)]
         }
+
+    def _is_starting(self, server: _Server) -> bool:
+        ahead = self.ahead
+        read = [tp for tp in ahead.retained if tp.topic in server.topics]
+        return not ahead.tasks or not (server.has_answered or all(tp in ahead.finished for tp in read))
 
     def _mark_reachable(self, server: _Server) -> None:
         if server.away_since_ms is not None:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -96,12 +97,14 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._get_stream().finish_at_current_ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`max_poll_records`. Spark only shows it in plans."""
+        """What bounds a batch: `max_poll_records`, else memory. So only the trigger Once asks for everything."""
         most = self._options.max_poll_records
-        return ReadMaxRows(most) if most > 0 else ReadAllAvailable()
+        return ReadMaxRows(most) if most > 0 else ReadMaxBytes(self._options.input_buffer_max_bytes)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """Plan the next batch and return its end. The options bound it; `limit` is ignored."""
+        """Plan the next batch and return its end. The options bound it, unless the trigger Once asks for everything."""
+        if isinstance(limit, ReadAllAvailable):
+            return self._get_stream().latest_offset_of_all(start)
         return self._get_stream().latest_offset(start)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802

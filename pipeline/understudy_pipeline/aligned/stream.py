@@ -24,8 +24,8 @@ from understudy_shared.clock import SystemClock
 
 Json = dict[str, object]
 
-FIRST_WAIT_MS = 1_000
-"""How long to wait for the first records. Spark runs the first batch of a new checkpoint even if it is empty."""
+PATIENCE_MS = 5_000
+"""How long Spark is kept waiting while a server that answers has records that are not fetched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ class AlignedStream:
         self._metrics_port: int | None = None
         self._initial: Json | None = None
         self._last: _LastBatch | None = None
-        self._has_planned = False
 
     def initial_offset(self) -> Json:
         """Where a new checkpoint begins. Repeated calls give the same offset."""
@@ -66,16 +65,20 @@ class AlignedStream:
         """Read up to the current ends only (the trigger AvailableNow)."""
         self._get_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
 
+    def latest_offset_of_all(self, start: Json) -> Json:
+        """Plan one batch up to the current ends, whatever its size (the trigger Once). Raises like `latest_offset`."""
+        parsed, planner = self._parse_offset(start), self._get_planner()
+        end = planner.plan_to_current_ends(parsed, timeout_ms=self._options.request_timeout_ms)
+        return start if end is None else end.to_json()
+
     def latest_offset(self, start: Json) -> Json:
         """Plan the batch after `start`, put it into the spool, and return its end. Returns `start` if there is none.
 
         Raises OffsetError for a checkpoint of another source or with other options, and errors that stopped an input.
         """
-        wait_ms = WAIT_MS if self._has_planned else FIRST_WAIT_MS
-        self._has_planned = True
         parsed, planner = self._parse_offset(start), self._get_planner()
         with self._hold_writing(), planner.hold_prefetch():
-            batch = planner.plan(parsed, wait_ms=wait_ms)
+            batch = planner.plan_patiently(parsed, wait_ms=WAIT_MS, limit_ms=PATIENCE_MS)
             if batch is None:
                 planner.counts.empty_plans += 1
                 return start

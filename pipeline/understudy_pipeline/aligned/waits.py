@@ -1,4 +1,4 @@
-"""Says which server that is away the query waits for (pure)."""
+"""Says what the query waits for: a server that is away, or records that exist and are not fetched yet (pure)."""
 
 from __future__ import annotations
 
@@ -24,4 +24,18 @@ def is_waited_for(
     return any(
         place.topic in topics and seen.empty and seen.lag is None and not seen.finished
         for place, seen in inputs.items()
+    )
+
+
+def has_more(inputs: Mapping[TopicPartition, InputState], *, away: Collection[str]) -> bool:
+    """Whether a batch is to be expected although nothing new is written. `away`: topics whose server does not answer.
+
+    A partition has unread records, or has not said yet whether it has any; or records are held back, which ends with
+    `max_task_idle_ms` unless they wait for a server that is away.
+    """
+    is_held_back = not away and any(not seen.empty for seen in inputs.values())
+    return is_held_back or any(
+        not seen.finished and (seen.lag is None or seen.lag > 0)
+        for place, seen in inputs.items()
+        if place.topic not in away
     )

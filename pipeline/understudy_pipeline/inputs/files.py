@@ -75,10 +75,11 @@ class FilesInput:
     def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
         return {}
 
-    def first_cursors(
-        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Cursor]:
+    def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         return {tp: self._end_cursor(folder_of(self._config.root, tp)) for tp in partitions}
+
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+        return {}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         readers: dict[TopicPartition, FolderReader] = {}

@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 EARLIEST, LATEST = -2, -1
 """Special timestamps of ListOffsets. LATEST is the last stable offset with `read_committed`."""
 
-BEGINNING = -2
-"""The offset to assign for the beginning of a log, wherever that is by then."""
-
 _MAX_CONSUME = 1_000
 """Most messages per `consume` call. It holds the interpreter lock, and the planner's answers to Spark wait for that."""
 

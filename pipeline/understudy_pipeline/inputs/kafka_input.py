@@ -78,12 +78,15 @@ class KafkaInput:
             return self._topic_ids.ask(wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
         return self._topic_ids.ask(wait_ms=LATER_IDS_WAIT_MS)
 
-    def first_cursors(
-        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Cursor]:
+    def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         """Cursors at the current ends of the logs."""
         ends = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)
         return {partition: end_cursor(end) for partition, end in ends.items()}
+
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+        """Cursors at the first offsets that retention has left."""
+        lows = self._client.offsets(partitions, EARLIEST, timeout_ms=timeout_ms)
+        return {partition: end_cursor(low) for partition, low in lows.items()}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         """Continue behind these cursors. Raises DataLostError if a log begins behind its cursor. If a log ends before
@@ -94,9 +97,9 @@ class KafkaInput:
         for partition, cursor in cursors.items():
             low = lows[partition]
             position = next_offset(cursor)
-            if position is not None and position < low:
+            if position < low:
                 self._report_loss(partition, f"{describe_loss(position, low=low, end=position)}")
-            places[partition] = FetchPosition(low if position is None else max(position, low))
+            places[partition] = FetchPosition(max(position, low))
         self._doubted -= places.keys()
         self._positions.update(places)
         self._assigned = False

@@ -58,9 +58,9 @@ class FetchPosition:
         return self.buffered_records + max(0, end - max(self.ahead, self.ended))
 
 
-def next_offset(cursor: Cursor) -> int | None:
-    """The offset behind a cursor. None at the beginning of the log, wherever that is by then."""
-    return int(cursor.offset) + 1 if cursor.offset else None
+def next_offset(cursor: Cursor) -> int:
+    """The offset behind a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
+    return int(cursor.offset) + 1 if cursor.offset else 0
 
 
 def end_cursor(end: int) -> Cursor:

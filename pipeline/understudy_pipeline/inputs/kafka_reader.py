@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from confluent_kafka import KafkaException, Message
 
-from understudy_pipeline.inputs.kafka_client import BEGINNING, EARLIEST, LATEST, KafkaClient
+from understudy_pipeline.inputs.kafka_client import EARLIEST, LATEST, KafkaClient
 from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_RANGE
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss
@@ -40,9 +40,7 @@ class KafkaRangeReader:
         self._opened_client: KafkaClient | None = None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records in batches. In a range from the beginning, records that retention removed since are not a
-        loss: the beginning is wherever the log begins.
-        """
+        """The range's records in batches."""
         if self._opened_client is None:
             self._opened_client = KafkaClient(
                 self._config.server, {**self._config.client_properties, **_SHORT_FETCH_WAIT}
@@ -68,8 +66,7 @@ class _Reading:
         self._client = client
         self._partition: TopicPartition = span.partition
         self._last = int(span.end.offset)
-        position = next_offset(span.start)
-        self._position = BEGINNING if position is None else position
+        self._position = next_offset(span.start)
         self._ended = -1
         """Offset of the highest end-of-partition event."""
         self._deadline_s = 0.0

@@ -65,16 +65,20 @@ class Input(Protocol):
         Topics whose id is unknown are left out, as are all where topics have none. Raises nothing.
         """
 
-    def first_cursors(
-        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Cursor]:
+    def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         """Cursors at the current ends: where a reader starts that wants new records only."""
+
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+        """Cursors before the first records that exist now: where a reader starts that wants everything.
+
+        A cursor that is left out is the default one, before the first record that a partition ever had.
+        """
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         """Continue behind these cursors. Other partitions keep their positions, if they have any.
 
-        Raises DataLostError if records behind a cursor are lost already. With `fail_on_data_loss` off it logs a warning
-        instead and continues at what is left.
+        Raises DataLostError if records behind a cursor are lost already, also behind the default one. With
+        `fail_on_data_loss` off it logs a warning instead and continues at what is left.
         """
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:

@@ -24,8 +24,8 @@ serves no other client meanwhile. The size of earlier entries says how many fit.
 class RedisRangeReader:
     """Reads ranges. Ordinals have no gaps, so a range's ends say how many entries it must have.
 
-    In a range from the beginning of the stream only the end is checked. Entries that were trimmed from its beginning
-    are not a loss: the query has not committed any batch of this stream yet.
+    A range from the beginning of a stream is counted back from its end: only a stream without XDEL has as many entries
+    as were planned.
     """
 
     def __init__(self, server: StreamServer, fields: EntryFields, *, fail_on_data_loss: bool) -> None:
@@ -39,6 +39,7 @@ class RedisRangeReader:
         ordinal = span.start.ordinal
         if not span.start.offset:
             ordinal = span.end.ordinal - sum(len(page) for page in self._pages(span))
+            self._check_beginning(span, missing=ordinal - span.start.ordinal)
         last = b""
         for page in self._pages(span):
             yield entry_rows(page, self._fields, ordinal=ordinal)
@@ -65,6 +66,13 @@ class RedisRangeReader:
                 return
             page_bytes = sum(len(field) for _, fields in page for field in fields)
             count = max(1, min(MAX_ENTRIES, MAX_BYTES * len(page) // max(page_bytes, 1)))
+
+    def _check_beginning(self, span: Range, *, missing: int) -> None:
+        """Report entries that were trimmed since the range was planned. Entries that XDEL removed may be missing."""
+        if missing > 0:
+            ((info, _),) = self._server.read_streams([(stream_key(span.partition), "", 0)])
+            if info is None or not info.has_deleted:
+                self._report_loss(span, f"{missing} of its first entries are gone")
 
     def _report_loss(self, span: Range, what: str) -> None:
         text = f"entries of the stream '{stream_key(span.partition)}' up to {span.end.offset} are lost: {what}"

@@ -2,7 +2,8 @@
 
 Rule: every entry that still exists is read, and entries that were removed unread are always reported. Redis removes
 entries from the beginning (XTRIM, MAXLEN, MINID), all at once (DEL, FLUSHALL), or one by one (XDEL). An XDEL is not a
-loss, like compaction in Kafka. It looks like a trim only if it removes everything up to the reader's position.
+loss, like compaction in Kafka. It looks like a trim only if it removes everything up to the reader's position. Before a
+reader has read anything, a trim cannot be told from an XDEL, so in a stream that knew an XDEL it is not noticed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class StreamInfo(NamedTuple):
     length: int
     added: int | None
     """Entries that were ever added. None before Redis 7.0, which does not report it."""
+
+    has_deleted: bool = False
+    """Whether an entry was removed by XDEL."""
 
     @property
     def removed(self) -> int | None:
@@ -79,6 +83,7 @@ def stream_info(reply: Sequence[object]) -> StreamInfo:
         first=entry_id(first[0]) if isinstance(first, list | tuple) else None,
         length=int(str(fields[b"length"])),
         added=None if added is None else int(str(added)),
+        has_deleted=fields.get(b"max-deleted-entry-id", b"0-0") != b"0-0",
     )
 
 
@@ -89,7 +94,7 @@ def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
     When all of them are gone, the number of removed entries must be the number that was counted.
     """
     if not place.offset:
-        return None
+        return _loss_before_the_first(place.counted, info)
     here = entry_id(place.offset)
     if info is None:
         return "the stream is gone"
@@ -109,10 +114,18 @@ def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
     return f"{behind} entries behind it were removed unread" if behind else None
 
 
+def _loss_before_the_first(counted: int | None, info: StreamInfo | None) -> str | None:
+    """The evidence that entries were removed before the reader's first one, beyond those that were counted."""
+    if counted is None or info is None or info.removed is None or info.has_deleted or info.removed <= counted:
+        return None
+    return f"{info.removed - counted} entries were removed before they were read"
+
+
 def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
     """Where to continue after a loss: at what is left behind `place`, or at the beginning of a recreated stream."""
-    if info is None or info.last < entry_id(place.offset):
-        return StreamPosition("", place.ordinal, None)
+    if not place.offset or info is None or info.last < entry_id(place.offset):
+        removed = 0 if place.offset or info is None else info.removed or 0
+        return StreamPosition("", max(place.ordinal, removed), None)
     is_past = info.first is None or info.first > entry_id(place.offset)
     return place._replace(counted=info.removed if is_past else None)
 

@@ -90,11 +90,16 @@ class RedisInput:
     def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
         return {}
 
-    def first_cursors(
-        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Cursor]:
+    def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         looks = self._server.read_streams([(stream_key(tp), "", 0) for tp in partitions])
         return {tp: _end(info) for tp, (info, _) in zip(partitions, looks, strict=True)}
+
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+        looks = self._server.read_streams([(stream_key(tp), "", 0) for tp in partitions])
+        return {
+            tp: Cursor("", 0 if info is None else info.removed or 0)
+            for tp, (info, _) in zip(partitions, looks, strict=True)
+        }
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         looks = self._server.read_streams([(stream_key(tp), "", 0) for tp in cursors])
@@ -143,7 +148,7 @@ class RedisInput:
         lost = find_loss(place, info)
         if lost is None:
             return with_known_counts(place, info), True
-        what = f"entries of the stream '{stream_key(tp)}' behind {place.offset} are lost: {lost}"
+        what = f"entries of the stream '{stream_key(tp)}' behind {place.offset or 'its beginning'} are lost: {lost}"
         if self._config.fail_on_data_loss:
             raise DataLostError(what, where=self._server.where, fix=DATA_LOSS_FIX)
         self.losses += 1

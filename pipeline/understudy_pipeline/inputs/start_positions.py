@@ -58,10 +58,7 @@ class StartPositions:
 
 def cursor_at(partition: TopicPartition, offset: int, *, low: int, end: int, option: str) -> Cursor:
     """The cursor before the record at `offset`, in a log from `low` to before `end`. Raises SettingsError."""
-    if offset == EARLIEST:
-        return Cursor()
-    if offset == LATEST:
-        offset = end
+    offset = {EARLIEST: low, LATEST: end}.get(offset, offset)
     if not low <= offset <= end:
         raise SettingsError(
             f"{partition} has offsets from {low} to {end}, not {offset}",

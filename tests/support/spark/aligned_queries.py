@@ -144,12 +144,16 @@ def started(
     keep: Callable[[DataFrame, int], None],
     *,
     available_now: bool,
+    once: bool = False,
     output_mode: str = "append",
 ) -> StreamingQuery:
-    """A query that has its planner, or has failed."""
+    """A query that has its planner, or has ended."""
     writer = frame.writeStream.foreachBatch(keep).outputMode(output_mode)
     writer = writer.option("checkpointLocation", str(checkpoint))
-    writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+    if once:
+        writer = writer.trigger(once=True)
+    else:
+        writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
     for _ in range(_STARTS - 1):
         query = writer.start()
         wait_until(lambda query=query: _has_planner(query), what="the query's planner")  # type: ignore[misc]

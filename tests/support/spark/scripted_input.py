@@ -131,6 +131,7 @@ class ScriptedServer:
             self.ids[topic] = identity
             for partition in [each for each in self.logs if each.topic == topic]:
                 del self.logs[partition]
+                self.first.pop(partition, None)
             self.changed.notify_all()
 
     def lose(self, topic: str, partition: int, count: int) -> None:
@@ -214,21 +215,24 @@ class ScriptedInput:
         with self._at.changed:
             return dict(self._at.ids)
 
-    def first_cursors(
-        self, partitions: Sequence[TopicPartition], *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Cursor]:
+    def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         with self._at.changed:
             self._at.answer()
             ends = {partition: self._at.end(partition) for partition in partitions}
         return {partition: Cursor(str(end - 1), end) if end else Cursor() for partition, end in ends.items()}
+
+    def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+        with self._at.changed:
+            self._at.answer()
+            firsts = {partition: self._at.first.get(partition, 0) for partition in partitions}
+        return {partition: Cursor(str(first - 1), first) for partition, first in firsts.items() if first}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
         with self._at.changed:
             self._at.answer()
             self._at.seeks.append(dict(cursors))
             for partition, cursor in cursors.items():
-                if cursor.offset:
-                    self._check_lost(partition, cursor.ordinal)
+                self._check_lost(partition, cursor.ordinal)
                 self._next[partition] = max(cursor.ordinal, self._at.first.get(partition, 0))
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:

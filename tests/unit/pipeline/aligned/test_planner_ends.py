@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,14 +35,30 @@ def topics(*names: str) -> ScriptedServer:
     return ScriptedServer(dict.fromkeys(names, 1))
 
 
-def test_a_new_checkpoint_begins_at_the_beginning_and_asks_nobody(start: Start) -> None:
-    server = topics("a")
-    server.put("a", 0, 1, 2)
-    server.hang()
+def test_a_new_checkpoint_begins_with_what_is_left_and_says_where_that_is(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1, 2, 3)
+    server.put("b", 0, 4)
+    server.lose("a", 0, 1)
     query = start(server)
-    assert query.offset.cursors == {}
-    server.resume()
-    assert ordinals(query.next()) == {A: [0, 1]}
+    assert query.offset.cursors == {A: Cursor("0", 1)}
+    assert ordinals(query.next()) == {A: [1, 2], B: [0]}
+
+
+def test_records_of_a_later_partition_that_are_gone_before_they_were_read_are_a_loss(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1)
+    query = start(server)
+    query.next()
+    server.put("a", 1, 2, 3)
+    server.lose("a", 1, 1)
+    server.grow("a", 2)
+    later = Planner(query.options, query.clock)
+    try:
+        with pytest.raises(DataLostError, match="a-1"):
+            later.plan(query.offset, wait_ms=PATIENCE_MS)
+    finally:
+        later.stop()
 
 
 def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_topic_grew_goes_on(start: Start) -> None:
@@ -73,11 +90,12 @@ def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start
     assert ordinals(query.next()) == {A: [2]}
 
 
-def test_where_the_latest_is_cannot_be_known_from_a_server_that_is_away(start: Start) -> None:
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_where_a_new_query_begins_cannot_be_known_from_a_server_that_is_away(start: Start, starting: str) -> None:
     server = topics("a")
     server.go_away()
     with pytest.raises(InputError):
-        start(server, options=LATEST)
+        start(server, options=replace(LATEST, starting=starting))
     assert server.open_inputs == 0
 
 
@@ -86,9 +104,9 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
 ) -> None:
     well, ill = topics("a"), topics("b")
     ill.name = "ill"
-    ill.go_away()
     well.put("a", 0, 1)
     query = start(well, ill)
+    ill.go_away()
     query.begin()
     wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
     query.clock.advance(9_000)

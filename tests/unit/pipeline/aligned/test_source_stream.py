@@ -124,6 +124,38 @@ def test_while_there_is_nothing_new_the_start_comes_back_unchanged(stream: Align
     assert stream.tasks(end, end) == []
 
 
+def test_nothing_new_is_said_only_when_every_input_has_answered(server: ScriptedServer, stream: AlignedStream) -> None:
+    """`processAllAvailable` believes it: all 5 records are there, and their server is slow."""
+    start = logged(stream.initial_offset())
+    server.hang()
+    found: list[Json] = []
+    asking = Thread(target=lambda: found.append(stream.latest_offset(start)))
+    asking.start()
+    wait_until(lambda: server.has_caught, what="a call that hangs")
+    wait_until(lambda: (stream.metrics() or {}).get("starting") == ["scripted"], what="whom the query waits for")
+    assert found == []
+    server.resume()
+    asking.join(30)
+    assert found[0] != start
+    advance(stream, start, records=5)
+    assert (stream.metrics() or {})["starting"] == []
+
+
+def test_once_plans_one_batch_to_the_ends_of_now_whatever_bounds_a_batch(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    stream = AlignedStream(replace(options, max_poll_records=1))
+    start = logged(stream.initial_offset())
+    end = logged(stream.latest_offset_of_all(start))
+    server.put("weather", 0, 60)
+    assert (end["batches"], end["records"]) == (1, 5)
+    assert sorted(values(stream, start, end)) == sorted(ALL)
+    stream.stop()
+    again = AlignedStream(options)
+    assert again.latest_offset_of_all(end)["records"] == 1
+    again.stop()
+
+
 def test_where_a_new_checkpoint_begins_is_decided_once(server: ScriptedServer, options: AlignedOptions) -> None:
     stream = AlignedStream(replace(options, starting="latest"))
     first = stream.initial_offset()

@@ -138,7 +138,13 @@ def test_offsets_are_read_from_json_as_they_are(offsets: dict[str, dict[int, int
 
 @pytest.mark.parametrize(
     ("offset", "expected"),
-    [(EARLIEST, Cursor()), (LATEST, Cursor("8", 9)), (3, Cursor("2", 3)), (9, Cursor("8", 9)), (5, Cursor("4", 5))],
+    [
+        (EARLIEST, Cursor("2", 3)),
+        (LATEST, Cursor("8", 9)),
+        (3, Cursor("2", 3)),
+        (9, Cursor("8", 9)),
+        (5, Cursor("4", 5)),
+    ],
 )
 def test_an_offset_is_the_first_record_to_come(offset: int, expected: Cursor) -> None:
     assert cursor_at(A0, offset, low=3, end=9, option="startingOffsets") == expected

@@ -116,8 +116,8 @@ def test_a_server_that_is_away_is_not_waited_for_while_its_records_last_nor_by_w
 
 def test_a_server_that_was_never_there_is_waited_for(start: Start) -> None:
     server = ScriptedServer({"a": 1}, name="ill")
-    server.go_away()
     query = start(server, options=replace(NO_OPTIONS, max_task_idle_ms=-1))
+    server.go_away()
     query.begin()
     wait_until(lambda: bool(away(query)), what="the failure")
     assert list(waits(query)) == ["ill"]

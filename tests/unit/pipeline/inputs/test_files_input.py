@@ -227,12 +227,12 @@ def test_from_now_on_is_behind_the_last_row(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", line(1), line(2), b"", b" ")
     write(tmp_path, "b.jsonl")
     of = config(tmp_path)
-    cursor = FilesInput(of).first_cursors([TP], timeout_ms=1000)[TP]
+    cursor = FilesInput(of).ends([TP], timeout_ms=1000)[TP]
     assert cursor.offset == "a.jsonl:1"
     write(tmp_path, "c.jsonl", line(3))
     assert offsets(fetched(started(of, cursor))) == ["c.jsonl:0"]
     (tmp_path / "empty" / "weather").mkdir(parents=True)
-    assert FilesInput(config(tmp_path / "empty")).first_cursors([TP], timeout_ms=1000)[TP] == Cursor()
+    assert FilesInput(config(tmp_path / "empty")).ends([TP], timeout_ms=1000)[TP] == Cursor()
 
 
 def test_a_fetch_waits_for_a_file_no_longer_than_it_may(tmp_path: Path) -> None:

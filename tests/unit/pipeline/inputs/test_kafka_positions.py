@@ -75,8 +75,8 @@ def test_a_reader_of_what_comes_next_begins_at_the_end(end: int) -> None:
     assert next_offset(cursor) == cursor.ordinal == end
 
 
-def test_the_beginning_is_wherever_the_log_begins() -> None:
-    assert next_offset(Cursor()) is None
+def test_the_beginning_is_the_first_record_that_there_ever_was() -> None:
+    assert next_offset(Cursor()) == 0
 
 
 @given(low=st.integers(0, 50), length=st.integers(0, 50), position=st.integers(0, 150))

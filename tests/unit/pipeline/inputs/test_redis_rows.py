@@ -67,7 +67,7 @@ def test_trimming_is_a_loss_just_when_it_takes_an_unread_entry(trimmed_before: i
     stream = Stream(0)
     stream.add(4)
     del stream.ids[:trimmed_before]
-    place = StreamPosition("", 0, 0)
+    place = StreamPosition("", trimmed_before, trimmed_before)
     unread = list(stream.ids)
     for op, count in ops:
         match op:
@@ -79,15 +79,28 @@ def test_trimming_is_a_loss_just_when_it_takes_an_unread_entry(trimmed_before: i
             case "restart":
                 place = StreamPosition(place.offset, place.ordinal, place.ordinal)
             case "read":
-                is_lost = bool(set(unread) - set(stream.ids)) and place.offset != ""
+                is_lost = bool(set(unread) - set(stream.ids))
                 assert (find_loss(place, stream.info) is not None) == is_lost
                 if is_lost:
                     return
-                if not place.offset:
-                    unread = list(stream.ids)
                 entries = stream.behind(place.offset, count)
                 place = advance(with_known_counts(place, stream.info), entries, stream.info)
                 del unread[: len(entries)]
+
+
+@pytest.mark.parametrize(
+    ("removed", "has_deleted", "is_lost"),
+    [(2, False, False), (3, False, True), (3, True, False)],
+    ids=["trimmed before the query began", "trimmed since", "some by XDEL"],
+)
+def test_a_stream_that_was_trimmed_before_its_first_read_lost_what_was_there_since_the_query_began(
+    removed: int, has_deleted: bool, is_lost: bool
+) -> None:
+    info = StreamInfo((9, 0), (removed + 1, 0), 9 - removed, 9, has_deleted)
+    place = StreamPosition("", 2, 2)
+    assert (find_loss(place, info) is not None) == is_lost
+    assert find_loss(position_after_loss(place, info), info) is None
+    assert with_known_counts(position_after_loss(place, info), info).ordinal == removed
 
 
 @given(st.integers(1, 5), st.integers(0, 5), st.integers(0, 30), st.integers(0, 8))
