@@ -62,7 +62,7 @@ def test_every_key_with_a_null_is_found_or_said_not_to_be_told_apart(spark: Spar
         state_format=ROCKSDB_CHANGELOG_V2,
         options=QueryOptions(partitions=PARTITIONS),
     )
-    counts = Counter((name, "NaN" if level != level else level) for name, level in ROWS)  # noqa: PLR0124
+    counts: Counter[tuple[object, ...]] = Counter((name, "NaN" if level != level else level) for name, level in ROWS)  # noqa: PLR0124
     keys = [list(key) for key in counts]
     with served_node(tmp_path / "nulls", tmp_path / "data") as served:
         wait_until(lambda: not served.not_ready(), what="the node is ready")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,7 +92,9 @@ def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_where_a_new_query_begins_cannot_be_known_from_a_server_that_is_away(start: Start, starting: str) -> None:
+def test_where_a_new_query_begins_cannot_be_known_from_a_server_that_is_away(
+    start: Start, starting: Literal["earliest", "latest"]
+) -> None:
     server = topics("a")
     server.go_away()
     with pytest.raises(InputError):
