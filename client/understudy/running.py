@@ -22,7 +22,7 @@ import orjson
 from pydantic import ValidationError
 
 from understudy.console import print_lines
-from understudy.credentials import FIXES
+from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError, path_segment
 from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
@@ -187,7 +187,12 @@ class Welcome:
 
 
 def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | None:
-    """What `/v1/stores` shows this command; None when the service wants a key for it that the command does not have."""
+    """What `/v1/stores` shows this command; None when the service wants a key for it that the command does not have.
+
+    Without any key it does not ask: the audit log of each start would begin with a refusal.
+    """
+    if getattr(service, "wants_keys", False) and not authorization(os.environ):
+        return None
     try:
         document: dict[str, Any] = orjson.loads(server.get("/v1/stores"))
     except ServerProblemError as problem:

@@ -60,6 +60,7 @@ class Node:
         self.settings = settings
         self.host = host
         self.is_tls = settings.tls_cert_file is not None
+        self.wants_keys = settings.credentials_file is not None
         self.node_id: str | None = None
         self.events = EventLog(clock)
         self.measures = Measures()

@@ -96,6 +96,7 @@ class Router:
         self.settings = settings
         self.host = host
         self.is_tls = settings.tls_cert_file is not None
+        self.wants_keys = settings.credentials_file is not None
         self.served = ServedReads()
         self.gossip = Gossip(bus, settings.application_id, auth)
         self.tables = Tables(

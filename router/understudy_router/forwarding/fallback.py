@@ -221,6 +221,13 @@ class ReplicaPlan:
             excluded.reason == below for excluded in self._exclusions
         )
 
+    @property
+    def is_restoring(self) -> bool:
+        """Whether every candidate that was asked opens its state, as all do for a moment after a rewind."""
+        return bool(self.asked) and all(
+            rejection.reason == ProblemType.NOT_INITIALISED.slug for _, rejection in self.asked
+        )
+
     def refused(self, bound: Bound, *, late: bool, after_ms: float) -> Problem:
         """The problem when no candidate answered. `late`: the deadline passed before all were asked."""
         reasons = [rejection.reason for _, rejection in self.asked]

@@ -54,6 +54,11 @@ from understudy_shared.trace import Trace
 PLAN_AGAIN_MS = 20
 """Between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
+RESTORE_WAIT_MS, ASK_AGAIN_MS = 1_000, 50
+"""How long a read waits for replicas that open their state, and how often it asks them: opening takes a moment, and all
+replicas of a task open it at once when the query was rewound.
+"""
+
 Done = Callable[[Result | None, float], None]
 """Called on the event loop with a key's result and how long it took in ms, once; with None when the reader left. It
 must not raise.
@@ -300,12 +305,15 @@ class Forwarder:
         """
         plan = read.plans[partition]
         now_ms = self._clock.monotonic_ms()
-        left_ms = read.began_ms + read.bound.wait_ms - now_ms
+        wait_ms, pause_ms = read.bound.wait_ms, PLAN_AGAIN_MS
+        if plan.is_restoring:
+            wait_ms, pause_ms = max(wait_ms, RESTORE_WAIT_MS), ASK_AGAIN_MS
+        left_ms = min(read.began_ms + wait_ms, read.deadline_ms) - now_ms
         if not plan.rest and not plan.is_over:
             read.prolong(partition)
-        if left_ms > 0 and plan.may_pass:
+        if left_ms > 0 and (plan.may_pass or plan.is_restoring):
             read.again.add(partition)
-            read.wake_in(min(PLAN_AGAIN_MS, left_ms))
+            read.wake_in(min(pause_ms, left_ms))
         elif plan.is_over:
             late = now_ms >= read.deadline_ms
             problem = plan.refused(read.bound, late=late, after_ms=now_ms - read.began_ms)

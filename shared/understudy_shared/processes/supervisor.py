@@ -54,6 +54,7 @@ class WorkerSupervisor:
         self.host = host
         self._delay_ms = delay_ms
         self.is_tls = bool(orders) and orders[0].settings.get("tls_cert_file") is not None
+        self.wants_keys = bool(orders) and orders[0].settings.get("credentials_file") is not None
         has_port = listener is not None
         self._workers = [self._worker(number, order, takes=has_port) for number, order in enumerate(orders)]
         self._acceptor = None if listener is None else Acceptor(listener, self._workers)

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
@@ -18,6 +19,7 @@ from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode
 from understudy.keys import lifetime
+from understudy.running import _shown_stores
 from understudy.welcome import guarded_lines
 from understudy_shared.auth.api_keys import KEY
 from understudy_shared.auth.credentials import parse_credentials
@@ -199,3 +201,19 @@ def test_a_service_that_asks_for_keys_welcomes_without_showing_stores() -> None:
     lines = guarded_lines("http://127.0.0.1:1")
     assert any("http://127.0.0.1:1" in line for line in lines)
     assert lines[-1].endswith("Ctrl-C stops.")
+
+
+def test_a_service_that_wants_keys_is_not_asked_by_its_own_command_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def get(path: str) -> bytes:
+        asked.append(path)
+        return b'{"stores": []}'
+
+    service, server = SimpleNamespace(wants_keys=True), SimpleNamespace(get=get)
+    monkeypatch.delenv("UNDERSTUDY_API_KEY", raising=False)
+    monkeypatch.delenv("UNDERSTUDY_API_KEY_FILE", raising=False)
+    assert _shown_stores(cast("Any", service), cast("Any", server)) is None
+    assert asked == [], "the audit log of each start would begin with a refusal"
+    monkeypatch.setenv("UNDERSTUDY_API_KEY", "usk_key")
+    assert _shown_stores(cast("Any", service), cast("Any", server)) == {"stores": []}

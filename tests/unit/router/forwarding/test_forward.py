@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.cluster.fake_cluster import until
 
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.fallback import Step
@@ -19,6 +20,7 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import NO_BOUND
 from understudy_shared.clock import SystemClock
 from understudy_shared.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.words import HostInfo
 
 ROUTE: Any = SimpleNamespace(name="words")
@@ -100,6 +102,30 @@ async def test_of_a_failure_and_a_delay_in_one_turn_the_next_candidate_gets_its_
         nodes.clients["D"].requests[0].finish(outcomes([b"A", b"C"]))
         nodes.clients["B"].requests[0].finish(outcomes([b"B", b"D"]))
     assert read.result().bodies == [b"A", b"B", b"C", b"D"]
+
+
+async def test_a_read_waits_a_moment_for_replicas_that_all_open_their_state_as_after_a_rewind() -> None:
+    nodes = Nodes()
+    client = nodes.clients["B"]
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        read = tasks.create_task(forwarder(nodes).look_up_many(ROUTE, NO_BOUND, HopKeys([1], [b"b"])))
+        await turns()
+        for _ in range(2):
+            asked = len(client.requests)
+            client.requests[-1].finish(HopFailure(ProblemType.NOT_INITIALISED.slug, "it is being restored"))
+            await until(lambda asked=asked: len(client.requests) > asked, what="the next plan")  # type: ignore[misc]
+        client.requests[-1].finish(outcomes([b"B"]))
+    assert read.result().bodies == [b"B"]
+
+
+async def test_a_read_does_not_wait_for_replicas_that_fail_otherwise() -> None:
+    nodes = Nodes()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        read = tasks.create_task(forwarder(nodes).look_up_many(ROUTE, NO_BOUND, HopKeys([1], [b"b"])))
+        await turns()
+        nodes.clients["B"].requests[0].finish(HopFailure(WireError.RESET, "gone"))
+    assert nodes.asked("B") == [[b"b"]]
+    assert read.result().problems[0].type is ProblemType.NO_ACCEPTABLE_REPLICA
 
 
 async def test_a_key_that_nobody_would_be_asked_for_is_a_bug_at_once_and_no_wait() -> None:
