@@ -46,7 +46,7 @@ class GuardedConnection(Protocol):
     def state(self, now_s: float) -> ConnectionState: ...
 
     def go_on(self) -> None:
-        """Start the next request of a pipeline, if it may start."""
+        """Start the next request of a pipeline if it may start, or take the next step of a TLS handshake."""
 
     def expire(self) -> None:
         """End the connection: it exceeded the time limit of its phase."""
@@ -65,7 +65,7 @@ class ConnectionGuard:
         self.pressure = Pressure.NONE
         self.used_bytes = 0
         self._waiting: dict[GuardedConnection, None] = {}
-        """Connections whose next request of a pipeline may start, in order."""
+        """Connections whose next request or step of a handshake may start, in order."""
         self._peers = PeerLog()
         self._meter: MemoryMeter | None = None
         self._next_look: asyncio.TimerHandle | None = None
@@ -131,7 +131,7 @@ class ConnectionGuard:
             )
 
     def go_on_later(self, connection: GuardedConnection) -> None:
-        """Start the next request of a pipeline in its turn: one per turn of the loop, over all connections."""
+        """Have `go_on` called in its turn: one per turn of the loop, over all connections."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._next_goes_on)
         self._waiting[connection] = None

@@ -82,10 +82,13 @@ class TlsConnection(asyncio.Protocol):
         if self._is_done:
             return
         self._incoming.write(data)
-        if self._inner is None:
-            self._shake_hands()
-        else:
+        if self._inner is not None:
             self._decrypt(self._inner)
+        elif self._transport.is_reading():
+            # A handshake takes most of a millisecond: thousands at once must leave turns of the loop to readers.
+            self._phase = Phase.HEAD
+            self._transport.pause_reading()
+            self._guard.go_on_later(self)
 
     def eof_received(self) -> None:
         """The loop closes the transport."""
@@ -112,7 +115,6 @@ class TlsConnection(asyncio.Protocol):
         return self._peer[0] if self._peer else "unknown"
 
     def _shake_hands(self) -> None:
-        self._phase = Phase.HEAD
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -218,7 +220,10 @@ class TlsConnection(asyncio.Protocol):
         return ConnectionState(self._phase, self._since_s, self._restricted)
 
     def go_on(self) -> None:
-        """There is no request yet."""
+        """Take the next step of the handshake, if the connection still stands."""
+        if self._inner is None and not self._is_done and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._shake_hands()
 
     def expire(self) -> None:
         self.drop(reason_of(self._phase) or Refusal.HEADER_TIME)
