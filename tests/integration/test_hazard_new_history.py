@@ -89,7 +89,7 @@ def test_a_rewound_checkpoint_is_dropped_and_read_anew(
             served.wait_for_event("rewound")
             served.wait_for_version(KEPT)
             too_new = served.look_up(["word-3"], bounds=f"min_position={seen}&wait_ms=0")
-            assert (too_new.status, too_new.problem) == (503, "no-acceptable-replica")
+            assert (too_new.status, too_new.problem) == (409, "lineage-changed")
             run_counting(spark, checkpoint, state_format, 5, life=2)
             assert_as_spark_reads(served, spark, checkpoint)
         refused = served.look_up(["word-3"], bounds=f"min_position={seen}")

@@ -49,6 +49,9 @@ TASKS, VERSION = 4, 3
 LIMIT_S = 20.0
 """What is waited for takes about a second; a loaded machine gets its time."""
 
+SETTLED_BEATS = 2
+"""Heartbeats of each node after which the one that assigns has looked at what a test waited for."""
+
 
 class CuttableBus(RedisBus):
     """A bus that a test takes from its node: a node without it ends as one that is killed, with no farewell."""
@@ -267,13 +270,29 @@ class Cluster:
 
     def wait_to_rest(self, *, copies: int, version: int) -> None:
         """Return when every router knows exactly these nodes, each task has `copies` replicas, spread evenly, and all
-        of them show `version`.
+        of them show `version`; and the node that assigns, which looks with each heartbeat, has seen that.
         """
         for router in self.routers:
             try:
                 wait_until(partial(self._is_at_rest, router, copies, version), what="rest", limit_s=LIMIT_S)
+                order, beats = self._assigned()
+                wait_until(
+                    lambda beats=beats: all(  # type: ignore[misc]
+                        now >= beats[node_id] + SETTLED_BEATS for node_id, now in self._assigned()[1].items()
+                    ),
+                    what="further heartbeats",
+                    limit_s=LIMIT_S,
+                )
+                if self._assigned()[0] != order:
+                    wait_until(partial(self._is_at_rest, router, copies, version), what="rest again", limit_s=LIMIT_S)
             except AssertionError as error:
                 raise AssertionError(f"{error}: {router.not_ready()} {router.lag()}") from None
+
+    def _assigned(self) -> tuple[object, dict[str, int]]:
+        """The newest (term, epoch) that a node follows, and how many heartbeats each has sent."""
+        members = {node_id: node.member for node_id, node in self.nodes.items()}
+        orders = [member.assignment.order for member in members.values() if member.assignment is not None]
+        return max(orders, default=None), {node_id: member._own._sequence for node_id, member in members.items()}
 
     def close(self) -> None:
         """Every node leaves in good order, then every router."""
