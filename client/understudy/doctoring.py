@@ -98,7 +98,7 @@ def _examine() -> Callable[[str], Report]:
 
 
 def _of_server(url: str, timeout_s: float) -> Report:
-    """What a node or router says of itself. Raises CommandError when it cannot be reached or trusted at all."""
+    """Ask a node or router about itself. Raises CommandError when it cannot be reached or trusted at all."""
     report: Report = {"server": url, "tls": url.lower().startswith("https://")}
     findings: list[dict[str, str]] = []
     with Server(url, timeout_s=timeout_s) as server:

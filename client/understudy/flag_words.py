@@ -35,7 +35,7 @@ def in_flags(text: str) -> str:
 
 
 def place_in_flags(where: str) -> str:
-    """Where a request was wrong: `STORE KEY` for its path, a flag for a parameter."""
+    """Name the part of the command that was wrong: `STORE KEY` for the path of its request, a flag for a parameter."""
     return _PLACES.get(where) or (_flag(where) if where in (*_LONG, *_ORDINARY) else in_flags(where))
 
 

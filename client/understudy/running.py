@@ -187,7 +187,7 @@ class Welcome:
 
 
 def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | None:
-    """What `/v1/stores` shows this command; None when the service wants a key for it that the command does not have.
+    """Read `/v1/stores` with the key of this command; return None when the service wants one and the command has none.
 
     Without any key it does not ask: the audit log of each start would begin with a refusal.
     """

@@ -78,7 +78,7 @@ class RouterSettings(BusSettings, HttpServiceSettings):
 
     @property
     def name(self) -> str:
-        """What this router is called."""
+        """The name of this router in heartbeats and logs."""
         return self.router_id or socket.gethostname()
 
     @property

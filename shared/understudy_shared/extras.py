@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def install_fix(extras: str) -> str:
-    """What to do where a package of these extras, separated by commas, is missing."""
+    """Name the command that installs these extras, separated by commas."""
     return f"In a clone of Understudy: pip install '.[{extras}]'; elsewhere, the path of its wheel in place of the dot"

@@ -64,7 +64,7 @@ class LocalRedis:
 
     @property
     def name_and_version(self) -> tuple[str, str]:
-        """What it calls itself: ("Valkey", "9.1.2") or ("Redis", "7.0.15")."""
+        """Return its name and version: ("Valkey", "9.1.2") or ("Redis", "7.0.15")."""
         return _name_and_version(self._info)
 
     def start(self) -> None:

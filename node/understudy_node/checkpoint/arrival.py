@@ -49,7 +49,7 @@ def wait_for_checkpoint(
 
 
 def what_is_there(files: CheckpointFiles) -> str:
-    """Why the checkpoint is none yet."""
+    """Say why the directory cannot be followed as a checkpoint yet."""
     names = files.list("")
     if names is None:
         return "the folder does not exist"

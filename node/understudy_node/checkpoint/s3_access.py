@@ -44,7 +44,7 @@ class S3Access:
     allow_http: bool
     source: str
     looked_in: str = ""
-    """Where there were no keys, if there were none."""
+    """The places that were searched for keys in vain; empty when keys were found."""
 
 
 def parse_location(url: str) -> S3Location:

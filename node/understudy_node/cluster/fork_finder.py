@@ -37,17 +37,17 @@ class OwnHistory(NamedTuple):
 
 @dataclass(slots=True)
 class _Case:
-    """What is known of one process of a node."""
+    """The state of the comparison with one process of another node."""
 
     incarnation: str
     sequence: int = -1
-    """Of the heartbeat that was compared last."""
+    """The sequence number of the heartbeat that was compared last."""
     is_agreed: bool = False
     """Whether its commits were those of this node, the last time that they could be compared."""
     suspected_ms: float | None = None
     """Since when they differ."""
     why: str | None = None
-    """How they differ, once that is settled."""
+    """The reason for readers to see, once the difference is settled; None before."""
 
 
 class ForkFinder:

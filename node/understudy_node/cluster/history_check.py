@@ -28,9 +28,9 @@ class HistoryCheck:
 
     def __init__(self, node: Node, neighbours: Neighbours, *, node_id: str, heartbeat_ms: int) -> None:
         self.is_admitted = False
-        """Whether this node has been compared with the cluster since it started, or there is nobody to compare with."""
+        """Whether the comparison with the cluster is done: with one live node at least, or no other node lives."""
         self.refused: str | None = None
-        """Why this node must not answer for its application."""
+        """The reason why this node must not answer for its application; None while it may."""
         self.others: Mapping[str, str] = {}
         """The other nodes that are refused, with the reasons."""
         self._node = node
@@ -51,7 +51,7 @@ class HistoryCheck:
         return self.is_admitted and self.refused is None
 
     def causes(self) -> dict[str, str]:
-        """Why the node is degraded by forks, by cause."""
+        """List why forks degrade the node, by cause."""
         if self.refused is not None:
             return {FORKED: self.refused}
         return {FORK_FOUND: "; ".join(self.others.values())} if self.others else {}
@@ -91,15 +91,15 @@ class HistoryCheck:
         return True
 
     def may_assign(self, nodes: Sequence[Seen]) -> bool:
-        """Whether this node speaks for the cluster: it is one of its nodes, agrees with one, or none lives."""
+        """Tell whether this node may assign: it is assigned, agrees with an assigned node, or none of them lives."""
         return self.may_hold and (self._node_id in self._neighbours.holders or self._is_known_here(nodes))
 
     def assignable(self, nodes: Sequence[Seen]) -> list[Seen]:
-        """Those of `nodes` that may get tasks: not the refused, and strangers once their commits are this node's."""
+        """Choose who may get tasks: all but the refused, and strangers once their commits are this node's."""
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
     def go_on_alone(self) -> None:
-        """The bus is away: nobody can be compared with."""
+        """Stop waiting for the comparison while the bus is away."""
         self.is_admitted = True
 
     def _is_assignable(self, beat: Heartbeat) -> bool:
@@ -112,7 +112,7 @@ class HistoryCheck:
         return node_id == self._node_id or node_id in self._neighbours.holders
 
     def _is_known_here(self, nodes: Sequence[Seen]) -> bool:
-        """Whether any node of the assignment agrees with this one, or none of them lives that could."""
+        """Tell whether a node of the assignment agrees with this one, or none of them lives."""
         lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
         beats = [each.heartbeat for each in nodes if each.heartbeat.node_id in holders]
         comparable = [beat for beat in beats if beat.lineage == lineage and beat.commits]

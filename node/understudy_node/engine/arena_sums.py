@@ -102,7 +102,7 @@ class FileCheck:
                 self._check(block)
 
     def check_some(self) -> bool:
-        """Compare the next SWEEP_BLOCKS; False when none is left."""
+        """Compare the next SWEEP_BLOCKS; return False at the end of the arena."""
         end = min(self._swept + SWEEP_BLOCKS, len(self._sums))
         for block in range(self._swept, end):
             if not self._checked[block]:

@@ -39,7 +39,7 @@ class Base(Protocol):
 
     @property
     def damage(self) -> CorruptFileError | None:
-        """How its local files differ from what was written, once that was seen: they have to be made again."""
+        """The damage of its local files, once it was seen: they have to be made again."""
 
     @property
     def is_unchecked(self) -> bool:
@@ -65,10 +65,10 @@ class SelfCheckingBase:
     is_unchecked = False
 
     def check_some(self) -> None:
-        """Does nothing: nothing is left to compare."""
+        """Do nothing: nothing is left to compare."""
 
     def look_for_damage(self) -> None:
-        """Does nothing."""
+        """Do nothing: each read compares sums itself."""
 
 
 class EmptyBase(SelfCheckingBase):

@@ -34,7 +34,7 @@ class CommitRecord:
     offsets: OffsetEntry
     committed_at_ns: int
     digest: str = ""
-    """Of the commit file's content: format v2 names every attempt in it."""
+    """The digest of the commit file's content: format v2 names every attempt in it."""
 
     @property
     def committed_at_us(self) -> int:

@@ -91,7 +91,7 @@ def _body(report: Mapping[str, Any], status: Status, *, is_member: bool) -> Iter
 
 
 def _store(store: Mapping[str, Any]) -> tuple[object, ...]:
-    """A row of the stores. Of what is not known nothing is summed."""
+    """One row of the table of stores. Sums leave out what is not known."""
     partitions = store["partitions"]
     lags = [each["offset_lag"] for each in partitions]
     keys = [each["keys"] for each in partitions]

@@ -15,7 +15,7 @@ SILENT_MS = 60_000.0
 
 
 class Stall:
-    """What was seen of one replica. `is_now` is the verdict of the last look."""
+    """Follows one replica's steps and failures. `is_now`: whether it was stalled at the last look."""
 
     def __init__(self) -> None:
         self.is_now = False

@@ -64,7 +64,7 @@ class StoreReplica:
 
     @property
     def damage(self) -> CorruptFileError | None:
-        """How its local copy differs from what was written, once that was seen."""
+        """The damage of its local copy, once it was seen."""
         return None if self.view is None else self.view.base.damage
 
     @property

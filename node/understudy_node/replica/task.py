@@ -55,7 +55,7 @@ class TaskReplica:
         self.view: TaskView | None = None
         self.error: UnderstudyError | None = None
         self.damage: UnderstudyError | None = None
-        """How its local copy was damaged, while it is built again."""
+        """The damage of its local copy, while it is built again."""
         self.gone = False
         """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._stores = TaskStores(places, around)

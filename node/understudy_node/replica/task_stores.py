@@ -50,7 +50,7 @@ class TaskStores:
 
     @property
     def damage(self) -> CorruptFileError | None:
-        """How the local copy of a store is damaged."""
+        """Describe how the local copy of a store is damaged; None when it is not known to be."""
         return next((store.damage for store in self._stores if store.damage is not None), None)
 
     def has_work(self, target: int) -> bool:

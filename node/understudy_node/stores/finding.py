@@ -64,7 +64,7 @@ class FindingReader(StoreReader):
         return said
 
     def _find_null(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
-        """What is found of a key with nulls under the key that pandas made of it, in the partition of the null."""
+        """Look up a key with nulls under the key that pandas made of it, in the partition of the null."""
         codec, prefix = self.store.codec, self.row_prefix
         for encoded, row in as_pandas_keeps(codec, stored[len(prefix) :]):
             found = self.finder.find(view, prefix + encoded, selection)

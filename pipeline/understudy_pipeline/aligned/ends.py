@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-    """Where a new query begins, in each partition that exists now. Later ones are read from their first record.
+    """Find where a new query begins in each partition that exists now. Later ones are read from their first record.
 
     Asks every server. Raises InputError, and SettingsError for positions that there are not.
     """

@@ -202,7 +202,7 @@ class SharedReadAhead:
             return self.ahead.losses + sum(server.losses for server in self._servers)
 
     def starting(self) -> Sequence[str]:
-        """Servers that have not answered for all of their partitions yet. Until then nobody knows what there is."""
+        """Servers that have not answered for all of their partitions yet: their ends are unknown."""
         with self.changed:
             return [server.name for server in self._servers if self._is_starting(server)]
 

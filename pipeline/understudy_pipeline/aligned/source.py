@@ -97,7 +97,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._get_stream().finish_at_current_ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What bounds a batch: `max_poll_records`, else memory. So only the trigger Once asks for everything."""
+        """Bound a batch by `max_poll_records`, else by memory. So only the trigger Once asks for everything."""
         most = self._options.max_poll_records
         return ReadMaxRows(most) if most > 0 else ReadMaxBytes(self._options.input_buffer_max_bytes)
 

@@ -79,7 +79,7 @@ class Situation:
     trends: Sequence[tuple[str, Trend]] = ()
     disagreements: Sequence[Disagreement] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
-    """Why this router's process is degraded, by cause."""
+    """The reasons why this router's process is degraded, by cause."""
     exposure: Exposure | None = None
     """What of this router is open to others than this machine."""
 

@@ -26,7 +26,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
 
     @routes.get("/admin/nodes/{node_id}/drain")
     async def ask(node_id: str) -> Response:
-        """What it would cost, and the buttons."""
+        """Show what the action would cost, and its buttons."""
         return Response(drain_page(await cost(node_id)), media_type="text/html", headers=_headers())
 
     @routes.post("/admin/nodes/{node_id}/drain")

@@ -31,7 +31,7 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 
 def _likeness(row: Row) -> tuple[Any, ...]:
-    """What is equal of rows that fold."""
+    """Return the part of a row that is equal in all rows that fold into one."""
     cells: Mapping[str, Any] = row["cells"]
     is_well = bool(cells) and all(kind_of(cell) == "running" for cell in cells.values())
     if not is_well:

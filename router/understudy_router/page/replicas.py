@@ -106,7 +106,7 @@ def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str
 
 
 def fold_words(partitions: int, rows: int) -> str:
-    """How many partitions the rows stand for, where some share one."""
+    """Count the partitions that the rows stand for: some share one row."""
     return (
         f"{count(partitions, 'partition')}, those that are well and lie alike in one row: " if rows < partitions else ""
     )

@@ -310,7 +310,7 @@ def authorization_of(scope: Scope) -> Authorization:
 
 
 def session_name(scope: Scope) -> str | None:
-    """Whose session a browser shows with its request; None where it signed in with none."""
+    """Return the principal of the browser's session; None without a session."""
     return None if session_in(scope["headers"]) is None else authorization_of(scope).principal.name or None
 
 

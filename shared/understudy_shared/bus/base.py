@@ -82,7 +82,7 @@ class Bus(Protocol):
     """Every call raises BusError when the bus cannot do it within its deadline. Payloads are bytes, keys are text."""
 
     bad_replies: int
-    """How many connections were closed for a BusGarbageError."""
+    """The number of connections that were closed for a BusGarbageError."""
 
     async def get(self, key: str) -> Stored | None:
         """The payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""

@@ -111,7 +111,7 @@ class MessageAuth:
         self._signed: tuple[str, float] | None = None
         """The sender of the last signed heartbeat, and when it came, where there is no key."""
         self._unsigned_lease: tuple[str, float] | None = None
-        """Who held the lease without a key, and when that was seen last."""
+        """The node that held the lease unsigned, and when that was seen last."""
 
     @property
     def is_on(self) -> bool:
@@ -125,7 +125,7 @@ class MessageAuth:
         return "unsigned gossip is accepted (gossip_accept_unsigned): end that when every process signs"
 
     def causes(self) -> dict[str, str]:
-        """Why this process is degraded by signatures, by cause."""
+        """List why signatures degrade this process, by cause."""
         found = {
             UNSIGNED_ACCEPTED: self.accepting_unsigned(),
             GOSSIP_KEY_MISSING: self.missing_key(),
@@ -134,7 +134,7 @@ class MessageAuth:
         return {cause: why for cause, why in found.items() if why is not None}
 
     def missing_key(self) -> str | None:
-        """That others sign and this process has no key; None while it hears no signed heartbeats, or has one."""
+        """Report that others sign and this process has no key; None while it has one or hears no signed heartbeat."""
         if self.is_on or self._signed is None or self._clock.monotonic_ms() - self._signed[1] > SIGNED_HEARD_MS:
             return None
         return (

@@ -82,7 +82,7 @@ class RedisBus:
         self._readers: dict[Inbox, Supervisor] = {}
         self._closed = False
         self.bad_replies = 0
-        """How many connections were closed because of what arrived on them."""
+        """The number of connections that were closed because of what arrived on them."""
         self._bounded = 0
         """How many scans left values out."""
         self._random = random.SystemRandom()

@@ -54,7 +54,7 @@ class ReplyBudget:
         self.used_bytes = 0
         self._elements = 0
         self._open: list[int] = []
-        """How many elements each open array still lacks, outermost first."""
+        """The elements that each open array still lacks, outermost first."""
 
     def take(self, line: bytes) -> None:
         """Take a line without its end, and what it announces. Raises BadReplyError."""

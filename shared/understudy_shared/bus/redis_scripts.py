@@ -164,7 +164,7 @@ _CALL = re.compile(r"redis\.call\('([A-Z]+)'")
 
 
 def commands_at(said: str) -> list[str]:
-    """The commands in the line that an error of Redis names by script and number; none where it names no such line."""
+    """List the commands in the line that an error of Redis names by script and number; empty without such a line."""
     place = _PLACE.search(said)
     lines = [] if place is None else _SCRIPTS.get(place[1], [])
     number = 0 if place is None else int(place[2])

@@ -41,7 +41,7 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
 
 
 def why_foreign(headers: Mapping[str, str]) -> Problem | None:
-    """Why a request comes from a page of another site, as far as the browser says it; None when it may pass.
+    """Say why a request is refused as one from a page of another site; None when it may pass.
 
     `Sec-Fetch-Site` is the browser's own verdict and decides alone: `Origin` is `null` when the page's referrer policy
     hides it, and differs from `Host` behind a proxy that rewrites that. Browsers leave the former out without TLS.

@@ -56,7 +56,7 @@ def small_page(title: str, body: str) -> bytes:
 
 
 def said_of(problem: Problem) -> str:
-    """What was wrong and what to do, as sentences."""
+    """Write a problem as sentences: what was wrong, and what to do."""
     how = _HOW.get(problem.type, problem.fix)
     return "".join(f"{part[0].upper()}{part[1:]}. " for part in (problem.detail, how) if part).rstrip()
 

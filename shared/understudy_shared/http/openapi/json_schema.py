@@ -40,7 +40,7 @@ def one_of(values: Iterable[str]) -> Json:
 
 
 def one_schema_of(*names: str) -> Json:
-    """What fits exactly one of these shared schemas."""
+    """Build the schema of a value that fits exactly one of these shared schemas."""
     return {"oneOf": [ref(name) for name in names]}
 
 
