@@ -71,6 +71,43 @@ class SelfCheckingBase:
         """Do nothing: each read compares sums itself."""
 
 
+class WrappingBase:
+    """What a base over another one hands down to it."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+
+    def prepare_scan(self) -> object:
+        return self._base.prepare_scan()
+
+    def count(self) -> int:
+        return self._base.count()
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._base.resident_bytes
+
+    @property
+    def damage(self) -> CorruptFileError | None:
+        return self._base.damage
+
+    @property
+    def is_unchecked(self) -> bool:
+        return self._base.is_unchecked
+
+    def check_some(self) -> None:
+        self._base.check_some()
+
+    def look_for_damage(self) -> None:
+        self._base.look_for_damage()
+
+    def close(self) -> None:
+        self._base.close()
+
+    def remove_when_unused(self) -> None:
+        self._base.remove_when_unused()
+
+
 class EmptyBase(SelfCheckingBase):
     """Version 0: what a store holds before its first batch."""
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from understudy_node.checkpoint.row_checksum import ChecksumError
-from understudy_node.engine.base import Base
+from understudy_node.engine.base import Base, WrappingBase
 from understudy_shared.errors import CorruptFileError
 
 
-class ChecksumBase:
+class ChecksumBase(WrappingBase):
     """`base` without its checksums. `verified(key, stored)` returns the value, or raises ChecksumError."""
 
     def __init__(self, base: Base, verified: Callable[[bytes, bytes], bytes]) -> None:
-        self._base = base
+        super().__init__(base)
         self._verified = verified
 
     def get(self, key: bytes) -> bytes | None:
@@ -31,40 +31,9 @@ class ChecksumBase:
             if value is not None:
                 yield key, value
 
-    def prepare_scan(self) -> object:
-        return self._base.prepare_scan()
-
-    def count(self) -> int:
-        return self._base.count()
-
     @property
     def families(self) -> Mapping[str, int]:
         return self._base.families
-
-    @property
-    def resident_bytes(self) -> int:
-        return self._base.resident_bytes
-
-    @property
-    def damage(self) -> CorruptFileError | None:
-        return self._base.damage
-
-    @property
-    def is_unchecked(self) -> bool:
-        return self._base.is_unchecked
-
-    def check_some(self) -> None:
-        self._base.check_some()
-
-    def look_for_damage(self) -> None:
-        self._base.look_for_damage()
-
-    def close(self) -> None:
-        self._base.close()
-
-    def remove_when_unused(self) -> None:
-        """Delete the files of the base below once its last reader is gone."""
-        self._base.remove_when_unused()
 
     def _strip(self, key: bytes, stored: bytes | None) -> bytes | None:
         if stored is None:

@@ -12,8 +12,7 @@ from enum import Enum
 from itertools import count
 from typing import Final, Literal
 
-from understudy_node.engine.base import NO_FAMILIES, Base
-from understudy_shared.errors import CorruptFileError
+from understudy_node.engine.base import NO_FAMILIES, Base, WrappingBase
 
 Place = tuple[int, bytes]
 """The section of a base, or of a printer, and the key in it."""
@@ -88,12 +87,12 @@ class RowCache:
         self._young_bytes += size_bytes
 
 
-class CachedBase:
+class CachedBase(WrappingBase):
     """A base whose rows are remembered. `families` are the ids of its column families."""
 
     def __init__(self, base: Base, rows: RowCache, families: Mapping[str, int] = NO_FAMILIES) -> None:
+        super().__init__(base)
         self.families = families
-        self._base = base
         self._rows = rows
         self._section = rows.new_section()
 
@@ -131,34 +130,3 @@ class CachedBase:
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return self._base.scan(start, end)
-
-    def prepare_scan(self) -> object:
-        return self._base.prepare_scan()
-
-    def count(self) -> int:
-        return self._base.count()
-
-    @property
-    def resident_bytes(self) -> int:
-        return self._base.resident_bytes
-
-    @property
-    def damage(self) -> CorruptFileError | None:
-        return self._base.damage
-
-    @property
-    def is_unchecked(self) -> bool:
-        return self._base.is_unchecked
-
-    def check_some(self) -> None:
-        self._base.check_some()
-
-    def look_for_damage(self) -> None:
-        self._base.look_for_damage()
-
-    def close(self) -> None:
-        self._base.close()
-
-    def remove_when_unused(self) -> None:
-        """Delete the files of the base below once its last reader is gone."""
-        self._base.remove_when_unused()

@@ -21,6 +21,7 @@ from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_router.transport.node_requests import Delay, HopFailure
 from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound, Refusal
+from understudy_shared.hop_columns import HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType, refused
 
 MAX_DETAIL_CHARS = 300
@@ -90,9 +91,11 @@ def is_catalogue_outdated(reason: str) -> bool:
     return reason in _CATALOGUE_OUTDATED
 
 
-def rejection_by_failure(failure: HopFailure) -> Rejection:
-    """The rejection that a failed hop stands for."""
-    return Rejection(failure.reason, failure.detail)
+def rejection_by(outcome: HopOutcome | HopFailure) -> Rejection:
+    """The rejection that a failed hop or a node's problem stands for."""
+    if isinstance(outcome, HopFailure):
+        return Rejection(outcome.reason, outcome.detail)
+    return rejection_by_problem(outcome.body)
 
 
 def rejection_by_problem(body: bytes) -> Rejection:

@@ -20,10 +20,6 @@ from understudy_router.forwarding.fallback import (
     Step,
     is_catalogue_outdated,
     is_outdated,
-    next_step,
-    readers_mistake,
-    rejection_by_failure,
-    rejection_by_problem,
 )
 from understudy_router.forwarding.read import NO_PROBLEMS, Attempt, Read, Reader
 from understudy_router.forwarding.read_log import ReadLog
@@ -45,7 +41,7 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.bounds import Bound
 from understudy_shared.clock import Clock
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.problems import Problem, problem_of
@@ -257,7 +253,7 @@ class Forwarder:
             return
         else:
             read.ended(attempt)
-            failed = _keep(read, attempt, reply)
+            failed = read.keep(attempt, reply)
             for partition in attempt.partitions:
                 read.plans[partition].ended(attempt, failed.get(partition))
             reasons = _reasons(read, attempt, failed)
@@ -361,27 +357,6 @@ class _SingleLookup:
             self.done(bug(error), 0.0)
 
 
-def _keep(read: Read, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
-    """Store the answers; return why the rest has none, by partition."""
-    failed: dict[int, Rejection] = {}
-    if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
-        read.results.keep_all(attempt.indexes, reply)
-        return failed
-    outcomes: Iterable[HopOutcome | HopFailure] = (
-        [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply
-    )
-    for index, outcome in zip(attempt.indexes, outcomes, strict=True):
-        if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
-            read.results.keep(index, outcome)
-            continue
-        rejection = _rejection(outcome)
-        if next_step(rejection.reason) is Step.STOP:
-            read.results.refuse((index,), readers_mistake(rejection))
-        else:
-            failed.setdefault(read.keys[index].partition, rejection)
-    return failed
-
-
 def _reasons(read: Read, attempt: Attempt, failed: Mapping[int, Rejection]) -> dict[int, str]:
     """Why keys need another candidate after an attempt has ended, by partition."""
     reasons = {partition: rejection.reason for partition, rejection in failed.items()}
@@ -391,10 +366,6 @@ def _reasons(read: Read, attempt: Attempt, failed: Mapping[int, Rejection]) -> d
             # Another part of its keys failed while this one, to the same node, was on its way.
             reasons[partition] = plan.asked[-1][1].reason
     return reasons
-
-
-def _rejection(outcome: HopOutcome | HopFailure) -> Rejection:
-    return rejection_by_failure(outcome) if isinstance(outcome, HopFailure) else rejection_by_problem(outcome.body)
 
 
 def _move(moves: Moves, candidate: Candidate, partition: int) -> None:

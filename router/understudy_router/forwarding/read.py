@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding.fallback import ReplicaPlan
+from understudy_router.forwarding.fallback import Rejection, ReplicaPlan, Step, next_step, readers_mistake, rejection_by
 from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.node_requests import NodeRequest, OnReply, Reply
+from understudy_router.transport.node_requests import HopFailure, NodeRequest, OnReply, Outcomes, Reply
 from understudy_shared.bounds import Bound
-from understudy_shared.hop_columns import NO_PARTITION, OPEN, HopKey, HopKeys, indexes_by_partition
+from understudy_shared.hop_columns import (
+    NO_PARTITION,
+    OPEN,
+    PROBLEM,
+    HopKey,
+    HopKeys,
+    HopOutcome,
+    HopOutcomes,
+    indexes_by_partition,
+)
 from understudy_shared.http.direct import ReaderLeftError
 from understudy_shared.http.problems import Problem
 from understudy_shared.trace import Trace
@@ -125,6 +134,26 @@ class Read:
     def ended(self, attempt: Attempt) -> None:
         """An attempt is over."""
         self._attempts.discard(attempt)
+
+    def keep(self, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
+        """Store an attempt's answers and the reader's mistakes; return why the rest has none, by partition."""
+        failed: dict[int, Rejection] = {}
+        if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
+            self.results.keep_all(attempt.indexes, reply)
+            return failed
+        outcomes: Iterable[HopOutcome | HopFailure] = (
+            [reply] * len(attempt.indexes) if isinstance(reply, HopFailure) else reply
+        )
+        for index, outcome in zip(attempt.indexes, outcomes, strict=True):
+            if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
+                self.results.keep(index, outcome)
+                continue
+            rejection = rejection_by(outcome)
+            if next_step(rejection.reason) is Step.STOP:
+                self.results.refuse((index,), readers_mistake(rejection))
+            else:
+                failed.setdefault(self.keys[index].partition, rejection)
+        return failed
 
     def prolong(self, partition: int) -> None:
         """No other candidate is left: attempts in flight for this partition may take until the deadline."""

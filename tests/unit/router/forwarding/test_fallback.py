@@ -13,7 +13,7 @@ from understudy_router.forwarding.fallback import (
     is_outdated,
     next_step,
     readers_mistake,
-    rejection_by_failure,
+    rejection_by,
     rejection_by_problem,
 )
 from understudy_router.routing.candidates import Candidate
@@ -330,4 +330,4 @@ def test_only_a_position_that_is_not_reached_yet_is_worth_waiting_for(plan: Repl
 
 
 def test_a_hop_that_failed_gives_its_reason() -> None:
-    assert rejection_by_failure(HopFailure("refused", "nobody listens")) == Rejection("refused", "nobody listens")
+    assert rejection_by(HopFailure("refused", "nobody listens")) == Rejection("refused", "nobody listens")
