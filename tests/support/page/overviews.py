@@ -301,15 +301,16 @@ def failover() -> Overview:
 def stopped() -> Overview:
     """The query has stopped; everything else is well."""
     shown = healthy()
-    symptom = "The query has not committed for 4 min, usually every 1.0 s"
+    symptom = "The query has not committed for 4 min"
     shown["health"] = {
         "state": "attention",
         "headline": f"{symptom}. Do: look at the query, and at its driver's log",
-        "runbook": "docs/runbooks/freshness.md",
+        "runbook": "docs/runbooks/query.md",
         "indicators": [indicator(
-            "freshness", "attention", symptom=symptom, impact="answers grow old",
-            cause="batch 418 has not begun: the query was stopped, waits for its trigger, or has no new input",
-            action="look at the query, and at its driver's log", runbook="docs/runbooks/freshness.md",
+            "query", "attention", symptom=symptom, impact="answers stay what they are",
+            cause="it usually commits every 1.0 s; batch 418 has not begun: the query was stopped, waits for its "
+            "trigger, or has no input",
+            action="look at the query, and at its driver's log", runbook="docs/runbooks/query.md",
         )],
     }  # fmt: skip
     shown["end"]["age_ms"] = 240_000
@@ -347,8 +348,9 @@ def large(replicas: int, nodes: int = 16) -> Overview:
         lag = 5 if partition % 50 == 0 else partition % 2
         rows.append(row("aircraft", partition, {active: cell("A", lag=lag), standby: cell("S")}))
     shown["grid"] = {"columns": names, "rows": rows, "total": partitions, "order": "all"}
-    shown["stores"] = [store("aircraft", 0, partitions=partitions, active=partitions, standby=partitions)]
+    shown["stores"] = [store("aircraft", 0, partitions=partitions, active=partitions, standby=partitions, worst_lag=5)]
     shown["nodes"] = [node(number, node_id=name) for number, name in enumerate(names, 1)]
+    shown["lag"] |= {"worst_batches": 5, "partition": 0, "node_id": names[0]}
     shown["counts"] |= {"nodes_live": nodes, "nodes_known": nodes, "replicas": replicas, "running": replicas}
     return shown
 
