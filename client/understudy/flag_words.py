@@ -6,6 +6,7 @@ Rule: only what is written as a parameter is changed; values and the user's own 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _LONG = (
     *("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"),
@@ -17,9 +18,19 @@ _ORDINARY = ("limit", "cursor", "longs")
 _ALL = "|".join((*_LONG, *_ORDINARY))
 _WITH_VALUE = re.compile(rf"(?<![\w.'/-])({_ALL})=([\w{{}}-]+)")
 _ALONE = re.compile(rf"'({_ALL})'|(?<![\w.'/=-])({'|'.join(_LONG)})(?![\w=])")
-_PHRASES = (
+
+
+def _as_arguments(found: re.Match[str]) -> str:
+    words = " ".join(found[1].split("/"))
+    return f"Give an argument for each column, two for a window, as understudy get STORE {words}"
+
+
+_PHRASES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\bSend (?=--)"), "Give "),
     (re.compile(r"\bSend lookup\?key=<([^>]*)>, percent-encoded"), r"Write understudy lookup STORE '<\1>'"),
+    (re.compile(r"\bSend a segment for each column, two for a window, as keys/(.*)"), _as_arguments),
+    (re.compile(r"^keys/(.*)(?= is not a key of this store: )"), lambda found: " ".join(found[1].split("/"))),
+    (re.compile(r"(?<= it has )(\d+) path segments?(?=, the key takes )"), r"\1 parts"),
     (re.compile(r"\bGET /admin/v1/lag\b"), "understudy lag"),
     (re.compile(r"\bGET /v1/stores (?=lists)"), "understudy stores "),
 )

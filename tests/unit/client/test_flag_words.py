@@ -27,6 +27,14 @@ from understudy.flag_words import in_flags, place_in_flags
             "Send lookup?key=<JSON array or object>, percent-encoded",
             "Write understudy lookup STORE '<JSON array or object>'",
         ),
+        (
+            "keys/UA/EWR is not a key of this store: it has 2 path segments, the key takes 3",
+            "UA EWR is not a key of this store: it has 2 parts, the key takes 3",
+        ),
+        (
+            "Send a segment for each column, two for a window, as keys/text/text",
+            "Give an argument for each column, two for a window, as understudy get STORE text text",
+        ),
         ("there is no store 'op0.max_lag'", "there is no store 'op0.max_lag'"),
         (
             "Did you mean 'customers'? Stores here: customers, my_max_lag.",
