@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.support.bus.absurd_messages import AbsurdMessages
 from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.small_disk import empty, fill
 from tests.support.spark.queries import wait_until
+from tests.system.proof.forked_checkpoint import ForkedCheckpoint
 from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.storage import store_proxy
@@ -62,18 +62,18 @@ def make(world: World, name: str, target: str) -> Fault:
 
 def active_node(world: World, preferred: str) -> str:
     """A node that is active for something: the preferred one, if it is."""
-    actives = Counter(
-        replica["node_id"]
-        for store in world.lag_report()["stores"]
-        for replica in store["partitions"]
-        if replica["role"] == "active"
-    )
+    actives = world.active_nodes()
     return preferred if preferred in actives else max(sorted(actives), key=actives.__getitem__)
 
 
 def _kill_active(world: World, target: str) -> Fault:
     node = world.nodes[active_node(world, target)]
     return Fault(node.name, node.kill, node.start)
+
+
+def _forked_checkpoint(world: World, target: str) -> Fault:
+    fork = ForkedCheckpoint(world, world.nodes[active_node(world, target)])
+    return Fault(fork.victim.name, fork.inject, fork.heal)
 
 
 def _stop_active(world: World, target: str) -> Fault:
@@ -271,6 +271,7 @@ _MAKERS: dict[str, Maker] = {
     "kill-restoring": _kill_restoring,
     "kill-spark": _kill_spark,
     "hostile-connections": _hostile_connections,
+    "forked-checkpoint": _forked_checkpoint,
 }
 
 FAULTS = tuple(_MAKERS)

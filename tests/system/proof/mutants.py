@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.system.proof import kind_mutants
+from tests.system.proof import cluster_mutants, kind_mutants
 from tests.system.proof.patching import patch
 from tests.system.proof.subjects import COUNTS, KINDS
 
@@ -242,6 +242,9 @@ MUTANTS = {
         (route_by_absurd_numbers,),
         "availability",
         "absurd-messages",
+    ),
+    "all-histories-agree": Mutant(
+        (cluster_mutants.believe_that_all_histories_agree,), (), "answers", "forked-checkpoint"
     ),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),

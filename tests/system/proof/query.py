@@ -58,7 +58,9 @@ def main() -> None:
     state_format = StateFormat(**json.loads(arguments.format))
     with spark_session(arguments.folder, extra=json.loads(arguments.conf)) as spark:
         subject = SUBJECTS[arguments.query]
-        query = start(spark, arguments.checkpoint, state_format, arguments.every_ms, subject)
+        query = start(
+            spark, arguments.checkpoint, state_format, arguments.every_ms, subject, other_rows=arguments.other_rows
+        )
         _say(STARTED)
         for line in sys.stdin:
             word, _, path = line.strip().partition(" ")
@@ -69,12 +71,21 @@ def main() -> None:
 
 
 def start(
-    spark: SparkSession, checkpoint: str, state_format: StateFormat, every_ms: int, subject: Subject = COUNTS
+    spark: SparkSession,
+    checkpoint: str,
+    state_format: StateFormat,
+    every_ms: int,
+    subject: Subject = COUNTS,
+    *,
+    other_rows: bool = False,
 ) -> StreamingQuery:
-    """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`."""
+    """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`. `other_rows`: twice as
+    many in each batch as the query has elsewhere.
+    """
     job = JOBS[subject.name]
+    rows_per_batch = 2 * job.rows_per_batch if other_rows else job.rows_per_batch
     with settings(spark, job.conf(subject, state_format)):
-        writer = job.build(_rows(spark, job.rows_per_batch)).writeStream.format("noop").queryName("proof")
+        writer = job.build(_rows(spark, rows_per_batch)).writeStream.format("noop").queryName("proof")
         writer = writer.outputMode(job.output_mode).option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
 
@@ -125,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--conf", default="{}", help="settings of the session as JSON")
     parser.add_argument("--every-ms", type=int, required=True)
     parser.add_argument("--query", choices=tuple(SUBJECTS), required=True)
+    parser.add_argument("--other-rows", action="store_true", help="go on with other rows than the query has elsewhere")
     return parser.parse_args()
 
 

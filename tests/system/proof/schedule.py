@@ -71,6 +71,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("cut-node-from-store", "node", 6, 20, takes_replica=True, storage="s3"),
         FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage="s3"),
         FaultKind("hostile-connections", "node", 6, 20),
+        FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage="folder"),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }

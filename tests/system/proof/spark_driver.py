@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,6 +67,23 @@ class SparkDriver:
                 start_new_session=True,
             )
         self._job = SparkJob(self._process, output, errors)
+
+    def on_a_copy(self, checkpoint: Path, folder: Path) -> SparkDriver:
+        """The driver of the same query that goes on, with other rows, on a copy of its checkpoint."""
+        other = copy(self)
+        other._location, other._folder = str(checkpoint), folder
+        other._arguments = [*self._arguments, "--other-rows"]
+        other._lives, other._process, other._job = 0, None, None
+        return other
+
+    def freeze(self) -> None:
+        """Stop driver and JVM where they are."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def wait_until_it_runs(self) -> None:
         assert self._job is not None

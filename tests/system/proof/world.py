@@ -5,6 +5,7 @@ for ports, ids and folders.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -86,6 +87,23 @@ class World:
         assert reply.status == 200, reply
         return reply.body
 
+    def active_nodes(self) -> Counter[str]:
+        """The nodes that are active for something, each with for how many partitions."""
+        return Counter(
+            replica["node_id"]
+            for store in self.lag_report()["stores"]
+            for replica in store["partitions"]
+            if replica["role"] == "active"
+        )
+
+    def another_node(self, name: str, location: str) -> Service:
+        """A node beside the others, not started: like them, but it follows the checkpoint at `location`."""
+        assert self.redis.port is not None
+        data = self.folder / "data" / name
+        node = _node(name, location, data, folder=self.folder, proxies=self.proxies, redis_port=self.redis.port)
+        node.launcher = self.nodes[NODES[0]].launcher
+        return node
+
     def restart_spark(self) -> None:
         """Start the driver again and wait until it has committed something."""
         before = self.watch.version
@@ -157,8 +175,13 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
         if isinstance(disk, Path):
             data[NODE_WITH_SMALL_DISK] = disk
         nodes = {
-            name: _node(name, kept, data[name], folder=folder, proxies=proxies, redis_port=redis.port) for name in NODES
+            name: _node(
+                name, kept.location_for(name), data[name], folder=folder, proxies=proxies, redis_port=redis.port
+            )
+            for name in NODES
         }
+        for name, node in nodes.items():
+            node.variables = kept.variables_for(name)
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
         watch = CommitWatch(kept, record)
         stack.callback(watch.end)
@@ -190,16 +213,14 @@ def redis_proxy(service: str) -> str:
     return f"{service}-redis"
 
 
-def _node(name: str, kept: Storage, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+def _node(name: str, location: str, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
     port = free_port()
     arguments = [
-        "node", kept.location_for(name), "--node-id", name, "--port", str(port), "--data-dir", str(data),
+        "node", location, "--node-id", name, "--port", str(port), "--data-dir", str(data),
         "--advertise-port", str(proxies.open(name, port)),
         "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
     ]  # fmt: skip
-    node = Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
-    node.variables = kept.variables_for(name)
-    return node
+    return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
 
 
 def _router(name: str, folder: Path, proxies: Proxies, redis_port: int) -> Service:

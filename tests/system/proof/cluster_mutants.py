@@ -1,0 +1,18 @@
+"""Bugs in what nodes think of each other, as patches of a running node."""
+
+from __future__ import annotations
+
+
+def believe_that_all_histories_agree() -> None:
+    """Take any two commits for the same one."""
+    from understudy_shared.commits import SeenCommit
+
+    SeenCommit.is_same_as = lambda self, other: True  # type: ignore[method-assign]
+
+
+def leave_the_lease_to_who_does_not_sign() -> None:
+    """Take no lease over, and assign without a key where others have one."""
+    from understudy_shared.bus.message_auth import MessageAuth
+
+    MessageAuth.is_signed_owner = lambda self, holder: True  # type: ignore[method-assign]
+    MessageAuth.missing_key = lambda self: None  # type: ignore[method-assign]
