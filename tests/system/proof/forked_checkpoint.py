@@ -7,17 +7,16 @@ mistake. It must get no task, whoever of the others dies.
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 from tests.support.spark.queries import committed_batches, wait_until
 from tests.system.proof.processes import Service
-from tests.system.proof.world import World
+from tests.system.proof.world import APPLICATION, World
 
 AHEAD = 3
 """Versions that the copy has before the query goes on: readers prefer who is not behind."""
 
-JUDGED_LIMIT_S = 30.0
+JUDGED_LIMIT_S = 60.0
 
 
 class ForkedCheckpoint:
@@ -28,7 +27,7 @@ class ForkedCheckpoint:
         self._world = world
         number = len(list(world.folder.glob("fork-*"))) + 1
         self._folder = world.folder / f"fork-{number}"
-        self._checkpoint = self._folder / "checkpoint"
+        self._checkpoint = self._folder / APPLICATION
         self._spark = world.spark.on_a_copy(self._checkpoint, self._folder / "spark")
         self._name = f"foreign-{number}"
         self._node: Service | None = None
@@ -46,11 +45,14 @@ class ForkedCheckpoint:
             )
         finally:
             self._world.spark.thaw()
-        self._node = self._world.another_node(self._name, str(self._checkpoint))
-        self._node.start()
-        until_s = time.monotonic() + JUDGED_LIMIT_S
-        while time.monotonic() < until_s and not self._is_judged(self._node):
-            time.sleep(0.1)
+        self._node = node = self._world.another_node(self._name, str(self._checkpoint))
+        node.start()
+        wait_until(
+            lambda: self._is_judged(node),
+            what="the cluster's word on the foreign node",
+            limit_s=JUDGED_LIMIT_S,
+            every_s=0.2,
+        )
         self.victim.kill()
 
     def heal(self) -> None:
