@@ -37,9 +37,10 @@ FAULTS_OF_THE_LONG_RUN = {
     "node-answers-500",
     "rolling-restart",
     "absurd-messages",
+    "forked-checkpoint",
 }
-"""Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py and
-test_absurd_messages.py do in every run. Thousands of forged messages take most of a core, and two tests at a time leave
+"""Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py, test_absurd_messages.py
+and test_forked_checkpoint.py do in every run. Thousands of forged messages take most of a core, and two tests at a time leave
 none.
 """
 

@@ -8,11 +8,3 @@ def believe_that_all_histories_agree() -> None:
     from understudy_shared.commits import SeenCommit
 
     SeenCommit.is_same_as = lambda self, other: True  # type: ignore[method-assign]
-
-
-def leave_the_lease_to_who_does_not_sign() -> None:
-    """Take no lease over, and assign without a key where others have one."""
-    from understudy_shared.bus.message_auth import MessageAuth
-
-    MessageAuth.is_signed_owner = lambda self, holder: True  # type: ignore[method-assign]
-    MessageAuth.missing_key = lambda self: None  # type: ignore[method-assign]

@@ -30,9 +30,10 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
         kill-active stop-active kill-router cut-node cut-replies cut-node-from-redis slow-node slow-link
         node-answers-500 refuse-node redis-down redis-pause redis-flush redis-refuses-writes disk-full corrupt-changelog
         delete-changelog clock-jump rolling-restart checkpoint-gone kill-spark absurd-messages hostile-connections
+        forked-checkpoint
     """
     assert set(IN_A_FOLDER) == set(wanted.split())
-    of_folders = {"corrupt-changelog", "delete-changelog", "checkpoint-gone"}
+    of_folders = {"corrupt-changelog", "delete-changelog", "checkpoint-gone", "forked-checkpoint"}
     of_s3 = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
     assert set(faults_in("s3")) == set(wanted.split()) - of_folders | of_s3
     assert set(MENU) == set(wanted.split()) | of_s3
