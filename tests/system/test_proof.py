@@ -38,10 +38,11 @@ FAULTS_OF_THE_LONG_RUN = {
     "rolling-restart",
     "absurd-messages",
     "forked-checkpoint",
+    "redis-garbage",
 }
 """Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py,
-test_absurd_messages.py and test_forked_checkpoint.py do in every run. Thousands of forged messages take most of a core,
-as does a second Spark, and two tests at a time leave none.
+test_absurd_messages.py, test_forked_checkpoint.py and tests/unit/shared/bus/test_redis_replies.py do in every run.
+Thousands of forged messages take most of a core, as does a second Spark, and two tests at a time leave none.
 """
 
 FAULTS_OF_EVERY_KIND = (

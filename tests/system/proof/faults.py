@@ -137,6 +137,16 @@ def _absurd_messages(world: World, target: str) -> Fault:
     return Fault(target, thread.start, end)
 
 
+def _redis_garbage(world: World, target: str) -> Fault:
+    """Every node and router hears garbage in the place of Redis."""
+
+    def to_all(now: Toxics) -> None:
+        for service in (*world.nodes, *world.routers):
+            world.proxies.set(redis_proxy(service), now)
+
+    return Fault(target, lambda: to_all(Toxics(garbage=True)), lambda: to_all(Toxics()))
+
+
 def _disk_full(world: World, _target: str) -> Fault:
     """Full, and the node killed and started again on it: one that only follows hardly writes."""
     node, disk = world.nodes[NODE_WITH_SMALL_DISK], world.small_disk
@@ -258,6 +268,7 @@ _MAKERS: dict[str, Maker] = {
     "redis-pause": _redis_pause,
     "redis-flush": _redis_flush,
     "redis-refuses-writes": _redis_refuses_writes,
+    "redis-garbage": _redis_garbage,
     "absurd-messages": _absurd_messages,
     "disk-full": _disk_full,
     "corrupt-changelog": _corrupt_changelog,

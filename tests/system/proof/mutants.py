@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.system.proof import cluster_mutants, kind_mutants
+from tests.system.proof import bus_mutants, cluster_mutants, kind_mutants
 from tests.system.proof.patching import patch
 from tests.system.proof.subjects import COUNTS, KINDS
 
@@ -245,6 +245,9 @@ MUTANTS = {
     ),
     "all-histories-agree": Mutant(
         (cluster_mutants.believe_that_all_histories_agree,), (), "answers", "forked-checkpoint"
+    ),
+    "parse-with-hiredis": Mutant(
+        (bus_mutants.parse_with_hiredis,), (bus_mutants.parse_with_hiredis,), "memory", "redis-garbage"
     ),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),

@@ -59,6 +59,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-pause", "redis", 4, 10),
         FaultKind("redis-flush", "redis", 1, 1),
         FaultKind("redis-refuses-writes", "redis", 6, 20),
+        FaultKind("redis-garbage", "redis", 5, 20),
         FaultKind("absurd-messages", "redis", 5, 20),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
@@ -142,7 +143,7 @@ MIN_GAP_S = 2.0
 
 
 def short(seed: int, cast: Cast = CAST, faults: Sequence[str] = IN_A_FOLDER) -> Schedule:
-    """Every fault once, alone, in the order of the menu: about three minutes. The seed chooses the targets."""
+    """Every fault once, alone, in the order of the menu: three to four minutes. The seed chooses the targets."""
     dice = random.Random(seed)
     steps = _one_after_another(((MENU[name], MENU[name].short_s) for name in faults), cast, dice, gap_s=2.5)
     return _finished("short", seed, steps)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.system.proof.claim_memory import HOSTILE
+from tests.system.proof.claim_memory import FILLING
 from tests.system.proof.history import Bounds, Commit, FaultEvent, FinalReplica, History, Memory, Meta, Read, Value
 from tests.system.proof.schedule import short
 from tests.system.proof.truth_of_state import Truth
@@ -94,8 +94,8 @@ class Model:
             FaultEvent(self.ends_ms / 2, "kill-active", "node-2", "healed"),
         ]
         self.history.faults += [
-            FaultEvent(self.ends_ms * 0.7, HOSTILE, "node-1", "injected"),
-            FaultEvent(self.ends_ms * 0.8, HOSTILE, "node-1", "healed"),
+            FaultEvent(self.ends_ms * 0.7, FILLING[0], "node-1", "injected"),
+            FaultEvent(self.ends_ms * 0.8, FILLING[0], "node-1", "healed"),
         ]
         self.history.memory = [
             Memory(self.ends_ms * step / 100, name, 17, (100 << 20) + self._dice.randrange(1 << 20))
