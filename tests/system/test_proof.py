@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.measurements import measured
 from tests.system.proof.checker import CLAIMS, Verdict, check
+from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import History, load
 from tests.system.proof.hunting import hunt
@@ -74,8 +76,12 @@ FAULTS_WITH_S3 = (
     "kill-spark",
 )
 
+FAULTS_WITH_HDFS = ("kill-active", "damaged-local-copy", "stop-active", "kill-spark")
 
-Hunted = Callable[[str], dict[str, ClaimResult]]
+BASES_S = 90.0
+"""Each node replaces far more than the bases of the claim in this time."""
+
+Hunted = Callable[[str], ClaimResult]
 
 
 def say(line: str) -> None:
@@ -148,18 +154,41 @@ def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> 
     assert {kind for kind, seen in answers.items() if seen.examined["in pages"]} == WITH_PAGES
 
 
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_with_hdfs_backed_state_every_claim_holds_under_damage_of_local_copies_and_other_faults(tmp_path: Path) -> None:
+    history, verdict = judged(short(SEED, faults=FAULTS_WITH_HDFS), tmp_path, options_of(COUNTS, "hdfs"))
+    assert_injected(history, FAULTS_WITH_HDFS)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_after_many_replaced_bases_every_claim_holds(tmp_path: Path) -> None:
+    faults = ("slow-link", "hostile-connections", "redis-down", "kill-router")
+    schedule = replace(short(SEED, faults=faults), ends_s=BASES_S)
+    history, verdict = judged(schedule, tmp_path, options_of(COUNTS, short_lived_bases=True))
+    assert_injected(history, faults)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+    assert verdict.claims["answers"].examined[LATE_BASES] > 0
+
+
 @pytest.fixture(scope="module")
 def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Hunted:
-    """What the checker says of the mutants of a query that are asked for in this run; each query is hunted once."""
+    """What the checker says of a mutant. Those of one place that are asked for in this run share one hunt."""
     chosen = {item.callspec.params.get("mutant") for item in request.session.items if hasattr(item, "callspec")}
-    found: dict[str, dict[str, ClaimResult]] = {}
+    found: dict[object, dict[str, ClaimResult]] = {}
 
-    def of(query: str) -> dict[str, ClaimResult]:
-        if query not in found:
-            found[query] = {}  # a hunt that fails is not begun again by each of its mutants
-            names = [name for name, mutant in MUTANTS.items() if name in chosen and mutant.query == query]
-            found[query] = hunt(names, tmp_path_factory.mktemp("mutants"), say)
-        return found[query]
+    def of(mutant: str) -> ClaimResult:
+        place = MUTANTS[mutant].place
+        if place not in found:
+            found[place] = {}  # a hunt that fails is not begun again by each of its mutants
+            names = [name for name in MUTANTS if name in chosen and MUTANTS[name].place == place]
+            found[place] = hunt(names, tmp_path_factory.mktemp("mutants"), say)
+        assert mutant in found[place], "the hunt failed, see the first mutant of this place"
+        return found[place][mutant]
 
     return of
 
@@ -168,9 +197,7 @@ def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: Hunted) -> None:
-    claims = hunted(MUTANTS[mutant].query)
-    assert mutant in claims, "the hunt failed, see the first mutant of this query"
-    claim = claims[mutant]
+    claim = hunted(mutant)
     assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
     for kind in MUTANTS[mutant].kinds:
         assert claim.kinds[kind].found > 0, f"{claim.name} found nothing wrong in {kind}: {claim.kinds[kind]}"

@@ -176,6 +176,11 @@ class NodeMetrics:
             self._node.measures.restored_bytes,
         )
         yield CounterMetricFamily(
+            "understudy_bases_replaced",
+            "Times that a store partition moved onto a newer snapshot",
+            self._node.measures.replaced_bases,
+        )
+        yield CounterMetricFamily(
             "understudy_local_copies_damaged",
             "Times that the local copy of a task was found damaged and was built again",
             self._node.measures.damaged_copies,

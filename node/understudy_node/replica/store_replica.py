@@ -284,6 +284,7 @@ class StoreReplica:
         assert before is not None, "there was a view to replace"
         self.outgrown = [tier for tier in before.tiers if tier not in view.tiers]
         if before.base is not view.base:
+            self._around.measures.replaced_bases += 1
             before.base.remove_when_unused()
         if before.spill is not None and before.spill is not view.spill:
             before.spill.remove_when_unused()

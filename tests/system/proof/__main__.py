@@ -52,10 +52,10 @@ def judge(folder: Path, *, is_json: bool) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    there = faults_in(arguments.checkpoint)
+    there = faults_in(arguments.checkpoint, arguments.format)
     faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else there
     if unknown := sorted(set(faults) - set(there)):
-        place = f"with --checkpoint {arguments.checkpoint}"
+        place = f"with --checkpoint {arguments.checkpoint} --format {arguments.format}"
         raise ValueError(f"there is no fault {unknown[0]!r} {place}; there are {', '.join(there)}")
     match arguments.schedule:
         case "short":

@@ -6,21 +6,28 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tests.system.proof.base_counts import MANY_BASES
 from tests.system.proof.claims import Case, ClaimResult, Tally
 from tests.system.proof.history import FinalReplica, Read
 
 MAX_SHOWN_CHARS = 200
 
+LATE_BASES = f"after {MANY_BASES} replaced bases"
+"""Needed of a run in which bases live for seconds: what a node remembers of a base must not outlive it."""
+
 
 def answers_are_the_truth(case: Case) -> ClaimResult:
     """(a) Found or absent, the answer is the truth at the version it states; that version was committed by the end of
     the read, at the time that it states; and all answers for a key name one partition."""
-    tally = Tally(case, "answers", "every answer is Spark's state at the version it states", ("found", "absent"))
+    needed = ("found", "absent", *((LATE_BASES,) if case.needs_late_bases else ()))
+    tally = Tally(case, "answers", "every answer is Spark's state at the version it states", needed)
     partitions = _partitions(case.answers())
     for read in case.answers():
         tally.looked(read.outcome, read.store)
         if read.pages > 1:
             tally.looked("in pages", read.store)
+        if case.bases.replaced(read.node, read.began_ms) > MANY_BASES:
+            tally.looked(LATE_BASES, read.store)
         if read.version is None:
             tally.accuse(read, "the answer states no version")
             continue

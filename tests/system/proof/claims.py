@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.system.proof.base_counts import BaseCounts
 from tests.system.proof.commit_times import CommitTimes
 from tests.system.proof.fault_windows import FaultWindows
 from tests.system.proof.history import History, Read
@@ -91,6 +92,8 @@ class Case:
         self.commits = CommitTimes(history.commits, history.watched_until_ms)
         self.faults = FaultWindows(history.faults, settle_ms=limits.settle_ms)
         self.end_expiry_ms = float(history.meta.settings.get("end_expiry_ms", END_EXPIRY_MS))
+        self.bases = BaseCounts(history.bases)
+        self.needs_late_bases = bool(history.meta.settings.get("short_lived_bases"))
         self.kinds = history.meta.kinds
         self.began_ms = min((read.began_ms for read in history.reads), default=0.0)
 

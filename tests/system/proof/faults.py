@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,10 @@ HOSTILE_LIMIT_S = "120"
 
 SLOW_STORE = Toxics(bytes_per_s=100_000)
 RESTORING_LIMIT_S = 60.0
+COPYING_S = 20.0
+
+FIRST_FLIPPED, FLIPPED_EVERY = 64, 97
+"""A header is left whole: a copy without one is not opened at all."""
 
 SLOW = Toxics(delay_ms=250)
 """Each way: an answer takes half a second longer."""
@@ -219,6 +224,50 @@ def arriving(data: Path) -> bool:
     return any(name.endswith(".arriving") for _, _, names in os.walk(data) for name in names)
 
 
+def _damaged_local_copy(world: World, target: str) -> Fault:
+    """A node that comes back to local copies in which bits were flipped."""
+    node, data = world.nodes[target], world.data[target]
+
+    def inject() -> None:
+        _make_copies(node, data)  # old ones would not be used again
+        for path in arenas(data):
+            flip_bits(path)
+        node.start()
+
+    return Fault(target, inject, _nothing)
+
+
+def _make_copies(node: Service, data: Path) -> None:
+    """Have a node make its local copies anew, and kill it. While Spark has written no snapshot there is nothing to copy:
+    it is started again until there is.
+    """
+    until_s = time.monotonic() + RESTORING_LIMIT_S
+    while True:
+        node.kill()
+        empty(data)
+        node.start()
+        tried_s = time.monotonic() + COPYING_S
+        while time.monotonic() < tried_s:
+            if node.is_ready and arenas(data):
+                node.kill()
+                return
+            time.sleep(0.1)
+        assert time.monotonic() < until_s, f"{node.name} makes no local copies"
+
+
+def arenas(data: Path) -> list[Path]:
+    """The files of a node's own format in its folder, of finished copies."""
+    return [path for done in data.rglob("base.json") for path in done.parent.glob("arena.[ir]*")]
+
+
+def flip_bits(path: Path) -> None:
+    """Flip a bit in each hundredth byte."""
+    content = bytearray(path.read_bytes())
+    for at in range(FIRST_FLIPPED, len(content), FLIPPED_EVERY):
+        content[at] ^= 0x04
+    path.write_bytes(content)
+
+
 def _clock_jump(world: World, _target: str) -> Fault:
     """An hour ahead, and an hour back at healing."""
     return Fault(NODE_WITH_FAKE_CLOCK, lambda: world.clock.jump(HOUR_S), lambda: world.clock.jump(0))
@@ -273,6 +322,7 @@ _MAKERS: dict[str, Maker] = {
     "disk-full": _disk_full,
     "corrupt-changelog": _corrupt_changelog,
     "delete-changelog": _delete_changelog,
+    "damaged-local-copy": _damaged_local_copy,
     "clock-jump": _clock_jump,
     "rolling-restart": _rolling_restart,
     "checkpoint-gone": _checkpoint_gone,

@@ -130,6 +130,16 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Bases:
+    """How many bases a node says that it has replaced. Another `pid` is another life of it."""
+
+    at_ms: float
+    service: str
+    pid: int
+    replaced: int
+
+
+@dataclass(frozen=True, slots=True)
 class FaultEvent:
     """A fault was injected (recorded before it acts), healed (recorded when what was broken is back and says that it is
     ready), or skipped (`detail` says why: the machine does not allow it). `target` is what was really hit."""
@@ -169,13 +179,16 @@ class Meta:
     kinds: dict[str, str] = field(default_factory=dict)
 
 
-Record = Read | Commit | Watched | Memory | FaultEvent | FinalReplica | Meta
+Record = Read | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
+Seen = Commit | Watched | Memory | Bases
+"""What is recorded of the world itself, whoever reads from it."""
 
 _KINDS: dict[str, type[Record]] = {
     "meta": Meta,
     "commit": Commit,
     "watched": Watched,
     "memory": Memory,
+    "bases": Bases,
     "fault": FaultEvent,
     "read": Read,
     "final": FinalReplica,
@@ -194,6 +207,7 @@ class History:
     finals: list[FinalReplica] = field(default_factory=list)
     watched_until_ms: float | None = None
     memory: list[Memory] = field(default_factory=list)
+    bases: list[Bases] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         match record:
@@ -207,6 +221,8 @@ class History:
                 self.finals.append(record)
             case Memory():
                 self.memory.append(record)
+            case Bases():
+                self.bases.append(record)
             case Watched():
                 self.watched_until_ms = record.until_ms
             case Meta():

@@ -1,6 +1,6 @@
 """Plants bugs in running services, one after the other in one world, and judges what readers saw of each.
 
-One Spark, one Redis and one commit log for all that show in one query; the truth is read once, at the end.
+One Spark, one Redis and one commit log for all that are hunted in one place; the truth is read once, at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
-from tests.system.proof.history import Commit, FaultEvent, HistoryWriter, Memory, Watched, load
+from tests.system.proof.history import FaultEvent, HistoryWriter, Seen, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
@@ -35,22 +35,24 @@ MIN_EVERY_MS = {"kinds": 4000}
 def hunt(names: Sequence[str], folder: Path, say: Say) -> dict[str, ClaimResult]:
     """What the checker says of the claim that each mutant must break, by mutant."""
     found: dict[str, ClaimResult] = {}
-    for subject in SUBJECTS.values():
-        if own := [name for name in names if MUTANTS[name].query == subject.name]:
-            options = options_of(subject)
-            every_ms = max(options.every_ms, MIN_EVERY_MS.get(subject.name, 0))
-            found |= _hunt(own, folder / subject.name, say, RunOptions(world=replace(options, every_ms=every_ms)))
+    for place in dict.fromkeys(MUTANTS[name].place for name in names):
+        query, state_format, short_lived_bases = place
+        options = options_of(SUBJECTS[query], state_format, short_lived_bases=short_lived_bases)
+        every_ms = max(options.every_ms, MIN_EVERY_MS.get(query, 0))
+        own = [name for name in names if MUTANTS[name].place == place]
+        within = folder / "-".join(map(str, place))
+        found |= _hunt(own, within, say, RunOptions(world=replace(options, every_ms=every_ms)))
     return found
 
 
 def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> dict[str, ClaimResult]:
-    """The same of mutants that show in the same query."""
-    seen: list[Commit | Watched | Memory] = []
+    """The same of mutants that are hunted in the same place."""
+    seen: list[Seen] = []
     folder.mkdir()
     with world(folder, options.world, seen.append) as running:
         for name in names:
             say(f"planting {name}")
-            read_s = READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S
+            read_s = MUTANTS[name].read_s or (READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S)
             own = folder / "mutants" / name
             (own / "logs").mkdir(parents=True)
             with (
@@ -104,8 +106,8 @@ def hit(running: World, fault: str | None, writer: HistoryWriter) -> Iterator[No
         running.redis.flush()  # what was believed is not the next one's to meet
 
 
-def _judge(folder: Path, commits: Sequence[Commit | Watched | Memory], truth: Truth, claim: str) -> ClaimResult:
+def _judge(folder: Path, seen: Sequence[Seen], truth: Truth, claim: str) -> ClaimResult:
     history = load(folder)
-    for each in commits:
+    for each in seen:
         history.add(each)
     return check(history, truth, claims=(claim,)).claims[claim]

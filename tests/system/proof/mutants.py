@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.system.proof import bus_mutants, cluster_mutants, kind_mutants
+from tests.system.proof import bus_mutants, cluster_mutants, engine_mutants, kind_mutants
 from tests.system.proof.patching import patch
 from tests.system.proof.subjects import COUNTS, KINDS
 
@@ -27,7 +27,8 @@ PARTITIONS = 6
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """What is patched in a node and in a router, the claim that it must break, the fault that shows it, and in the
-    answers of which query and of which of its kinds of state it shows.
+    answers of which query and of which of its kinds of state it shows. `state_format` and `short_lived_bases` are of
+    the world that it needs, `read_s` how long it needs there if not as long as others.
     """
 
     node: tuple[Callable[[], None], ...]
@@ -36,6 +37,14 @@ class Mutant:
     fault: str | None = None
     query: str = COUNTS.name
     kinds: tuple[str, ...] = ()
+    state_format: str = "rocksdb"
+    short_lived_bases: bool = False
+    read_s: float | None = None
+
+    @property
+    def place(self) -> tuple[str, str, bool]:
+        """What it is hunted in: mutants of one place share a world."""
+        return self.query, self.state_format, self.short_lived_bases
 
 
 def _of_kinds(plant: Callable[[], None], *kinds: str) -> Mutant:
@@ -249,6 +258,10 @@ MUTANTS = {
     "parse-with-hiredis": Mutant(
         (bus_mutants.parse_with_hiredis,), (bus_mutants.parse_with_hiredis,), "memory", "redis-garbage"
     ),
+    "believe-local-copies": Mutant(
+        (engine_mutants.believe_local_copies,), (), "answers", "damaged-local-copy", state_format="hdfs"
+    ),
+    "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),
     "reverse-lists": _of_kinds(kind_mutants.reverse_lists, "list"),

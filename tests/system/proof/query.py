@@ -40,12 +40,13 @@ class Job:
     write_truth: Callable[[SparkSession, Path, StateFormat, Path], None]
     extra_conf: Callable[[StateFormat], Mapping[str, str]] = lambda _: {}
 
-    def conf(self, subject: Subject, state_format: StateFormat) -> dict[str, str | None]:
+    def conf(self, subject: Subject, state_format: StateFormat, *, snapshots_often: bool) -> dict[str, str | None]:
         """Settings of the query. Nothing is purged: the truth of every version must still be readable at the end."""
         options = QueryOptions(
             partitions=subject.partitions,
             min_batches_to_retain=100_000,
-            maintenance_interval_ms=5_000,
+            min_deltas_for_snapshot=1 if snapshots_often else 10,
+            maintenance_interval_ms=1_000 if snapshots_often else 5_000,
             output_mode=self.output_mode,
             extra_conf=self.extra_conf(state_format),
         )
@@ -59,7 +60,13 @@ def main() -> None:
     with spark_session(arguments.folder, extra=json.loads(arguments.conf)) as spark:
         subject = SUBJECTS[arguments.query]
         query = start(
-            spark, arguments.checkpoint, state_format, arguments.every_ms, subject, other_rows=arguments.other_rows
+            spark,
+            arguments.checkpoint,
+            state_format,
+            arguments.every_ms,
+            subject,
+            other_rows=arguments.other_rows,
+            snapshots_often=arguments.snapshots_often,
         )
         _say(STARTED)
         for line in sys.stdin:
@@ -78,13 +85,14 @@ def start(
     subject: Subject = COUNTS,
     *,
     other_rows: bool = False,
+    snapshots_often: bool = False,
 ) -> StreamingQuery:
     """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`. `other_rows`: twice as
     many in each batch as the query has elsewhere.
     """
     job = JOBS[subject.name]
     rows_per_batch = 2 * job.rows_per_batch if other_rows else job.rows_per_batch
-    with settings(spark, job.conf(subject, state_format)):
+    with settings(spark, job.conf(subject, state_format, snapshots_often=snapshots_often)):
         writer = job.build(_rows(spark, rows_per_batch)).writeStream.format("noop").queryName("proof")
         writer = writer.outputMode(job.output_mode).option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
@@ -135,6 +143,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
     parser.add_argument("--conf", default="{}", help="settings of the session as JSON")
     parser.add_argument("--every-ms", type=int, required=True)
+    parser.add_argument("--snapshots-often", action="store_true", help="about each version, not each tenth")
     parser.add_argument("--query", choices=tuple(SUBJECTS), required=True)
     parser.add_argument("--other-rows", action="store_true", help="go on with other rows than the query has elsewhere")
     return parser.parse_args()

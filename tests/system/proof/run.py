@@ -49,7 +49,10 @@ class RunOptions:
         state_format = StateFormat(**settings["state_format"])
         storage = settings.get("storage", "folder")
         return cls(
-            settings["rate"], WorldOptions(state_format, settings["every_ms"], settings["query"], storage=storage)
+            settings["rate"],
+            WorldOptions(
+                state_format, settings["every_ms"], settings["query"], storage, settings.get("short_lived_bases", False)
+            ),
         )
 
 

@@ -26,7 +26,7 @@ class FaultKind:
     while it lasts there is one good replica less. `beside`: faults that may begin and end while it lasts.
     `may_refuse`: problems and reasons of candidates that a refusal may give because of it, until it is healed and
     settled, beside those that the reader's own bound explains. Nothing on the menu asks for any today. `storage`: where
-    the checkpoint must live for it.
+    the checkpoint must live for it, `state_format`: how the query must keep its state (world.py).
     """
 
     name: str
@@ -37,6 +37,7 @@ class FaultKind:
     beside: frozenset[str] = frozenset()
     may_refuse: frozenset[str] = frozenset()
     storage: StorageKind | None = None
+    state_format: str | None = None
 
 
 _BESIDE_REDIS = frozenset({"kill-active", "stop-active", "kill-router", "cut-node", "slow-node", "clock-jump"})
@@ -64,6 +65,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
         FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
+        FaultKind("damaged-local-copy", "node", 5, 10, takes_replica=True, state_format="hdfs"),
         FaultKind("clock-jump", "node", 5, 20),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
         FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage="folder"),
@@ -78,9 +80,13 @@ MENU: dict[str, FaultKind] = {
 }
 
 
-def faults_in(storage: StorageKind) -> tuple[str, ...]:
-    """The menu where the checkpoint lives there."""
-    return tuple(name for name, kind in MENU.items() if kind.storage in (None, storage))
+def faults_in(storage: StorageKind, state_format: str = "rocksdb") -> tuple[str, ...]:
+    """The menu where the checkpoint lives there, of a query that keeps its state so."""
+    return tuple(
+        name
+        for name, kind in MENU.items()
+        if kind.storage in (None, storage) and kind.state_format in (None, state_format)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,15 @@ class SparkDriver:
         state_format: StateFormat,
         every_ms: int,
         subject: Subject,
+        snapshots_often: bool,
     ) -> None:
         self._location = storage.location
         self._folder = folder
         self._temporary = temporary
         self._arguments = ["--format", json.dumps(asdict(state_format)), "--every-ms", str(every_ms)]
         self._arguments += ["--query", subject.name, "--conf", json.dumps(dict(storage.session_conf))]
+        if snapshots_often:
+            self._arguments.append("--snapshots-often")
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._job: SparkJob | None = None
@@ -108,11 +111,25 @@ class SparkDriver:
 
 @contextmanager
 def spark_driver(
-    storage: Storage, folder: Path, *, state_format: StateFormat, every_ms: int, subject: Subject
+    storage: Storage,
+    folder: Path,
+    *,
+    state_format: StateFormat,
+    every_ms: int,
+    subject: Subject,
+    snapshots_often: bool = False,
 ) -> Iterator[SparkDriver]:
     """A query until the end of the block, already starting; its logs lie in `folder`."""
     with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
-        driver = SparkDriver(storage, folder, temporary, state_format=state_format, every_ms=every_ms, subject=subject)
+        driver = SparkDriver(
+            storage,
+            folder,
+            temporary,
+            state_format=state_format,
+            every_ms=every_ms,
+            subject=subject,
+            snapshots_often=snapshots_often,
+        )
         driver.start()
         try:
             yield driver

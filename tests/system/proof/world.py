@@ -16,10 +16,11 @@ from typing import Any
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.system.proof.base_watch import BaseWatch
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
 from tests.system.proof.fake_clock import FakeClock
-from tests.system.proof.history import Commit, Memory, Watched
+from tests.system.proof.history import Seen
 from tests.system.proof.memory_watch import MemoryWatch
 from tests.system.proof.processes import Proxies, Service, free_port
 from tests.system.proof.schedule import StorageKind
@@ -35,6 +36,9 @@ NODE_WITH_FAKE_CLOCK = "node-2"
 FORMATS = {"rocksdb": ROCKSDB_CHANGELOG_V2, "hdfs": HDFS_V1.with_default_manager()}
 """Without unique file names a crash wants Spark's own checkpoint manager (tests/support/spark/crash.py says why)."""
 
+SMALL_OVERLAY_BYTES = 2 << 10
+"""Of a store partition: less than the changes of a version."""
+
 SETTLE_LIMIT_S = 60.0
 COMMIT_LIMIT_S = 120.0
 
@@ -48,17 +52,25 @@ class WorldOptions:
     query: str = COUNTS.name
     storage: StorageKind = "folder"
     """Where the checkpoint lives."""
+    short_lived_bases: bool = False
+    """Whether nodes keep few changes in memory and Spark writes snapshots often: bases are replaced all the time."""
 
     @property
     def subject(self) -> Subject:
         return SUBJECTS[self.query]
 
 
-def options_of(subject: Subject, state_format: str = "rocksdb", *, storage: StorageKind = "folder") -> WorldOptions:
+def options_of(
+    subject: Subject,
+    state_format: str = "rocksdb",
+    *,
+    storage: StorageKind = "folder",
+    short_lived_bases: bool = False,
+) -> WorldOptions:
     """The options with which a query is proven. ValueError when it cannot be kept in that format."""
     if state_format not in subject.formats:
         raise ValueError(f"the query {subject.name!r} needs one of these formats: {', '.join(subject.formats)}")
-    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage)
+    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage, short_lived_bases)
 
 
 @dataclass(slots=True)
@@ -150,7 +162,7 @@ def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> s
 
 
 @contextmanager
-def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watched | Memory], None]) -> Iterator[World]:
+def world(folder: Path, options: WorldOptions, record: Callable[[Seen], None]) -> Iterator[World]:
     """The whole world until the end of the block, which begins when all is well. `record` gets each commit."""
     with ExitStack() as stack:
         (folder / "logs").mkdir()
@@ -164,6 +176,7 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
                 state_format=options.state_format,
                 every_ms=options.every_ms,
                 subject=options.subject,
+                snapshots_often=options.short_lived_bases,
             )
         )
         redis = stack.enter_context(redis_server(port=0))
@@ -182,6 +195,10 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Commit | Watche
         }
         for name, node in nodes.items():
             node.variables = kept.variables_for(name)
+        if options.short_lived_bases:
+            for node in nodes.values():
+                node.variables = {**node.variables, "UNDERSTUDY_OVERLAY_MAX_BYTES": str(SMALL_OVERLAY_BYTES)}
+            stack.callback(BaseWatch(nodes.values(), record).end)
         nodes[NODE_WITH_FAKE_CLOCK].launcher = clock.launcher
         watch = CommitWatch(kept, record)
         stack.callback(watch.end)

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from tests.system.proof.base_counts import MANY_BASES
 from tests.system.proof.checker import CLAIMS, check
-from tests.system.proof.claims import Limits
-from tests.system.proof.history import Bounds, FaultEvent, History, Read
+from tests.system.proof.claim_answers import LATE_BASES
+from tests.system.proof.claims import ClaimResult, Limits
+from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read
 from tests.system.proof.schedule import MENU
 from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import KEYS, PARTITIONS, STORE, Model
@@ -252,6 +254,24 @@ def test_a_service_that_grows_under_attack_is_found_and_one_that_began_a_new_lif
         claim = check(changed(memory=memory), GOOD.truth).claims["memory"]
         assert claim.found == found
         assert not found or grown.service in claim.violations[0].text
+
+
+def test_a_run_with_short_lived_bases_in_which_too_few_were_replaced_shows_nothing() -> None:
+    meta = replace(GOOD.history.meta, settings={"short_lived_bases": True})
+    nodes = {read.node for read in GOOD.history.reads if read.node}
+
+    def answers(replaced: int, *, pids: tuple[int, int] = (17, 17)) -> ClaimResult:
+        bases = [
+            Bases(at_ms, node, pid, replaced)
+            for at_ms, pid in zip((0.0, GOOD.ends_ms), pids, strict=True)
+            for node in nodes
+        ]
+        return check(changed(meta=meta, bases=bases), GOOD.truth, claims=("answers",)).claims["answers"]
+
+    assert answers(MANY_BASES + 1).holds
+    assert answers(MANY_BASES + 1).examined[LATE_BASES] > 0
+    assert answers(MANY_BASES).vacuous == (LATE_BASES,)
+    assert answers(MANY_BASES + 1, pids=(17, 18)).vacuous == (LATE_BASES,)
 
 
 def changed(**parts: object) -> History:

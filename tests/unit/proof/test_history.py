@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.system.proof.history import (
     HISTORY_NAME,
+    Bases,
     Bounds,
     Commit,
     FaultEvent,
@@ -31,7 +32,8 @@ COMMIT = Commit(1, 5.0, None, 17)
 FAULT = FaultEvent(11.0, "kill-active", "node-1", "injected")
 FINAL = FinalReplica("node-1", "words", 0, 1, {'["a",1]': {"count": 3}, '["b",1]': None})
 MEMORY = Memory(12.0, "node-1", 17, 1 << 20)
-RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), MEMORY, FINAL]
+BASES = Bases(13.0, "node-1", 17, 25)
+RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
 
 
 def written(folder: Path) -> HistoryWriter:
@@ -45,7 +47,8 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path).close()
     assert path.suffix == ".gz"
     assert not (tmp_path / HISTORY_NAME).exists()
-    assert load(path) == load(tmp_path) == History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY])
+    recorded = History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
+    assert load(path) == load(tmp_path) == recorded
 
 
 def test_a_history_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:

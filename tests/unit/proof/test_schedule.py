@@ -36,7 +36,8 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     of_folders = {"corrupt-changelog", "delete-changelog", "checkpoint-gone", "forked-checkpoint"}
     of_s3 = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
     assert set(faults_in("s3")) == set(wanted.split()) - of_folders | of_s3
-    assert set(MENU) == set(wanted.split()) | of_s3
+    assert set(faults_in("folder", "hdfs")) == set(wanted.split()) | {"damaged-local-copy"}
+    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3
 
 
 @given(seed=SEEDS)
