@@ -27,6 +27,8 @@ from tests.system.proof.world import (
     redis_proxy,
 )
 
+from understudy_node.engine.arena_format import HEADER_BYTES
+
 HOUR_S = 3600
 FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0
 """Above the nodes that anybody listens to; then some more at each turn."""
@@ -37,7 +39,7 @@ SLOW_STORE = Toxics(bytes_per_s=100_000)
 RESTORING_LIMIT_S = 60.0
 COPYING_S = 20.0
 
-FIRST_FLIPPED, FLIPPED_EVERY = 64, 97
+FIRST_FLIPPED, FLIPPED_EVERY = HEADER_BYTES, 97
 """A header is left whole: a copy without one is not opened at all."""
 
 SLOW = Toxics(delay_ms=250)
@@ -238,9 +240,7 @@ def _damaged_local_copy(world: World, target: str) -> Fault:
 
 
 def _make_copies(node: Service, data: Path) -> None:
-    """Have a node make its local copies anew, and kill it. While Spark has written no snapshot there is nothing to copy:
-    it is started again until there is.
-    """
+    """Have a node make its local copies anew, and kill it; again and again while Spark has written no snapshot."""
     until_s = time.monotonic() + RESTORING_LIMIT_S
     while True:
         node.kill()
