@@ -235,6 +235,7 @@ def _damaged_local_copy(world: World, target: str) -> Fault:
         for path in arenas(data):
             flip_bits(path)
         node.start()
+        wait_until(lambda: node.is_ready, what=f"{node.name} to come back", limit_s=RESTORING_LIMIT_S)
 
     return Fault(target, inject, _nothing)
 
