@@ -38,6 +38,17 @@ class Trio:
         self.nearer: str = chosen[2]["node_id"]
         self.standbys: Order = [(self.nearer, NEARER_LAG), (self.farther, FARTHER_LAG)]
 
+    def add_versions(self) -> None:
+        """Commit up to END, and only then let the standbys go on to where they stay.
+
+        Whoever had reached an end in between would be caught up for a moment, and could become the active.
+        """
+        self.checkpoint.add(*range(FIRST + 1, END + 1))
+        nodes = {node_id: served.node for node_id, served in self.known.nodes.items()}
+        wait_until(lambda: all(node.end.version == END for node in nodes.values()), what="the end", limit_s=LIMIT_S)
+        nodes[self.farther].hold_at(END - FARTHER_LAG)
+        nodes[self.nearer].hold_at(END - NEARER_LAG)
+
     def order(self, *, bounds: str = "") -> Order:
         """Whom the router would ask, in order, and how far it believes each to be behind."""
         choice = self.known.router.explain(KEY, bounds=bounds)["choice"]
@@ -100,14 +111,14 @@ def trio(tmp_path: Path, redis: RedisServer) -> Iterator[Trio]:
         known.start_router(hedge_after_ms=0)  # on a busy machine the farther standby may answer a hedge first
         known.wait_to_rest(copies=3, version=FIRST)
         trio = Trio(known, checkpoint)
-        known.nodes[trio.farther].node.hold_at(END - FARTHER_LAG)
-        known.nodes[trio.nearer].node.hold_at(END - NEARER_LAG)
+        for standby in (trio.farther, trio.nearer):
+            known.nodes[standby].node.hold_at(FIRST)
         yield trio
 
 
 def test_when_the_active_is_gone_the_less_lagged_standby_answers_and_says_its_true_lag(trio: Trio) -> None:
     with reading(trio.known.router) as reader:
-        trio.checkpoint.add(*range(FIRST + 1, END + 1))
+        trio.add_versions()
         trio.wait_for_order([(trio.active, 0), *trio.standbys])
         assert trio.answers(trio.look_up(), trio.active, 0)
         trio.known.end(trio.active)
@@ -128,7 +139,7 @@ def test_when_the_active_is_gone_the_less_lagged_standby_answers_and_says_its_tr
 def test_when_the_active_is_most_behind_a_bound_that_it_breaks_goes_to_the_less_lagged_standby(trio: Trio) -> None:
     trio.known.nodes[trio.active].node.hold_at(END - ACTIVE_LAG)
     with reading(trio.known.router) as reader:
-        trio.checkpoint.add(*range(FIRST + 1, END + 1))
+        trio.add_versions()
         trio.wait_for_order([(trio.active, ACTIVE_LAG), *trio.standbys])  # a RUNNING active is first within the bound
         assert trio.answers(trio.look_up(), trio.active, ACTIVE_LAG)
         assert trio.answers(trio.look_up(f"max_lag={ACTIVE_LAG}"), trio.active, ACTIVE_LAG)
