@@ -34,7 +34,7 @@ _LOSSES = {
 @click.command(epilog=EXIT_CODES_HELP)
 @server_options
 def health(*, url: str, timeout_s: float, as_json: bool) -> None:
-    """Ask a router whether anything is wrong: who is hurt, why, and what to do.
+    """Ask a router, or `understudy serve`, whether anything is wrong: who is hurt, why, and what to do.
 
     It ends with 0 when all is well or only a reserve is gone, and with 3 when readers are hurt or nothing is known.
 
@@ -105,7 +105,7 @@ def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
 
 def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The line of the whole; a line for each indicator; below those that are not well their cause and what to do."""
-    yield f"{printable(report['application_id'])} as {printable(report['router'])} sees it"
+    yield f"{printable(report['application_id'])} as {printable(report.get('router') or report['node'])} sees it"
     yield health_line(report)
     yield ""
     width = max((len(each["name"]) for each in report["indicators"]), default=0)

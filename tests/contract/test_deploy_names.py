@@ -72,7 +72,7 @@ def test_every_command_that_a_file_runs_exists_with_its_flags(path: Path) -> Non
 @each_file
 def test_every_path_that_is_probed_or_scraped_is_a_route_of_nodes_and_routers(path: Path) -> None:
     nothing = cast("Any", None)
-    for routes in (node_routes(nothing, nothing, nothing, nothing), router_routes(nothing, nothing)):
+    for routes in (node_routes(nothing, nothing, nothing, nothing, nothing), router_routes(nothing, nothing)):
         there = {getattr(route, "path", None) for route in routes.routes}
         assert set(PATH.findall(text_of(path))) - there == set()
 

@@ -85,10 +85,23 @@ def expect_event(page: Page, event: str, detail: str) -> None:
     expect(row.first).to_contain_text(detail, timeout=LIMIT_MS)
 
 
+def expect_page_of_a_node(page: Page, port: int) -> None:
+    """A node alone has a page without scripts, which `/` leads to and a checker finds no barrier in."""
+    page.goto(f"http://127.0.0.1:{port}/")
+    expect(page).to_have_url(re.compile("/admin/$"))
+    expect(page.locator("h1")).to_have_text(re.compile("all well|The query has not committed"))
+    expect(page.locator("main")).to_contain_text("one node of a cluster")
+    assert violations(page, axe_source()) == []
+    page.get_by_role("link", name="Health as JSON").click()
+    expect(page.locator("body")).to_contain_text('"headline"')
+
+
 def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running) -> None:
     url, processes = running.url, running.processes
     with chromium() as browser, shown(browser, f"{url}/admin/") as live:
         page = live.page
+        expect_page_of_a_node(page, running.overview()["nodes"][0]["port"])
+        page.goto(f"{url}/admin/")
         expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile("^[AS] 0$"), timeout=LIMIT_MS)
         page.locator("#ask input[data-field]").first.fill("alpha")
         page.locator("#ask").get_by_role("button", name="Explain").click()

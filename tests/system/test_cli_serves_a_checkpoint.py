@@ -135,7 +135,7 @@ def test_each_failure_has_its_exit_code_and_says_what_to_do(served: Serving, che
     assert ask("lag", "--url", f"http://127.0.0.1:{free_port}").returncode == 4
 
 
-def test_stores_and_lag_are_readable_and_json(served: Serving) -> None:
+def test_stores_lag_and_health_are_readable_and_json(served: Serving) -> None:
     stores = served.ask("stores")
     assert stores.returncode == 0
     assert all(any(line.startswith(f"{branch} ") for line in stores.stdout.splitlines()) for branch in BRANCHES)
@@ -147,6 +147,10 @@ def test_stores_and_lag_are_readable_and_json(served: Serving) -> None:
     report = json.loads(served.ask("lag", "--store", "window", "--json").stdout)
     assert [part["offset_lag"] for part in report["stores"][0]["partitions"]] == [0, 0, 0]
     assert len(report["stores"]) == 1
+    health = served.ask("health")
+    lines = [line.split() for line in health.stdout.splitlines()]
+    assert all(["reads", "ok"] in lines and [name, "ok"] in lines for name in ("degraded", "checkpoint"))
+    assert health.returncode == 0, "an idle query takes nothing from readers"
 
 
 def test_a_port_or_a_data_directory_in_use_is_refused_by_name(served: Serving, checkpoint: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 
+from understudy_node.http.health import NodeHealth
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
@@ -125,8 +126,9 @@ def create_app(
     group.join(report)
     http.include_router(read_routes(node, reads))
     http.include_router(example_routes(reads))
-    http.include_router(admin_routes(node, reads, group, report.dead))
-    http.include_router(page_routes(node, group))
+    health = NodeHealth(node, group)
+    http.include_router(admin_routes(node, reads, group, health, report.dead))
+    http.include_router(page_routes(node, health))
     for router in routers:
         http.include_router(router)
     add_document(http, node_service, is_guarded=app.access.is_on)

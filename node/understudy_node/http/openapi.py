@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from understudy_node.http.health import INDICATORS
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import OF_A_CHANGE, OPERATIONS, Answer, Call, json_body, query_parameter
 from understudy_shared.http.openapi.document import Service
+from understudy_shared.http.openapi.health_call import health_call, health_schemas
 from understudy_shared.http.openapi.json_schema import (
     COUNT,
     COUNT_OR_UNKNOWN,
@@ -35,11 +37,20 @@ def node_service() -> Service:
         "cluster a router knows which node holds a key, and a node answers `not-owner` for keys of others.",
         (
             *read_calls(ProblemType.NOT_OWNER, ProblemType.STORE_ERROR),
+            health_call(
+                {"node": "127.0.0.1:8080", "node_id": None},
+                {
+                    "name": "query",
+                    "symptom": "The query has not committed for longer than it usually takes",
+                    "impact": "answers stay what they are",
+                    "action": "look at the query; lookups go on",
+                },
+            ),
             _lag_call(),
             _drain_call(),
             *service_calls(),
         ),
-        _lag_schemas(),
+        _lag_schemas() | health_schemas(INDICATORS, {"node": TEXT, "node_id": TEXT_OR_NULL}),
     )
 
 

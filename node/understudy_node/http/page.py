@@ -12,21 +12,19 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from understudy_node.http.admin import lag_report
+from understudy_node.http.health import NodeHealth
 from understudy_node.node import Node
+from understudy_shared.health import Report, State
 from understudy_shared.http.people import HEADERS, small_page
-from understudy_shared.processes.group import Group, Status
 
 UNKNOWN = "?"
 REFRESH_S = 5
 MAX_EVENTS = 20
 
-_SAID_OF_QUERY = {
-    "idle": "The query has not committed for longer than it usually takes. Do: look at the query; lookups go on",
-    "unknown": "The end of the query is not confirmed, so no lag is known. Do: check the checkpoint's storage",
-}
+MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT: "✕"}
 
 
-def page_routes(node: Node, group: Group) -> APIRouter:
+def page_routes(node: Node, health: NodeHealth) -> APIRouter:
     """The page, and what leads there. They are for browsers, so they are not in the OpenAPI document."""
     routes = APIRouter(include_in_schema=False)
     headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
@@ -40,31 +38,24 @@ def page_routes(node: Node, group: Group) -> APIRouter:
     @routes.get("/admin/")
     async def page() -> Response:
         """The page as it is now; the browser asks again by itself."""
-        shown = node_page(lag_report(node, None), await group.status(), is_member=node.node_id is not None)
+        shown = node_page(lag_report(node, None), await health.look(), is_member=node.node_id is not None)
         return Response(shown, media_type="text/html", headers=headers)
 
     return routes
 
 
-def headline(report: Mapping[str, Any], status: Status) -> tuple[str, str]:
-    """The mark and the line at the top: what is wrong and what to do."""
-    if status.reasons:
-        return "✕", f"Not ready: {status.reasons[0]}"
-    if status.causes:
-        return "▲", next(iter(status.causes.values()))
-    said = _SAID_OF_QUERY.get(report["query"]["state"])
-    return ("●", "all well") if said is None else ("▲", said)
+def node_page(report: Mapping[str, Any], health: Report, *, is_member: bool) -> bytes:
+    """The page, of the report of `GET /admin/v1/lag` and of the node's health."""
+    title = f"{MARKS[health.worst.state]} {health.headline}"
+    return small_page(title, "".join(_body(report, health, is_member=is_member)))
 
 
-def node_page(report: Mapping[str, Any], status: Status, *, is_member: bool) -> bytes:
-    """The page, of the report of `GET /admin/v1/lag` and of what /readyz says."""
-    mark, line = headline(report, status)
-    return small_page(f"{mark} {line}", "".join(_body(report, status, is_member=is_member)))
-
-
-def _body(report: Mapping[str, Any], status: Status, *, is_member: bool) -> Iterator[str]:
-    more = [*status.reasons[1:], *list(status.causes.values())[0 if status.reasons else 1 :]]
-    yield "".join(f"<p>{escape(each)}</p>" for each in more)
+def _body(report: Mapping[str, Any], health: Report, *, is_member: bool) -> Iterator[str]:
+    for each in health.indicators:
+        if each.state is not State.OK:
+            says = (("Hurts", each.impact), ("Because", each.cause), ("Do", each.action))
+            yield f"<h2>{MARKS[each.state]} {escape(each.symptom)}</h2>"
+            yield _table(("", ""), [(name, text) for name, text in says if text])
     query = report["query"]
     yield _table(
         ("", ""),
@@ -86,7 +77,12 @@ def _body(report: Mapping[str, Any], status: Status, *, is_member: bool) -> Iter
         yield _table(("at", "", ""), [(each["at"][11:19], each["event"], each["detail"]) for each in events])
     if is_member:
         yield "<p>This is one node of a cluster: the page of a router shows all of them.</p>"
-    links = (("/docs", "All calls"), ("/admin/v1/lag", "Lag as JSON"), ("/metrics", "Metrics"))
+    links = (
+        ("/docs", "All calls"),
+        ("/admin/v1/health", "Health as JSON"),
+        ("/admin/v1/lag", "Lag as JSON"),
+        ("/metrics", "Metrics"),
+    )
     yield f"<p>{' · '.join(f'<a href={path}>{text}</a>' for path, text in links)}</p>"
 
 

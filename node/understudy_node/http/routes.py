@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_node.http.admin import lag_report
+from understudy_node.http.health import NodeHealth
 from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.stores.examples import some_key
@@ -52,14 +53,21 @@ def example_routes(reads: Reads) -> APIRouter:
     return router
 
 
-def admin_routes(node: Node, reads: Reads, group: Group, dead: Callable[[], str | None]) -> APIRouter:
-    """`/admin/v1/lag`, probes and metrics; readiness and metrics are those of the whole `group`."""
+def admin_routes(
+    node: Node, reads: Reads, group: Group, health: NodeHealth, dead: Callable[[], str | None]
+) -> APIRouter:
+    """`/admin/v1/lag`, health, probes and metrics; readiness and metrics are those of the whole `group`."""
     router = APIRouter()
 
     @router.get("/admin/v1/lag")
     async def lag(store: str | None = None) -> Response:
         """Lag of every store partition, and what is known of the query."""
         return json_response(lag_report(node, None if store is None else reads.reader(store).store.name))
+
+    @router.get("/admin/v1/health")
+    async def whether_well() -> Response:
+        """What is wrong here and what to do. The worst of the indicators is the state of the whole."""
+        return json_response(await health.document())
 
     @router.get("/healthz", include_in_schema=False)
     @router.get("/livez")

@@ -14,7 +14,6 @@ from typing import Any
 from understudy_router.admin.cursors import BadCursorError
 from understudy_router.admin.feed import Feed
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
-from understudy_router.admin.indicators import Report
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import Document, losses_of_all, node_document
 from understudy_router.admin.overview import Material, Overview, overview_of
@@ -25,6 +24,7 @@ from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observe
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.bounds import Bound
+from understudy_shared.health import Report
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.store_bounds import StoreBounds
 from understudy_shared.supervise import Supervisor

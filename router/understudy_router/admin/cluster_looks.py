@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from understudy_router.admin.indicator import (
-    FEW,
-    Indicator,
-    Situation,
-    State,
-    be,
-    ids,
-    named,
-    store_partitions,
-    store_partitions_in_all,
-)
+from understudy_router.admin.indicator import FEW, Situation, be, ids, named, store_partitions, store_partitions_in_all
 from understudy_router.admin.reader_looks import CHECKPOINT_UNREADABLE
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.health import Indicator, State
 
 
 def nodes(situation: Situation) -> Indicator:

@@ -1,10 +1,9 @@
-"""What an indicator of health says, and what it is made of (data)."""
+"""What the indicators of health look at, and words for them (data)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.facts import NodeView
@@ -12,59 +11,10 @@ from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.health import MAX_AFFECTED
 
 FEW = 3
 """Most names in a sentence."""
-
-MAX_AFFECTED = 100
-
-
-class State(IntEnum):
-    """A higher one wins. The numbers are values of the metric `understudy_health`."""
-
-    OK = 0
-    ATTENTION = 1
-    UNKNOWN = 2
-    HURT = 3
-
-    @property
-    def word(self) -> str:
-        return self.name.lower()
-
-
-@dataclass(frozen=True, slots=True)
-class Indicator:
-    """One thing that is looked at. The texts are empty while it is ok."""
-
-    name: str
-    state: State = State.OK
-    symptom: str = ""
-    impact: str = ""
-    cause: str = ""
-    action: str = ""
-    affected: tuple[str, ...] = ()
-
-    @property
-    def runbook(self) -> str:
-        """What to do, as a path in the repository; the router shows it at /admin/runbooks/{name}."""
-        return f"docs/runbooks/{self.name}.md"
-
-    def document(self, since: str | None = None) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "state": self.state.word,
-            "since": since,
-            "symptom": self.symptom,
-            "impact": self.impact,
-            "cause": self.cause,
-            "action": self.action,
-            "runbook": self.runbook,
-            "affected": list(self.affected[:MAX_AFFECTED]),
-        }
-
-    def sentence(self) -> str:
-        """What is wrong, and what to do. Impact and cause stand below it."""
-        return f"{self.symptom}. Do: {self.action}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.events import Happened, wall_text
 from understudy_router.admin.grid import SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
-from understudy_router.admin.indicators import Report
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
@@ -25,6 +24,7 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_shared.health import Report
 from understudy_shared.times import utc_text
 
 SCHEMA = 1

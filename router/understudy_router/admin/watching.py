@@ -17,7 +17,7 @@ from understudy_router.admin.disagreement import Disagreement, Disagreements
 from understudy_router.admin.events import EventLog, Happened
 from understudy_router.admin.history import History
 from understudy_router.admin.indicator import Situation
-from understudy_router.admin.indicators import Report, health_of
+from understudy_router.admin.indicators import health_of
 from understudy_router.admin.layout import Layout
 from understudy_router.admin.query_looks import quiet_query
 from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
@@ -28,6 +28,7 @@ from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.health import Report
 
 TICK_MS = 1000
 """How old a snapshot may be that somebody is shown."""

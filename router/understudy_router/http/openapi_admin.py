@@ -7,27 +7,22 @@ from understudy_router.http.openapi_lag import NODE_ID
 from understudy_router.http.openapi_overview import overview_schemas
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import OPERATIONS, Answer, Call, query_parameter
+from understudy_shared.http.openapi.health_call import HEALTH, SCHEMA, health_call, health_schemas
 from understudy_shared.http.openapi.json_schema import (
     COUNT,
     FLAG,
     NUMBER_OR_UNKNOWN,
     TEXT,
-    TEXT_OR_NULL,
     TIME,
-    TIME_OR_UNKNOWN,
     Json,
-    exactly,
     list_of,
-    one_of,
     record,
     ref,
     said,
 )
 from understudy_shared.http.problems import ProblemType
 
-STATES = ("ok", "attention", "hurt", "unknown")
 SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
-_SCHEMA: Json = {"schema": said(exactly(1), "Grows when a member changes its meaning")}
 
 
 def admin_calls() -> tuple[Call, ...]:
@@ -38,13 +33,6 @@ def admin_calls() -> tuple[Call, ...]:
 def admin_schemas() -> Json:
     """By name."""
     place = record("A partition of a store.", {"store": TEXT, "partition": COUNT})
-    health: Json = {
-        "state": said(one_of(STATES), "The worst of the indicators"),
-        "since": said(TIME_OR_UNKNOWN, "Of the indicator in the headline"),
-        "headline": said(TEXT, "`all well`, or what is wrong and what to do"),
-        "runbook": said(TEXT_OR_NULL, "Of the headline, as in an indicator"),
-        "indicators": list_of(ref("Indicator")),
-    }
     kinds = ("last_replica", "active", "bound")
     safe: Json = {
         "node_id": TEXT,
@@ -60,25 +48,8 @@ def admin_schemas() -> Json:
         "checked_at": TIME,
     }
     return {
-        "Indicator": record(
-            "One thing that can be wrong. A symptom is empty while it is not.",
-            {
-                "name": one_of(tuple(INDICATORS)),
-                "state": one_of(STATES),
-                "since": said(TIME_OR_UNKNOWN, "When this router first saw it in this state"),
-                "symptom": TEXT,
-                "impact": TEXT,
-                "cause": TEXT,
-                "action": TEXT,
-                "runbook": said(TEXT_OR_NULL, "A path in the repository; also `/admin/runbooks/{name}` of a router"),
-                "affected": list_of(TEXT),
-            },
-        ),
-        "HealthSummary": record("How the cluster is.", health),
-        "HealthReport": record(
-            "How the cluster is, as this router knows it.",
-            {**_SCHEMA, "generated_at": TIME, "application_id": TEXT, "router": TEXT, "router_id": TEXT, **health},
-        ),
+        **health_schemas(INDICATORS, {"router": TEXT, "router_id": TEXT}),
+        "HealthSummary": record("How the cluster is.", HEALTH),
         "Place": place,
         "SafeToStop": record("Whether a node may be stopped now.", safe),
         "Nodes": record(
@@ -92,48 +63,27 @@ def admin_schemas() -> Json:
         "History": record(
             "Series of equal lengths, oldest first. Null: nothing is known of that moment.",
             {
-                **_SCHEMA,
+                **SCHEMA,
                 "step_ms": COUNT,
                 "end": said(TIME, "The time of the last point"),
                 "series": record("By name.", {name: list_of(NUMBER_OR_UNKNOWN) for name in SERIES}),
             },
         ),
-        **overview_schemas(_SCHEMA),
+        **overview_schemas(SCHEMA),
     }
 
 
 def _health_call() -> Call:
-    indicator: Json = {
-        "name": "nodes",
-        "state": "attention",
-        "since": examples.TIME,
-        "symptom": "1 of 3 nodes does not answer",
-        "impact": "Reads are served by the others; 4 partitions have one replica less",
-        "cause": "node-3 said nothing for 3.2 s, and did not answer when it was asked",
-        "action": "Look at node-3, or start another node",
-        "runbook": "docs/runbooks/nodes.md",
-        "affected": ["node-3"],
-    }
-    report: Json = {
-        "schema": 1,
-        "generated_at": examples.TIME,
-        "application_id": examples.APPLICATION,
-        "router": "127.0.0.1:8080",
-        "router_id": "router-1",
-        "state": "attention",
-        "since": examples.TIME,
-        "headline": "1 of 3 nodes does not answer. Do: look at node-3, or start another node",
-        "runbook": "docs/runbooks/nodes.md",
-        "indicators": [indicator],
-    }
-    return Call(
-        "get",
-        "/admin/v1/health",
-        "health",
-        OPERATIONS,
-        "What is wrong, who is hurt, and what to do",
-        (Answer(200, "Every indicator; the worst counts", ref("HealthReport"), report),),
-        'curl "$url/admin/v1/health"',
+    return health_call(
+        {"router": "127.0.0.1:8080", "router_id": "router-1"},
+        {
+            "name": "nodes",
+            "symptom": "1 of 3 nodes does not answer",
+            "impact": "Reads are served by the others; 4 partitions have one replica less",
+            "cause": "node-3 said nothing for 3.2 s, and did not answer when it was asked",
+            "action": "look at node-3, or start another node",
+            "affected": ["node-3"],
+        },
     )
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from understudy_node.http.page import headline, node_page
+from understudy_node.http.health import indicators
+from understudy_node.http.page import MARKS, node_page
+from understudy_shared.health import Report
 from understudy_shared.processes.group import Status
 
 
@@ -24,6 +26,13 @@ def report(state: str = "committing", **fields: Any) -> dict[str, Any]:
     return known
 
 
+WELL = Status()
+
+
+def health_of(state: str = "committing", status: Status = WELL) -> Report:
+    return Report.after(None, indicators(status, {"state": state}), 0)
+
+
 @pytest.mark.parametrize(
     ("state", "status", "line"),
     [
@@ -36,16 +45,17 @@ def report(state: str = "committing", **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_worst_stands_at_the_top(state: str, status: Status, line: str) -> None:
-    assert " ".join(headline(report(state), status)).startswith(line)
-    page = node_page(report(state), status, is_member=False).decode()
+    health = health_of(state, status)
+    assert f"{MARKS[health.worst.state]} {health.headline}".startswith(line)
+    page = node_page(report(state), health, is_member=False).decode()
     assert all(each in page for each in (*status.reasons, *status.causes.values()))
     assert page.index(line.partition(": ")[0]) < page.index("aircraft")
 
 
 def test_what_is_unknown_is_a_question_mark_and_no_name_becomes_markup() -> None:
-    known = node_page(report(), Status(), is_member=False).decode()
+    known = node_page(report(), health_of(), is_member=False).decode()
     assert "<td>2,400</td>" in known
     assert "/data/&lt;b&gt;flights" in known
-    unknown = node_page(report(offset_lag=None, keys=None), Status(), is_member=True).decode()
+    unknown = node_page(report(offset_lag=None, keys=None), health_of(), is_member=True).decode()
     assert "<td>?</td><td>?</td>" in unknown
     assert "one node of a cluster" in unknown

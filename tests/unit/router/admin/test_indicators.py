@@ -10,8 +10,8 @@ from tests.support.router.snapshots import finished, kill, snapshot_of, stores_n
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.disagreement import Disagreements
-from understudy_router.admin.indicator import Indicator, Situation, State
-from understudy_router.admin.indicators import INDICATORS, Report, health_of
+from understudy_router.admin.indicator import Situation
+from understudy_router.admin.indicators import INDICATORS, health_of
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
@@ -19,6 +19,7 @@ from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.health import Indicator, Report, State
 from understudy_shared.messages import Applied, Freshness, QueryProgress
 from understudy_shared.times import utc_text
 

@@ -14,7 +14,6 @@ from tests.support.page.colours import SIGHTS, contrast, distance, linear, palet
 from tests.support.page.overviews import SHOWN, cell, indicator, node, store
 
 import understudy_router.page
-from understudy_router.admin.indicator import State
 from understudy_router.page.cells import STATES, cell_text, kind_of
 from understudy_router.page.views import (
     MARKS,
@@ -25,6 +24,7 @@ from understudy_router.page.views import (
     safe_words,
     store_slots,
 )
+from understudy_shared.health import State
 
 CSS = (Path(understudy_router.page.__file__).parent / "static" / "page.css").read_text()
 THEMES = ("light", "dark")
