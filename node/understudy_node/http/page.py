@@ -68,13 +68,13 @@ def _body(report: Mapping[str, Any], health: Report, *, is_member: bool) -> Iter
         ],
     )
     yield "<h2>Stores</h2>"
-    heads = ("store", "partitions", "answered from", "worst lag", "keys")
+    heads = ("store", "partitions", "answered from", "worst lag", "keys in snapshots")
     yield _table(heads, [_store(each) for each in report["stores"]]) if report["stores"] else "<p>None yet.</p>"
     yield "".join(f"<p>Hint: {escape(hint)}.</p>" for hint in report["hints"])
     events = report["events"][-MAX_EVENTS:][::-1]
     if events:
         yield "<h2>Events</h2>"
-        yield _table(("at", "", ""), [(each["at"][11:19], each["event"], each["detail"]) for each in events])
+        yield _table(("at", "event", "detail"), [(each["at"][11:19], each["event"], each["detail"]) for each in events])
     if is_member:
         yield "<p>This is one node of a cluster: the page of a router shows all of them.</p>"
     links = (
