@@ -78,6 +78,8 @@ FAULTS_WITH_S3 = (
 
 FAULTS_WITH_HDFS = ("kill-active", "damaged-local-copy", "stop-active", "kill-spark")
 
+FAULTS_WHEN_SIGNED = ("unsigned-lease", "kill-active", "redis-down")
+
 BASES_S = 90.0
 """Each node replaces far more than the bases of the claim in this time."""
 
@@ -159,6 +161,15 @@ def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> 
 def test_with_hdfs_backed_state_every_claim_holds_under_damage_of_local_copies_and_other_faults(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_WITH_HDFS), tmp_path, options_of(COUNTS, "hdfs"))
     assert_injected(history, FAULTS_WITH_HDFS)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_with_signed_gossip_every_claim_holds_while_a_process_without_the_key_wants_the_lease(tmp_path: Path) -> None:
+    history, verdict = judged(short(SEED, faults=FAULTS_WHEN_SIGNED), tmp_path, options_of(COUNTS, signed=True))
+    assert_injected(history, FAULTS_WHEN_SIGNED)
     for claim in verdict.claims.values():
         assert_holds(claim)
 

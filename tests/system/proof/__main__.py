@@ -52,10 +52,11 @@ def judge(folder: Path, *, is_json: bool) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    there = faults_in(arguments.checkpoint, arguments.format)
+    there = faults_in(arguments.checkpoint, arguments.format, signed=arguments.signed)
     faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else there
     if unknown := sorted(set(faults) - set(there)):
         place = f"with --checkpoint {arguments.checkpoint} --format {arguments.format}"
+        place += " --signed" if arguments.signed else ""
         raise ValueError(f"there is no fault {unknown[0]!r} {place}; there are {', '.join(there)}")
     match arguments.schedule:
         case "short":
@@ -68,7 +69,7 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
     subject = KINDS if arguments.kinds else COUNTS
-    world = options_of(subject, arguments.format, storage=arguments.checkpoint)
+    world = options_of(subject, arguments.format, storage=arguments.checkpoint, signed=arguments.signed)
     return _schedule(arguments), RunOptions(arguments.rate, world)
 
 
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     started.add_argument("--kinds", action="store_true", help="a query of every kind of state, not only of counts")
     started.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
     started.add_argument("--checkpoint", choices=get_args(StorageKind), default="folder", help="where it lives")
+    started.add_argument("--signed", action="store_true", help="nodes and routers have a gossip key")
     for running in (started, replayed):
         running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")
     checked = commands.add_parser("check", help="judge a recorded run")

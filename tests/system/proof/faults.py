@@ -17,6 +17,7 @@ from tests.system.proof.forked_checkpoint import ForkedCheckpoint
 from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.storage import store_proxy
+from tests.system.proof.unsigned_lease import UnsignedLease
 from tests.system.proof.views import damaged, missing
 from tests.system.proof.world import (
     APPLICATION,
@@ -81,6 +82,11 @@ def _kill_active(world: World, target: str) -> Fault:
 def _forked_checkpoint(world: World, target: str) -> Fault:
     fork = ForkedCheckpoint(world, world.nodes[active_node(world, target)])
     return Fault(fork.victim.name, fork.inject, fork.heal)
+
+
+def _unsigned_lease(world: World, target: str) -> Fault:
+    keyless = UnsignedLease(world, world.nodes[active_node(world, target)])
+    return Fault(keyless.first.name, keyless.inject, keyless.heal)
 
 
 def _stop_active(world: World, target: str) -> Fault:
@@ -334,6 +340,7 @@ _MAKERS: dict[str, Maker] = {
     "kill-spark": _kill_spark,
     "hostile-connections": _hostile_connections,
     "forked-checkpoint": _forked_checkpoint,
+    "unsigned-lease": _unsigned_lease,
 }
 
 FAULTS = tuple(_MAKERS)

@@ -36,8 +36,8 @@ def hunt(names: Sequence[str], folder: Path, say: Say) -> dict[str, ClaimResult]
     """What the checker says of the claim that each mutant must break, by mutant."""
     found: dict[str, ClaimResult] = {}
     for place in dict.fromkeys(MUTANTS[name].place for name in names):
-        query, state_format, short_lived_bases = place
-        options = options_of(SUBJECTS[query], state_format, short_lived_bases=short_lived_bases)
+        query, state_format, short_lived_bases, signed = place
+        options = options_of(SUBJECTS[query], state_format, short_lived_bases=short_lived_bases, signed=signed)
         every_ms = max(options.every_ms, MIN_EVERY_MS.get(query, 0))
         own = [name for name in names if MUTANTS[name].place == place]
         within = folder / "-".join(map(str, place))

@@ -27,8 +27,8 @@ PARTITIONS = 6
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """What is patched in a node and in a router, the claim that it must break, the fault that shows it, and in the
-    answers of which query and of which of its kinds of state it shows. `state_format` and `short_lived_bases` are of
-    the world that it needs, `read_s` how long it needs there if not as long as others.
+    answers of which query and of which of its kinds of state it shows. `state_format`, `short_lived_bases` and `signed`
+    are of the world that it needs, `read_s` how long it needs there if not as long as others.
     """
 
     node: tuple[Callable[[], None], ...]
@@ -39,12 +39,13 @@ class Mutant:
     kinds: tuple[str, ...] = ()
     state_format: str = "rocksdb"
     short_lived_bases: bool = False
+    signed: bool = False
     read_s: float | None = None
 
     @property
-    def place(self) -> tuple[str, str, bool]:
+    def place(self) -> tuple[str, str, bool, bool]:
         """What it is hunted in: mutants of one place share a world."""
-        return self.query, self.state_format, self.short_lived_bases
+        return self.query, self.state_format, self.short_lived_bases, self.signed
 
 
 def _of_kinds(plant: Callable[[], None], *kinds: str) -> Mutant:
@@ -254,6 +255,9 @@ MUTANTS = {
     ),
     "all-histories-agree": Mutant(
         (cluster_mutants.believe_that_all_histories_agree,), (), "answers", "forked-checkpoint"
+    ),
+    "leave-unsigned-leases": Mutant(
+        (cluster_mutants.leave_unsigned_leases,), (), "availability", "unsigned-lease", signed=True
     ),
     "parse-with-hiredis": Mutant(
         (bus_mutants.parse_with_hiredis,), (bus_mutants.parse_with_hiredis,), "memory", "redis-garbage"

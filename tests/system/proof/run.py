@@ -51,7 +51,12 @@ class RunOptions:
         return cls(
             settings["rate"],
             WorldOptions(
-                state_format, settings["every_ms"], settings["query"], storage, settings.get("short_lived_bases", False)
+                state_format,
+                settings["every_ms"],
+                settings["query"],
+                storage,
+                settings.get("short_lived_bases", False),
+                settings.get("signed", False),
             ),
         )
 

@@ -26,7 +26,8 @@ class FaultKind:
     while it lasts there is one good replica less. `beside`: faults that may begin and end while it lasts.
     `may_refuse`: problems and reasons of candidates that a refusal may give because of it, until it is healed and
     settled, beside those that the reader's own bound explains. Nothing on the menu asks for any today. `storage`: where
-    the checkpoint must live for it, `state_format`: how the query must keep its state (world.py).
+    the checkpoint must live for it, `state_format`: how the query must keep its state, and `signed`: whether
+    gossip must be signed (world.py); None where it does not matter.
     """
 
     name: str
@@ -38,6 +39,7 @@ class FaultKind:
     may_refuse: frozenset[str] = frozenset()
     storage: StorageKind | None = None
     state_format: str | None = None
+    signed: bool | None = None
 
 
 _BESIDE_REDIS = frozenset({"kill-active", "stop-active", "kill-router", "cut-node", "slow-node", "clock-jump"})
@@ -61,12 +63,12 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-flush", "redis", 1, 1),
         FaultKind("redis-refuses-writes", "redis", 6, 20),
         FaultKind("redis-garbage", "redis", 5, 20),
-        FaultKind("absurd-messages", "redis", 5, 20),
+        FaultKind("absurd-messages", "redis", 5, 20, signed=False),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
         FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
         FaultKind("damaged-local-copy", "node", 5, 10, takes_replica=True, state_format="hdfs"),
-        FaultKind("clock-jump", "node", 5, 20),
+        FaultKind("clock-jump", "node", 5, 20, signed=False),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
         FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage="folder"),
         FaultKind("store-throttles", "store", 8, 20, storage="s3"),
@@ -75,17 +77,20 @@ MENU: dict[str, FaultKind] = {
         FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage="s3"),
         FaultKind("hostile-connections", "node", 6, 20),
         FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage="folder"),
+        FaultKind("unsigned-lease", "node", 10, 20, takes_replica=True, signed=True),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }
 
 
-def faults_in(storage: StorageKind, state_format: str = "rocksdb") -> tuple[str, ...]:
-    """The menu where the checkpoint lives there, of a query that keeps its state so."""
+def faults_in(storage: StorageKind, state_format: str = "rocksdb", *, signed: bool = False) -> tuple[str, ...]:
+    """The menu where the checkpoint lives there, of a query that keeps its state so, with gossip signed or not."""
     return tuple(
         name
         for name, kind in MENU.items()
-        if kind.storage in (None, storage) and kind.state_format in (None, state_format)
+        if kind.storage in (None, storage)
+        and kind.state_format in (None, state_format)
+        and kind.signed in (None, signed)
     )
 
 

@@ -4,6 +4,7 @@ for ports, ids and folders.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ FORMATS = {"rocksdb": ROCKSDB_CHANGELOG_V2, "hdfs": HDFS_V1.with_default_manager
 SMALL_OVERLAY_BYTES = 2 << 10
 """Of a store partition: less than the changes of a version."""
 
+REBALANCE_DELAY_MS = 1000
+
 SETTLE_LIMIT_S = 60.0
 COMMIT_LIMIT_S = 120.0
 
@@ -54,6 +57,8 @@ class WorldOptions:
     """Where the checkpoint lives."""
     short_lived_bases: bool = False
     """Whether nodes keep few changes in memory and Spark writes snapshots often: bases are replaced all the time."""
+    signed: bool = False
+    """Whether nodes and routers have a gossip key; dead nodes' tasks then get other places soon."""
 
     @property
     def subject(self) -> Subject:
@@ -66,11 +71,12 @@ def options_of(
     *,
     storage: StorageKind = "folder",
     short_lived_bases: bool = False,
+    signed: bool = False,
 ) -> WorldOptions:
     """The options with which a query is proven. ValueError when it cannot be kept in that format."""
     if state_format not in subject.formats:
         raise ValueError(f"the query {subject.name!r} needs one of these formats: {', '.join(subject.formats)}")
-    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage, short_lived_bases)
+    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage, short_lived_bases, signed)
 
 
 @dataclass(slots=True)
@@ -195,6 +201,12 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Seen], None]) -
         }
         for name, node in nodes.items():
             node.variables = kept.variables_for(name)
+        if options.signed:
+            key = {"UNDERSTUDY_GOSSIP_KEY_FILE": str(_gossip_key(folder))}
+            for router in routers.values():
+                router.variables = key
+            for node in nodes.values():
+                node.variables = {**node.variables, **key, "UNDERSTUDY_REBALANCE_DELAY_MS": str(REBALANCE_DELAY_MS)}
         if options.short_lived_bases:
             for node in nodes.values():
                 node.variables = {**node.variables, "UNDERSTUDY_OVERLAY_MAX_BYTES": str(SMALL_OVERLAY_BYTES)}
@@ -228,6 +240,13 @@ def wait_for_commits(watch: CommitWatch, version: int) -> None:
 def redis_proxy(service: str) -> str:
     """The proxy between a node or router and Redis; that between routers and a node has the node's name."""
     return f"{service}-redis"
+
+
+def _gossip_key(folder: Path) -> Path:
+    key = folder / "gossip.key"
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_hex(32))
+    return key
 
 
 def _node(name: str, location: str, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:

@@ -37,7 +37,9 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     of_s3 = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
     assert set(faults_in("s3")) == set(wanted.split()) - of_folders | of_s3
     assert set(faults_in("folder", "hdfs")) == set(wanted.split()) | {"damaged-local-copy"}
-    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3
+    unsigned = {"absurd-messages", "clock-jump"}
+    assert set(faults_in("folder", signed=True)) == set(wanted.split()) - unsigned | {"unsigned-lease"}
+    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3 | {"unsigned-lease"}
 
 
 @given(seed=SEEDS)
