@@ -24,7 +24,7 @@ from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import IN_A_FOLDER, Schedule, long, short
 from tests.system.proof.storage import missing
-from tests.system.proof.subjects import COUNTS, KINDS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import WorldOptions, options_of
 
@@ -79,6 +79,8 @@ FAULTS_WITH_S3 = (
 FAULTS_WITH_HDFS = ("kill-active", "damaged-local-copy", "stop-active", "kill-spark")
 
 FAULTS_WHEN_SIGNED = ("unsigned-lease", "kill-active", "redis-down")
+
+FAULTS_WITH_AN_ADDED_VARIABLE = ("added-variable", "kill-active")
 
 BASES_S = 90.0
 """Each node replaces far more than the bases of the claim in this time."""
@@ -170,6 +172,16 @@ def test_with_hdfs_backed_state_every_claim_holds_under_damage_of_local_copies_a
 def test_with_signed_gossip_every_claim_holds_while_a_process_without_the_key_wants_the_lease(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_WHEN_SIGNED), tmp_path, options_of(COUNTS, signed=True))
     assert_injected(history, FAULTS_WHEN_SIGNED)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_when_a_restart_adds_a_state_variable_every_claim_holds_for_it_and_for_the_one_before(tmp_path: Path) -> None:
+    schedule = short(SEED, faults=FAULTS_WITH_AN_ADDED_VARIABLE)
+    history, verdict = judged(schedule, tmp_path, options_of(MOODS, MOODS.formats[0]))
+    assert_injected(history, FAULTS_WITH_AN_ADDED_VARIABLE)
     for claim in verdict.claims.values():
         assert_holds(claim)
 

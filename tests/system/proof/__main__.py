@@ -19,9 +19,9 @@ from tests.system.proof.report import as_json, as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import Schedule, StorageKind, faults_in, long, random_schedule, short
 from tests.system.proof.storage import missing
-from tests.system.proof.subjects import COUNTS, KINDS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import FORMATS, options_of
+from tests.system.proof.world import options_of
 
 
 def main() -> int:
@@ -52,10 +52,10 @@ def judge(folder: Path, *, is_json: bool) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    there = faults_in(arguments.checkpoint, arguments.format, signed=arguments.signed)
+    there = faults_in(arguments.checkpoint, _format(arguments), signed=arguments.signed)
     faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else there
     if unknown := sorted(set(faults) - set(there)):
-        place = f"with --checkpoint {arguments.checkpoint} --format {arguments.format}"
+        place = f"with --checkpoint {arguments.checkpoint} --format {_format(arguments)}"
         place += " --signed" if arguments.signed else ""
         raise ValueError(f"there is no fault {unknown[0]!r} {place}; there are {', '.join(there)}")
     match arguments.schedule:
@@ -68,9 +68,14 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
-    subject = KINDS if arguments.kinds else COUNTS
-    world = options_of(subject, arguments.format, storage=arguments.checkpoint, signed=arguments.signed)
+    subject = MOODS if arguments.added_variable else KINDS if arguments.kinds else COUNTS
+    world = options_of(subject, _format(arguments), storage=arguments.checkpoint, signed=arguments.signed)
     return _schedule(arguments), RunOptions(arguments.rate, world)
+
+
+def _format(arguments: argparse.Namespace) -> str:
+    format_of_moods: str = MOODS.formats[0]
+    return format_of_moods if arguments.added_variable else str(arguments.format)
 
 
 def _again(recorded: Path) -> tuple[Schedule, RunOptions]:
@@ -90,7 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     replayed.add_argument("recorded", type=Path, metavar="FOLDER", help="of the recorded run")
     started.add_argument("--rate", type=float, default=300, help="reads per second")
     started.add_argument("--kinds", action="store_true", help="a query of every kind of state, not only of counts")
-    started.add_argument("--format", choices=tuple(FORMATS), default="rocksdb", help="of the query's state")
+    started.add_argument(
+        "--added-variable", action="store_true", help="a query that gets a state variable at a restart"
+    )
+    started.add_argument("--format", choices=COUNTS.formats, default="rocksdb", help="of the query's state")
     started.add_argument("--checkpoint", choices=get_args(StorageKind), default="folder", help="where it lives")
     started.add_argument("--signed", action="store_true", help="nodes and routers have a gossip key")
     for running in (started, replayed):

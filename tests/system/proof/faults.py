@@ -297,6 +297,18 @@ def _kill_spark(world: World, target: str) -> Fault:
     return Fault(target, world.spark.kill, world.restart_spark)
 
 
+def _added_variable(world: World, target: str) -> Fault:
+    """The driver dies, and keeps another state variable when it is started again. There is but one to add."""
+    if world.spark.has_added:
+        raise SkippedFault("the variable is there already")
+
+    def inject() -> None:
+        world.spark.kill()
+        world.spark.add_variable()
+
+    return Fault(target, inject, world.restart_spark_with_added)
+
+
 def _hostile_connections(world: World, target: str) -> Fault:
     """Against a router and a node, each at its own port."""
     ports = [str(service.port) for service in (world.routers[ROUTERS[0]], world.nodes[target])]
@@ -338,6 +350,7 @@ _MAKERS: dict[str, Maker] = {
     "cut-node-from-store": _proxied(CUT, store_proxy),
     "kill-restoring": _kill_restoring,
     "kill-spark": _kill_spark,
+    "added-variable": _added_variable,
     "hostile-connections": _hostile_connections,
     "forked-checkpoint": _forked_checkpoint,
     "unsigned-lease": _unsigned_lease,

@@ -2,7 +2,8 @@
 
 A reader whose router refuses the connection, breaks it before an answer or says that it is not in service asks the
 other one at once, as behind a load balancer; only when no router is left has the read failed. Every read is recorded.
-`rate N` on standard input changes the rate, any other line is answered by counts so far, and its end ends the load.
+`rate N` on standard input changes the rate, `also STORE` has readers ask for an added store, any other line is answered
+by counts so far, and its end ends the load.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Load:
     is_ended: bool = False
 
     def __post_init__(self) -> None:
+        self.not_there = set(self.subject.added)
         self._pools = {name: Pool(port) for name, port in self.routers.items()}
         self._idle = [Session(number, kind) for number, kind in enumerate(every_kind(), 1)]
         self._sessions = len(self._idle)
@@ -89,7 +91,7 @@ class Load:
     async def _read(self, session: Session) -> None:
         routers = [*self._pools]
         self.chance.shuffle(routers)
-        question = self.subject.choose(self.chance, self.newest)
+        question = self._question()
         asked = Asked(session.number, session.next_seq(), now_ms(), question, session.bounds)
         replied = await self._ask_for_all(asked, session, question, routers)
         if replied.position is not None:
@@ -97,6 +99,11 @@ class Load:
             self.newest = max(self.newest, replied.position.version)
         self._note(replied.read)
         self._idle.append(session)
+
+    def _question(self) -> Question:
+        while (question := self.subject.choose(self.chance, self.newest)).store in self.not_there:
+            pass
+        return question
 
     async def _ask_for_all(self, asked: Asked, session: Session, question: Question, routers: Sequence[str]) -> Replied:
         """Ask page by page until nothing is left; from the beginning when the version of the pages is gone."""
@@ -154,6 +161,8 @@ async def _orders(load: Load, running: asyncio.Future[None]) -> None:
         word, _, value = line.decode().strip().partition(" ")
         if word == "rate":
             load.rate = float(value)
+        if word == "also":
+            load.not_there.discard(value)
         if running.done():
             running.result()
         sys.stdout.write(json.dumps(load.counts()) + "\n")

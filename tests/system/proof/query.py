@@ -21,9 +21,9 @@ from tests.support.oracle.kinds import join_conf
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import QueryOptions, settings
 from tests.support.spark.session import spark_session
-from tests.system.proof import kinds_keys, kinds_query, kinds_truth
+from tests.system.proof import kinds_keys, kinds_query, kinds_truth, moods_keys, moods_query
 from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
-from tests.system.proof.subjects import COUNTS, KINDS, SUBJECTS, Subject
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS, SUBJECTS, Subject
 from tests.system.proof.truth import write_truth
 
 STARTED = "the query is running"
@@ -39,6 +39,8 @@ class Job:
     output_mode: str
     write_truth: Callable[[SparkSession, Path, StateFormat, Path], None]
     extra_conf: Callable[[StateFormat], Mapping[str, str]] = lambda _: {}
+    build_with_added: Callable[[DataFrame], DataFrame] | None = None
+    """Makes the same query with another state variable."""
 
     def conf(self, subject: Subject, state_format: StateFormat, *, snapshots_often: bool) -> dict[str, str | None]:
         """Settings of the query. Nothing is purged: the truth of every version must still be readable at the end."""
@@ -66,6 +68,7 @@ def main() -> None:
             arguments.every_ms,
             subject,
             other_rows=arguments.other_rows,
+            with_added=arguments.with_added,
             snapshots_often=arguments.snapshots_often,
         )
         _say(STARTED)
@@ -85,15 +88,17 @@ def start(
     subject: Subject = COUNTS,
     *,
     other_rows: bool = False,
+    with_added: bool = False,
     snapshots_often: bool = False,
 ) -> StreamingQuery:
     """Start the query, or go on where a killed one stopped; a batch begins every `every_ms`. `other_rows`: twice as
-    many in each batch as the query has elsewhere.
+    many in each batch as the query has elsewhere. `with_added`: with another state variable.
     """
     job = JOBS[subject.name]
     rows_per_batch = 2 * job.rows_per_batch if other_rows else job.rows_per_batch
     with settings(spark, job.conf(subject, state_format, snapshots_often=snapshots_often)):
-        writer = job.build(_rows(spark, rows_per_batch)).writeStream.format("noop").queryName("proof")
+        build = job.build_with_added if with_added and job.build_with_added else job.build
+        writer = build(_rows(spark, rows_per_batch)).writeStream.format("noop").queryName("proof")
         writer = writer.outputMode(job.output_mode).option("checkpointLocation", checkpoint)
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
 
@@ -128,6 +133,14 @@ JOBS = {
     KINDS.name: Job(
         kinds_query.build, kinds_keys.ROWS_PER_BATCH, "append", kinds_truth.write_truth, extra_conf=join_conf
     ),
+    MOODS.name: Job(
+        moods_query.build,
+        moods_keys.ROWS_PER_BATCH,
+        "append",
+        moods_query.write_truth,
+        moods_query.only_forced_snapshots,
+        moods_query.build_with_mood,
+    ),
 }
 
 
@@ -146,6 +159,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--snapshots-often", action="store_true", help="about each version, not each tenth")
     parser.add_argument("--query", choices=tuple(SUBJECTS), required=True)
     parser.add_argument("--other-rows", action="store_true", help="go on with other rows than the query has elsewhere")
+    parser.add_argument("--with-added", action="store_true", help="keep another state variable from now on")
     return parser.parse_args()
 
 

@@ -109,6 +109,7 @@ def reading(running: World, folder: Path, rate: float, seed: int) -> Iterator[Ta
     routers = json.dumps({name: router.port for name, router in running.routers.items()})
     arguments = [running.subject.name, routers, str(folder / "load"), str(rate), str(seed)]
     load = Talking("the load", "tests.system.proof.load", arguments, folder / "logs" / "load.log")
+    running.ask_also = lambda store: load.order(f"also {store}")
     try:
         yield load
     finally:

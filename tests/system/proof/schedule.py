@@ -78,6 +78,7 @@ MENU: dict[str, FaultKind] = {
         FaultKind("hostile-connections", "node", 6, 20),
         FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage="folder"),
         FaultKind("unsigned-lease", "node", 10, 20, takes_replica=True, signed=True),
+        FaultKind("added-variable", "spark", 3, 10, state_format="rocksdb-v1"),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }

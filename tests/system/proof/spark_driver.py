@@ -25,6 +25,8 @@ from understudy_shared.sockets import private_socket_dir
 TRUTH_LIMIT_S = 7200
 """Of every kind of state Spark reads a version in a few seconds. A process that ends is noticed at once."""
 
+WITH_ADDED = "--with-added"
+
 
 class SparkDriver:
     """One query over all its lives. `temporary` is short enough for Spark's sockets."""
@@ -78,6 +80,15 @@ class SparkDriver:
         other._arguments = [*self._arguments, "--other-rows"]
         other._lives, other._process, other._job = 0, None, None
         return other
+
+    @property
+    def has_added(self) -> bool:
+        """Whether the query keeps another state variable when it is started next."""
+        return WITH_ADDED in self._arguments
+
+    def add_variable(self) -> None:
+        """Have the query keep another state variable from its next start on."""
+        self._arguments = [*self._arguments, WITH_ADDED]
 
     def freeze(self) -> None:
         """Stop driver and JVM where they are."""

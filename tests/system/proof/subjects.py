@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from tests.system.proof import keys, kinds_keys
+from tests.system.proof import keys, kinds_keys, moods_keys
 from tests.system.proof.question import Question
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A query under proof. `kinds` has its stores with the kind of state of each, `choose` what a reader asks when a
-    version is the newest. A batch begins every `every_ms`. `formats` are those of world.py that it can be kept in.
+    version is the newest. A batch begins every `every_ms`. `formats` are those of world.py that it can be kept in,
+    `added` the stores that are not there before the fault `added-variable`: readers ask for them when they are told.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Subject:
     every_ms: int
     choose: Callable[[random.Random, int], Question]
     formats: tuple[str, ...]
+    added: frozenset[str] = frozenset()
 
 
 COUNTS: Final = Subject(
@@ -42,4 +44,13 @@ KINDS: Final = Subject(
     choose=kinds_keys.choose_question,
     formats=("rocksdb",),
 )
-SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS)})
+MOODS: Final = Subject(
+    name="moods",
+    kinds=moods_keys.STORES,
+    partitions=4,
+    every_ms=2000,
+    choose=moods_keys.choose_question,
+    formats=("rocksdb-v1",),
+    added=frozenset({moods_keys.MOOD}),
+)
+SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS, MOODS)})

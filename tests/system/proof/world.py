@@ -9,14 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
-from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.system.proof.base_watch import BaseWatch
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
@@ -34,7 +34,11 @@ NODES = ("node-1", "node-2", "node-3")
 ROUTERS = ("router-1", "router-2")
 NODE_WITH_SMALL_DISK = "node-3"
 NODE_WITH_FAKE_CLOCK = "node-2"
-FORMATS = {"rocksdb": ROCKSDB_CHANGELOG_V2, "hdfs": HDFS_V1.with_default_manager()}
+FORMATS = {
+    "rocksdb": ROCKSDB_CHANGELOG_V2,
+    "rocksdb-v1": ROCKSDB_CHANGELOG_V1.with_default_manager(),
+    "hdfs": HDFS_V1.with_default_manager(),
+}
 """Without unique file names a crash wants Spark's own checkpoint manager (tests/support/spark/crash.py says why)."""
 
 SMALL_OVERLAY_BYTES = 2 << 10
@@ -98,6 +102,8 @@ class World:
     clock: FakeClock
     refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
     """The next way in which Redis refuses writes."""
+    ask_also: Callable[[str], object] = lambda store: None
+    """Tells the readers of a store that was added."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
         """The lag report of a router."""
@@ -128,6 +134,14 @@ class World:
         self.spark.start()
         wait_for_commits(self.watch, before + 1)
 
+    def restart_spark_with_added(self) -> None:
+        """Start the driver with another state variable; readers ask for it once every replica has it."""
+        self.restart_spark()
+        added, self.subject = self.subject.added, replace(self.subject, added=frozenset())
+        if not self.settle():
+            for store in added:
+                self.ask_also(store)
+
     def unsettled(self) -> str:
         """What is not as it is when nothing is broken; empty when all is well."""
         for service in (*self.nodes.values(), *self.routers.values()):
@@ -153,7 +167,7 @@ def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> s
     live = {node["node_id"] for node in report["nodes"] if node["live"]}
     if missing := set(NODES) - live:
         return f"{', '.join(sorted(missing))} not alive"
-    if missing := subject.kinds.keys() - {store["store"] for store in report["stores"]}:
+    if missing := subject.kinds.keys() - subject.added - {store["store"] for store in report["stores"]}:
         return f"no store {', '.join(sorted(missing))}"
     for store in report["stores"]:
         near: dict[int, set[str]] = {}

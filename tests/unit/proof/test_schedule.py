@@ -39,7 +39,8 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     assert set(faults_in("folder", "hdfs")) == set(wanted.split()) | {"damaged-local-copy"}
     unsigned = {"absurd-messages", "clock-jump"}
     assert set(faults_in("folder", signed=True)) == set(wanted.split()) - unsigned | {"unsigned-lease"}
-    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3 | {"unsigned-lease"}
+    assert set(faults_in("folder", "rocksdb-v1")) == set(wanted.split()) | {"added-variable"}
+    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3 | {"unsigned-lease", "added-variable"}
 
 
 @given(seed=SEEDS)
