@@ -15,6 +15,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.storage_faults import PausableFiles
 from tests.support.cluster.in_process import LIMIT_S, TASKS, VERSION, Cluster, ClusterNode, cluster, cluster_node
 from tests.support.cluster.watch import reading
+from tests.support.matrix import in_full
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -53,7 +54,7 @@ FORKS = {
 }
 
 
-@pytest.mark.parametrize("kind", FORKS)
+@pytest.mark.parametrize("kind", in_full(FORKS, if_in=("behind", "ahead")))
 def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right_nodes_come_and_go(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:

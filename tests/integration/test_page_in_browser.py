@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, expect
+from tests.support.matrix import in_full
 from tests.support.page.browser import (
     CHROMIUM,
     LIMIT_MS,
@@ -71,18 +72,9 @@ VIEWS = {
 }
 
 
-def in_full(chosen: Iterable[tuple[Any, ...]], *, if_in: Collection[str], names: Iterable[str]) -> list[Any]:
-    """Cases of a matrix; those that are named run in `make verify` only."""
-    return [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)), id=name, marks=[pytest.mark.full] * (name in if_in)
-        )
-        for name, case in zip(names, chosen, strict=True)
-    ]
-
-
 @pytest.mark.parametrize(
-    ("overview", "query"), in_full(VIEWS.values(), if_in=("large", "of many nodes", "filtered"), names=VIEWS)
+    ("overview", "query"),
+    in_full(VIEWS.values(), if_in=("large", "large, as a table", "of many nodes", "filtered"), names=VIEWS),
 )
 def test_scripts_show_what_the_server_has_shown(
     browser: Browser, router: FakeRouter, overview: Overview, query: str
@@ -147,7 +139,7 @@ def test_rows_keep_their_place_and_their_element_while_values_change(live: Shown
 STALE = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
 
 
-@pytest.mark.parametrize("how", STALE.values(), ids=STALE)
+@pytest.mark.parametrize("how", in_full(STALE.values(), if_in=("killed",), names=STALE))
 def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: signal.Signals) -> None:
     with fake_router() as own, shown(browser, f"{own.url}/admin/") as live:
         banner = live.page.locator("#stale")
@@ -195,7 +187,7 @@ def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Brows
 
 
 CHECKED = {f"{name}, {theme}": (name, theme) for name in SHOWN for theme in ("light", "dark")}
-MORE = ("healthy, dark", "restoring, dark", "empty, light")
+MORE = ("healthy, dark", "degraded, light", "restoring, dark", "empty, light")
 
 
 @pytest.mark.parametrize(("name", "theme"), in_full(CHECKED.values(), if_in=MORE, names=CHECKED))

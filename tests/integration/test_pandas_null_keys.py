@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.support.cluster.served_node import served_node
@@ -51,6 +52,7 @@ def _counted(source: DataFrame) -> DataFrame:
         )
 
 
+@pytest.mark.full
 def test_every_key_with_a_null_is_found_or_said_not_to_be_told_apart(spark: SparkSession, tmp_path: Path) -> None:
     run_query(
         spark,

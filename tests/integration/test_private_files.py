@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.cluster.served_node import Served
+from tests.support.matrix import in_full
 from tests.support.spark.counting_query import run_counting
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import wait_until
@@ -48,7 +49,10 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+@pytest.mark.parametrize(
+    "state_format",
+    in_full((HDFS_V1, ROCKSDB_CHANGELOG_V2), if_in=("hdfs-v1",), names=("hdfs-v1", "rocksdb-changelog-v2")),
+)
 def test_whatever_a_node_writes_is_for_its_user_only(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:

@@ -15,6 +15,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, TASKS, VERSION, cluster_node
 from tests.support.cluster.served_node import Reply, Served
+from tests.support.matrix import in_full
 from tests.support.services.deploy_files import SERVICES
 from tests.support.services.supervised import LIMIT_S, is_refused
 from tests.support.spark.counting_query import WORDS
@@ -71,7 +72,7 @@ def first_answer(port: int, target: str = KEY) -> Reply:
     return Served(port).get(target)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", in_full((1, 2), if_in=("2",), names=("1", "2")))
 def test_the_first_answer_of_a_fresh_router_is_a_key_that_is_found(
     processes: int, living: RedisServer, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_the_first_answer_while_redis_hangs_is_a_key_that_is_found_by_what_was_r
     assert (reply.status, reply.body.get("found")) == (200, True), reply
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", in_full((1, 2), if_in=("1",), names=("1", "2")))
 def test_a_router_that_hears_of_nobody_says_that_it_is_alive_and_knows_nothing(
     processes: int, redis: RedisServer, tmp_path: Path
 ) -> None:

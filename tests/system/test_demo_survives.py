@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -93,6 +94,7 @@ def assert_is(row: OracleRow | None, answer: dict[str, Any], value_type: StructT
         assert as_text(list(answer["value"].values())) == as_text(stored), answer
 
 
+@pytest.mark.full
 def test_every_answer_is_sparks_state_at_the_version_it_states_while_the_query_runs(
     spark: SparkSession, demo: DemoProcess
 ) -> None:

@@ -30,6 +30,8 @@ from tests.system.proof.world import WorldOptions, options_of
 
 SEED = 4
 FAULTS_OF_THE_LONG_RUN = {
+    "cut-node",
+    "redis-refuses-writes",
     "cut-replies",
     "refuse-node",
     "slow-link",
@@ -43,8 +45,9 @@ FAULTS_OF_THE_LONG_RUN = {
     "redis-garbage",
 }
 """Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py,
-test_absurd_messages.py, test_forked_checkpoint.py and tests/unit/shared/bus/test_redis_replies.py do in every run.
-Thousands of forged messages take most of a core, as does a second Spark, and two tests at a time leave none.
+test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py and
+tests/unit/shared/bus/test_redis_replies.py do in every run. Thousands of forged messages take most of a core, as does a
+second Spark, and two tests at a time leave none.
 """
 
 FAULTS_OF_EVERY_KIND = (
@@ -93,9 +96,11 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(schedule: Schedule, folder: Path, world: WorldOptions | None = None) -> tuple[History, Verdict]:
+def judged(
+    schedule: Schedule, folder: Path, world: WorldOptions | None = None, rate: float = 300.0
+) -> tuple[History, Verdict]:
     """Run a schedule, judge it, print the report with its percentiles."""
-    run(schedule, folder, RunOptions(world=world or options_of(COUNTS)), say)
+    run(schedule, folder, RunOptions(world=world or options_of(COUNTS), rate=rate), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -107,8 +112,8 @@ def judged(schedule: Schedule, folder: Path, world: WorldOptions | None = None) 
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Verdict]:
-    """The short schedule of what is in every run, run once for all its claims."""
-    return judged(short(SEED, faults=FAULTS_OF_EVERY_RUN), tmp_path_factory.mktemp("proof"))
+    """The short schedule of what is in every run, run once for all its claims. Other tests run beside it: few reads."""
+    return judged(short(SEED, faults=FAULTS_OF_EVERY_RUN), tmp_path_factory.mktemp("proof"), rate=150.0)
 
 
 @pytest.mark.timeout(480)
