@@ -11,6 +11,9 @@ KINDS ?=
 SOAK_ARGS ?=
 BIN := .venv/bin
 
+# Some images set it. A start without compiled modules costs twice the time (pandas ten times), in the demo as in each test.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup runtime browser helm validators kubernetes servers demo check format test verify containers soak bench screenshots release clean
 
