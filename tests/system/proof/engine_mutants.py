@@ -31,3 +31,10 @@ def reuse_sections() -> None:
         self._section = next(sections)
 
     CachedBase.__init__ = make  # type: ignore[method-assign]
+
+
+def compare_all_families() -> None:
+    """Take a snapshot that is older than its changelog for a dead one's, except version 1, whatever tables it has."""
+    from understudy_node.replica.base_choice import BaseChoice
+
+    BaseChoice._changes_families = lambda self, file, listed: file.version == 1  # type: ignore[method-assign]

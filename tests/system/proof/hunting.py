@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
-from tests.system.proof.history import FaultEvent, HistoryWriter, Seen, load
+from tests.system.proof.finals import final_replicas
+from tests.system.proof.history import FaultEvent, FinalReplica, HistoryWriter, Seen, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
@@ -27,6 +28,9 @@ READ_UNDER_FAULT_S = 15.0
 """A fault needs a moment to show, and silence is death only after three heartbeats."""
 
 READY_LIMIT_S = 60.0
+
+CONVERGENCE = "convergence"
+"""What each node holds at the end of a hunt is judged of the last mutant alone: such a one has a place of its own."""
 
 MIN_EVERY_MS = {"kinds": 4000}
 """What is true of every kind takes Spark some three seconds a version, and a hunt lasts minutes: fewer versions do."""
@@ -47,7 +51,7 @@ def hunt(names: Sequence[str], folder: Path, say: Say) -> dict[str, ClaimResult]
 
 def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> dict[str, ClaimResult]:
     """The same of mutants that are hunted in the same place."""
-    seen: list[Seen] = []
+    seen: list[Seen | FinalReplica] = []
     folder.mkdir()
     with world(folder, options.world, seen.append) as running:
         for name in names:
@@ -64,7 +68,9 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
                 time.sleep(read_s)
         running.spark.write_truth(folder / TRUTH_NAME)
         running.watch.end()
-    truth = Truth.load(folder / TRUTH_NAME)
+        truth = Truth.load(folder / TRUTH_NAME)
+        if MUTANTS[names[-1]].breaks == CONVERGENCE:  # its nodes still run
+            seen += final_replicas(running.nodes.values(), truth)
     return {name: _judge(folder / "mutants" / name, seen, truth, MUTANTS[name].breaks) for name in names}
 
 
@@ -106,7 +112,7 @@ def hit(running: World, fault: str | None, writer: HistoryWriter) -> Iterator[No
         running.redis.flush()  # what was believed is not the next one's to meet
 
 
-def _judge(folder: Path, seen: Sequence[Seen], truth: Truth, claim: str) -> ClaimResult:
+def _judge(folder: Path, seen: Sequence[Seen | FinalReplica], truth: Truth, claim: str) -> ClaimResult:
     history = load(folder)
     for each in seen:
         history.add(each)

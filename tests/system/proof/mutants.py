@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.system.proof import bus_mutants, cluster_mutants, engine_mutants, kind_mutants
 from tests.system.proof.patching import patch
-from tests.system.proof.subjects import COUNTS, KINDS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 
 VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
 """Within `acceptable_recovery_lag`: they count as caught up."""
@@ -264,6 +264,14 @@ MUTANTS = {
     ),
     "believe-local-copies": Mutant(
         (engine_mutants.believe_local_copies,), (), "answers", "damaged-local-copy", state_format="hdfs"
+    ),
+    "compare-all-families": Mutant(
+        (engine_mutants.compare_all_families,),
+        (),
+        "convergence",
+        "added-variable",
+        query=MOODS.name,
+        state_format=MOODS.formats[0],
     ),
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
