@@ -74,5 +74,6 @@ def write_truth(spark: SparkSession, checkpoint: Path, state_format: StateFormat
 
 def first_batch_with_mood(checkpoint: Path) -> int:
     """The batch in which Spark wrote down the variable for the first time; one far ahead where it never did."""
+    named = f'\\"stateName\\":\\"{MOOD}\\"'  # in JSON within JSON; a path beside it may have the bare word
     written = (checkpoint / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")
-    return min((int(file.name) for file in written if MOOD in file.read_text()), default=1 << 60)
+    return min((int(file.name) for file in written if named in file.read_text()), default=1 << 60)

@@ -46,6 +46,9 @@ SMALL_OVERLAY_BYTES = 2 << 10
 
 REBALANCE_DELAY_MS = 1000
 
+NEAR = 3
+"""Versions behind the newest at which a replica counts as well."""
+
 SETTLE_LIMIT_S = 60.0
 COMMIT_LIMIT_S = 120.0
 
@@ -137,6 +140,7 @@ class World:
     def restart_spark_with_added(self) -> None:
         """Start the driver with another state variable; readers ask for it once every replica has it."""
         self.restart_spark()
+        wait_for_commits(self.watch, self.watch.version + NEAR)  # what is near the end then has the variable
         added, self.subject = self.subject.added, replace(self.subject, added=frozenset())
         if not self.settle():
             for store in added:
@@ -173,7 +177,7 @@ def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> s
         near: dict[int, set[str]] = {}
         for replica in store["partitions"]:
             current = replica["current_offset_position"]
-            if current is not None and current >= version - 3:
+            if current is not None and current >= version - NEAR:
                 near.setdefault(replica["partition"], set()).add(replica["role"])
         short = [partition for partition, roles in near.items() if not {"active", "standby"} <= roles]
         if len(near) < subject.partitions or short:
