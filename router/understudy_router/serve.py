@@ -18,7 +18,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.clock import SystemClock
 from understudy_shared.http.service import Departure, bound_socket, run
-from understudy_shared.logs import configured_logging
+from understudy_shared.logs import configured_logging, name_records
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.shares import worker_settings
@@ -57,6 +57,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     access = access_to(parsed)
     listener = bound_socket(parsed.host, parsed.port)
     host = HostInfo(parsed.host, listener.getsockname()[1])
+    name_records(router_id=parsed.name)
     if parsed.processes == 1:
         _serve(parsed, host, access, listener=listener, started=started)
         return
@@ -76,6 +77,7 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     """Serve as one process of several; connections come through the link."""
     parsed = RouterSettings(**settings)
     keep_files_private()
+    name_records(router_id=parsed.name)
     _serve(parsed, HostInfo(parsed.host, parsed.port), access_to(parsed), link=link)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from understudy_shared.masking import masked_text
 from understudy_shared.printable import printable
@@ -46,6 +46,18 @@ def configured_logging() -> tuple[LogFormat, str] | None:
     if not ours:
         return None
     return "json" if isinstance(ours[0].formatter, JsonLines) else "text", logging.getLevelName(root.level)
+
+
+def name_records(**fields: object) -> None:
+    """Have every record of this process carry `fields`: of a worker its number, of a router its name."""
+    usual = logging.getLogRecordFactory()
+
+    def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = usual(*args, **kwargs)
+        vars(record).update(fields)
+        return record
+
+    logging.setLogRecordFactory(named)
 
 
 class TextLines(logging.Formatter):

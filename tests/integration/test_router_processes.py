@@ -208,7 +208,7 @@ def test_the_command_says_where_it_routes_and_ends_in_good_order_with_all_its_wo
     node: ClusterNode, module_redis: RedisServer, tmp_path: Path
 ) -> None:
     command = [*PROGRAM, "router", "--redis", module_redis.url, "--application-id", APPLICATION, "--port", "0"]
-    command += ["--data-dir", str(tmp_path), "--processes", "2"]
+    command += ["--data-dir", str(tmp_path), "--processes", "2", "--router-id", "east"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -222,7 +222,8 @@ def test_the_command_says_where_it_routes_and_ends_in_good_order_with_all_its_wo
         finally:
             process.kill()
     assert process.returncode == 0, log
-    assert "worker=0 action=leaving" in log
-    assert "worker=1 action=leaving" in log
+    assert "worker=0 router_id=east action=leaving" in log
+    assert "worker=1 router_id=east action=leaving" in log
+    assert [line for line in log.splitlines() if "router_id=east" not in line] == []
     wait_to_be_gone(workers)
     assert is_refused(router.port)

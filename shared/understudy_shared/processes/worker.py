@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from understudy_shared.errors import UnderstudyError
-from understudy_shared.logs import configure_logging
+from understudy_shared.logs import configure_logging, name_records
 from understudy_shared.processes.channel import ChannelError, read_frame
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.tie import die_with
@@ -34,7 +34,7 @@ def main() -> None:
         order = read_frame(control)
     except ChannelError:
         return
-    _name_records(order["worker"])
+    name_records(worker=order["worker"])
     if order["log"] is not None:
         log_format, level = order["log"]
         configure_logging(log_format=log_format, level=level)
@@ -52,18 +52,6 @@ def _service(place: str) -> ServeAsWorker:
     module, _, name = place.partition(":")
     serve: ServeAsWorker = getattr(importlib.import_module(module), name)
     return serve
-
-
-def _name_records(number: int) -> None:
-    """Every record of this process says which worker it is of."""
-    usual = logging.getLogRecordFactory()
-
-    def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = usual(*args, **kwargs)
-        record.worker = number
-        return record
-
-    logging.setLogRecordFactory(named)
 
 
 if __name__ == "__main__":
