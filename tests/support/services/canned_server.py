@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -57,7 +57,8 @@ def canned_server(replies: Sequence[Canned], tls: ssl.SSLContext | None = None) 
             self.send_header("content-type", reply.content_type)
             self.send_header("content-length", str(len(reply.body)))
             self.end_headers()
-            self.wfile.write(reply.body)
+            with suppress(BrokenPipeError, ConnectionResetError):  # a client that waits no longer
+                self.wfile.write(reply.body)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
