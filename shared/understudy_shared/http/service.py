@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 
+ACCEPTED_IN_A_TURN = 8
+"""More would cost each new connection more: one that comes wakes all, and finds one."""
+
 GRACEFUL_SHUTDOWN_S = 10
 
 HANDOVER_MS = 100
@@ -110,7 +113,7 @@ class Service(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
-        await super().startup(sockets)
+        await super().startup(None if sockets is None else [each for one in sockets for each in accepting(one)])
         for each, host, port in places:
             if (
                 each.fileno() < 0
@@ -206,6 +209,14 @@ def run(
         is_open = listener is not None and listener.fileno() >= 0
         where = "{}:{}".format(*listener.getsockname()[:2]) if listener is not None and is_open else ""
         raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
+
+
+def accepting(listener: socket.socket) -> list[socket.socket]:
+    """The listener, several times. libuv accepts one connection of a socket in a turn of the loop: where turns are long
+    (a busy machine, a flood on the bus), connections that come together would wait for one turn each, the last of 100
+    for 100 turns.
+    """
+    return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]
 
 
 def leave_out_what_stays() -> None:

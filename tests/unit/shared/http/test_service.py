@@ -49,6 +49,35 @@ def listening():
 run(app, listener, listening=listening)
 """
 
+TAKES = """
+import asyncio, os, signal, socket
+from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.http.service import bound_socket, run
+
+listener, guard, clients, turns = bound_socket("127.0.0.1", 0), ConnectionGuard(), [], 0
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+def listening():
+    clients.extend(socket.create_connection(listener.getsockname()) for _ in range(64))
+    turn()
+
+def turn():
+    global turns
+    if len(guard.connections) < 64:
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+    else:
+        print(turns)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+run(app, listener, guard=guard, listening=listening)
+"""
+
 
 def test_what_stays_for_the_life_of_a_service_is_no_matter_of_garbage_collection() -> None:
     command = [sys.executable, "-c", SERVICE]
@@ -68,3 +97,9 @@ def test_a_port_that_another_took_meanwhile_is_named_and_the_application_ends_in
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout.splitlines() == ["starts False", "ends"]
     assert "UnderstudyError: the port is in use (127.0.0.1:" in ended.stderr
+
+
+def test_connections_that_come_together_do_not_wait_for_a_turn_of_the_loop_each() -> None:
+    command = [sys.executable, "-c", TAKES]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert 1 < int(ended.stdout) <= 32, ended.stderr
