@@ -43,7 +43,7 @@ class Indicator:
 
     @property
     def runbook(self) -> str:
-        """What to do, as a path in the repository; the router shows it at /admin/runbooks/{name}."""
+        """Give the path of the runbook in the repository. A router shows it at /admin/runbooks/{name}."""
         return f"docs/runbooks/{self.name}.md"
 
     def document(self, since: str | None = None) -> dict[str, object]:
@@ -60,7 +60,7 @@ class Indicator:
         }
 
     def sentence(self) -> str:
-        """What is wrong, and what to do. Impact and cause stand below it."""
+        """Say what is wrong and what to do. Impact and cause are fields of their own."""
         return f"{self.symptom}. Do: {self.action}"
 
 

@@ -41,7 +41,7 @@ class Trio:
     def add_versions(self) -> None:
         """Commit up to END, and only then let the standbys go on to where they stay.
 
-        Whoever had reached an end in between would be caught up for a moment, and could become the active.
+        A replica that had reached an end in between would be caught up for a moment, and could become the active.
         """
         self.checkpoint.add(*range(FIRST + 1, END + 1))
         nodes = {node_id: served.node for node_id, served in self.known.nodes.items()}

@@ -135,9 +135,7 @@ def test_under_every_fault_the_claim_holds(claim: str, short_run: tuple[History,
 @pytest.mark.timeout(1500)
 def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_path: Path) -> None:
     history, verdict = judged(long(SEED), tmp_path)
-    assert_injected(history, IN_A_FOLDER)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, IN_A_FOLDER)
 
 
 @pytest.mark.full
@@ -146,18 +144,14 @@ def test_with_the_checkpoint_in_s3_every_claim_holds_under_faults_of_the_store_a
     if why := missing("s3"):
         pytest.skip(why)
     history, verdict = judged(short(SEED, faults=FAULTS_WITH_S3), tmp_path, options_of(COUNTS, storage="s3"))
-    assert_injected(history, FAULTS_WITH_S3)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, FAULTS_WITH_S3)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_OF_EVERY_KIND), tmp_path, options_of(KINDS))
-    assert_injected(history, FAULTS_OF_EVERY_KIND)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, FAULTS_OF_EVERY_KIND)
     answers = verdict.claims["answers"].kinds
     assert answers.keys() == set(KINDS.kinds.values())
     assert {kind for kind, seen in answers.items() if seen.examined["in pages"]} == WITH_PAGES
@@ -167,18 +161,14 @@ def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> 
 @pytest.mark.timeout(900)
 def test_with_hdfs_backed_state_every_claim_holds_under_damage_of_local_copies_and_other_faults(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_WITH_HDFS), tmp_path, options_of(COUNTS, "hdfs"))
-    assert_injected(history, FAULTS_WITH_HDFS)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, FAULTS_WITH_HDFS)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_with_signed_gossip_every_claim_holds_while_a_process_without_the_key_wants_the_lease(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_WHEN_SIGNED), tmp_path, options_of(COUNTS, signed=True))
-    assert_injected(history, FAULTS_WHEN_SIGNED)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, FAULTS_WHEN_SIGNED)
 
 
 @pytest.mark.full
@@ -186,9 +176,7 @@ def test_with_signed_gossip_every_claim_holds_while_a_process_without_the_key_wa
 def test_when_a_restart_adds_a_state_variable_every_claim_holds_for_it_and_for_the_one_before(tmp_path: Path) -> None:
     schedule = short(SEED, faults=FAULTS_WITH_AN_ADDED_VARIABLE)
     history, verdict = judged(schedule, tmp_path, options_of(MOODS, MOODS.formats[0]))
-    assert_injected(history, FAULTS_WITH_AN_ADDED_VARIABLE)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, FAULTS_WITH_AN_ADDED_VARIABLE)
 
 
 @pytest.mark.full
@@ -197,9 +185,7 @@ def test_after_many_replaced_bases_every_claim_holds(tmp_path: Path) -> None:
     faults = ("slow-link", "hostile-connections", "redis-down", "kill-router")
     schedule = replace(short(SEED, faults=faults), ends_s=BASES_S)
     history, verdict = judged(schedule, tmp_path, options_of(COUNTS, short_lived_bases=True))
-    assert_injected(history, faults)
-    for claim in verdict.claims.values():
-        assert_holds(claim)
+    assert_proven(history, verdict, faults)
     assert verdict.claims["answers"].examined[LATE_BASES] > 0
 
 
@@ -229,6 +215,13 @@ def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: Hunted) -> 
     assert claim.found > 0, f"{claim.name} examined {claim.examined} and found nothing wrong"
     for kind in MUTANTS[mutant].kinds:
         assert claim.kinds[kind].found > 0, f"{claim.name} found nothing wrong in {kind}: {claim.kinds[kind]}"
+
+
+def assert_proven(history: History, verdict: Verdict, faults: Iterable[str]) -> None:
+    """The faults happened, and every claim holds."""
+    assert_injected(history, faults)
+    for claim in verdict.claims.values():
+        assert_holds(claim)
 
 
 def assert_injected(history: History, faults: Iterable[str]) -> None:

@@ -66,7 +66,7 @@ def admin_routes(
 
     @router.get("/admin/v1/health")
     async def whether_well() -> Response:
-        """What is wrong here and what to do. The worst of the indicators is the state of the whole."""
+        """Report what is wrong here and what to do. The worst indicator is the state of the whole."""
         return json_response(await health.document())
 
     @router.get("/healthz", include_in_schema=False)

@@ -1,4 +1,4 @@
-"""What the indicators of health look at, and words for them (data)."""
+"""Names of the health indicators, and words for them (data)."""
 
 from __future__ import annotations
 

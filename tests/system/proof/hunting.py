@@ -30,7 +30,7 @@ READ_UNDER_FAULT_S = 15.0
 READY_LIMIT_S = 60.0
 
 CONVERGENCE = "convergence"
-"""What each node holds at the end of a hunt is judged of the last mutant alone: such a one has a place of its own."""
+"""The claim about what each node holds at the end of a hunt: only the last mutant of a place can be judged by it."""
 
 MIN_EVERY_MS = {"kinds": 4000}
 """What is true of every kind takes Spark some three seconds a version, and a hunt lasts minutes: fewer versions do."""
@@ -51,6 +51,7 @@ def hunt(names: Sequence[str], folder: Path, say: Say) -> dict[str, ClaimResult]
 
 def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> dict[str, ClaimResult]:
     """The same of mutants that are hunted in the same place."""
+    assert CONVERGENCE not in {MUTANTS[name].breaks for name in names[:-1]}, "only the last one's nodes run at the end"
     seen: list[Seen | FinalReplica] = []
     folder.mkdir()
     with world(folder, options.world, seen.append) as running:

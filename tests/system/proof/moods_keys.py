@@ -1,4 +1,4 @@
-"""What the query that gets another state variable at a restart has, and how readers ask for it (pure)."""
+"""Stores of the query that gets another state variable at a restart, and questions to them (pure)."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ ROWS_PER_BATCH = 10
 
 
 def choose_question(chance: random.Random, version: int) -> Question:
-    """What to ask at any version: one word in 30 never comes."""
+    """Choose a question that fits any version. One word in 30 never comes."""
     return Question(chance.choice(tuple(STORES)), (f"w{chance.randrange(WORDS + 2)}",))
