@@ -39,7 +39,6 @@ from benchmarks.servers import (
     SERVER_CORE,
     Server,
     fetch,
-    free_port,
     pin_load,
     server,
     tree_env,
@@ -47,6 +46,7 @@ from benchmarks.servers import (
 )
 from benchmarks.wrk import Rates, drive, has_wrk
 from understudy_shared.local_redis import local_redis
+from understudy_shared.ports import free_port
 
 LIMIT = "constant ASGI app"
 SAMPLED_KEYS = 1_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from understudy_shared.ports import free_port
 
 START_LIMIT_S = 600.0
 SERVER_CORE, LOAD_CORE = 0, 1
@@ -49,12 +50,6 @@ class Server:
 def tree_env(root: Path) -> Mapping[str, str]:
     """The environment in which a server runs the sources of another tree."""
     return {"PYTHONPATH": os.pathsep.join(str(root.resolve() / source) for source in SOURCES)}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def pin_load() -> None:

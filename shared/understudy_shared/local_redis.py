@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from understudy_shared.errors import UnderstudyError
+from understudy_shared.ports import free_port
 from understudy_shared.sockets import private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0
@@ -48,7 +49,7 @@ class LocalRedis:
     """A server process that can be started again at the same address. `folder` must be private when `port` is None."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
-        self.port = _free_port() if port == 0 else port
+        self.port = free_port() if port == 0 else port
         self._socket = socket_path(folder, _SOCKET)
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -186,9 +187,3 @@ def _name_and_version(info: bytes) -> tuple[str, str]:
         if version := fields.get(f"{name.lower()}_version"):
             return name, version
     return "Redis", "of an unknown version"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

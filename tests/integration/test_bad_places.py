@@ -11,12 +11,13 @@ from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.small_disk import fill, mounted
 from tests.support.cluster.served_node import served_node
-from tests.support.services.startup_refusals import free_port, refusal_to_serve
+from tests.support.services.startup_refusals import refusal_to_serve
 from tests.support.spark.counting_query import WORDS, watched
 from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.serve import open_node
+from understudy_shared.ports import free_port
 
 
 @pytest.fixture

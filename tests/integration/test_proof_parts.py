@@ -22,7 +22,7 @@ from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Commit, History, Meta, Watched
 from tests.system.proof.history import load as load_history
 from tests.system.proof.keys import STORE
-from tests.system.proof.processes import Proxies, Talking, free_port
+from tests.system.proof.processes import Proxies, Talking
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.query import start
 from tests.system.proof.run import RunOptions, recording
@@ -32,6 +32,7 @@ from tests.system.proof.truth import write_truth
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.views import View, damaged, missing
 
+from understudy_shared.ports import free_port
 from understudy_shared.position import Position
 from understudy_shared.words import ApplicationId, Lineage
 

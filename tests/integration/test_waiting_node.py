@@ -11,7 +11,9 @@ from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter, cluster
 from tests.support.spark.queries import wait_until
-from tests.system.proof.processes import Service, free_port
+from tests.system.proof.processes import Service
+
+from understudy_shared.ports import free_port
 
 LATE = "late"
 

@@ -25,8 +25,10 @@ from tests.support.measurements import measured
 from tests.support.services.open_load import LoadResult, open_load
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
-from tests.system.proof.processes import Proxies, Service, free_port
+from tests.system.proof.processes import Proxies, Service
 from tests.system.proof.proxy import CUT, Toxics
+
+from understudy_shared.ports import free_port
 
 APPLICATION = "counting"
 GOOD, BAD = "n3", ("n1", "n2")

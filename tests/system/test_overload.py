@@ -7,7 +7,6 @@ that this machine can ask for three times its capacity and still send and count 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.services.open_load import LoadResult, open_load
 
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.ports import free_port
 
 HOP_MS = 20
 AT_ONCE = 16
@@ -37,7 +37,7 @@ LIMIT_S = 30.0
 async def small_router(folder: Path) -> AsyncIterator[int]:
     """The port of a router process in front of two slow nodes."""
     with redis_server() as redis:
-        bus, port = RedisBus(redis.url), _free_port()
+        bus, port = RedisBus(redis.url), free_port()
         async with fake_nodes(*[lambda _group, _key: found("x")] * 2) as nodes:
             words = catalogue()
             known = Cluster(None, None, Gossip(bus, words.application_id), nodes, words)  # type: ignore[arg-type]
@@ -61,12 +61,6 @@ async def small_router(folder: Path) -> AsyncIterator[int]:
                 process.terminate()
                 await process.wait()
                 await bus.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def _until_ready(port: int) -> None:

@@ -17,7 +17,8 @@ from tests.support.spark.aligned_queries import QUICK, load, running, wait_for_r
 from tests.support.spark.queries import settings, wait_until
 from tests.system.alerts.causes import OF_THE_SOURCE
 from tests.system.alerts.watched_world import EVERY_MS, LIMIT_S, LOOK_EVERY_S, RULES, quick_rules
-from tests.system.proof.processes import free_port
+
+from understudy_shared.ports import free_port
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(480)]
 

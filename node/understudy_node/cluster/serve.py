@@ -38,6 +38,7 @@ from understudy_shared.http.service import Departure, bound_socket
 from understudy_shared.logs import configured_logging
 from understudy_shared.masking import masked_location
 from understudy_shared.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.ports import free_ports
 from understudy_shared.private_files import keep_files_private
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.shares import worker_settings
@@ -111,10 +112,13 @@ def _free_ports(settings: ClusterNodeSettings) -> list[int]:
     last = max(settings.port, settings.advertise_port) + settings.processes - 1
     if last > MAX_PORT:
         raise SettingsError(f"{settings.processes} ports would end at {last}", where="processes", fix="Lower the port")
+    if not settings.port:
+        return free_ports([0] * settings.processes)
+    ports = [settings.port + number for number in range(settings.processes)]
     with ExitStack() as held:
-        wanted = [settings.port and settings.port + number for number in range(settings.processes)]
-        bound = [held.enter_context(bound_socket(settings.host, port)) for port in wanted]
-        return [each.getsockname()[1] for each in bound]
+        for port in ports:
+            held.enter_context(bound_socket(settings.host, port))
+    return ports
 
 
 def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:

@@ -21,7 +21,8 @@ import redis
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port, find_server
+from understudy_shared.local_redis import _FOLLOW_PARENT, find_server
+from understudy_shared.ports import free_port
 
 SERVICE = "us"
 COUNT, QUORUM = 3, 2
@@ -42,7 +43,7 @@ class SentinelProcess:
     """One sentinel. It keeps its notes in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.known_as = f"127.0.0.1 {self.port} {secrets.token_hex(20)}"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None

@@ -20,7 +20,8 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.bus.servers import DEBIANS_SERVER, variables_for
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
+from understudy_shared.local_redis import _FOLLOW_PARENT
+from understudy_shared.ports import free_port
 
 LIMIT_S = 20.0
 
@@ -77,7 +78,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def tls_server(authority: Authority, shown: Certificate, *, asks_for_one: bool = False) -> Iterator[int]:
     """The port of a server that speaks TLS itself. Skips the test where no program on this machine does."""
     program = _program()
-    port = _free_port()
+    port = free_port()
     words = ["--port", 0, "--tls-port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     words += ["--tls-cert-file", shown.certificate, "--tls-key-file", shown.key, "--tls-ca-cert-file", authority.file]
     words += ["--tls-auth-clients", "yes" if asks_for_one else "no"]

@@ -25,7 +25,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
+from understudy_shared.local_redis import _FOLLOW_PARENT
+from understudy_shared.ports import free_port
 
 POM = Path(__file__).parent / "jars" / "pom.xml"
 
@@ -66,7 +67,7 @@ class KafkaBroker:
     def __init__(self, folder: Path, class_path: Path) -> None:
         self._folder = folder
         self._java = ["java", *_JAVA_OPTIONS, "-cp", f"{class_path}/*"]
-        self._port, self._controller_port = _free_port(), _free_port()
+        self._port, self._controller_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.servers = f"127.0.0.1:{self._port}"
         self._settings = folder / "server.properties"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from tests.support.kafka.broker import KafkaBroker, jars
 
-from understudy_shared.local_redis import _free_port
+from understudy_shared.ports import free_port
 
 USER, PASSWORD = "reader", "a secret"
 
@@ -38,7 +38,7 @@ class SecureBroker(KafkaBroker):
 
     def __init__(self, folder: Path, class_path: Path) -> None:
         super().__init__(folder, class_path)
-        port = _free_port()
+        port = free_port()
         self.secure_servers = f"127.0.0.1:{port}"
         self.certificates = make_certificates(folder)
         settings = self._settings.read_text().replace(

@@ -25,6 +25,7 @@ from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.s3_access import S3Access
+from understudy_shared.ports import free_port
 
 ACCESS_KEY, SECRET_KEY, REGION = "AKIDTESTS", "tests-secret-9f2c", "us-east-1"
 SECRETS = (SECRET_KEY,)
@@ -140,8 +141,7 @@ def s3_server(folder: Path, *, heap_mb: int = 256) -> Iterator[S3Server]:
     java = shutil.which("java")
     if java is None:
         pytest.skip("no Java")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "s3proxy.endpoint": f"http://127.0.0.1:{port}",
         "s3proxy.authorization": "aws-v4",

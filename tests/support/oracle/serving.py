@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from typing import Protocol
 
 from tests.support.cluster.served_node import Reply
 from tests.support.spark.queries import wait_until
+
+from understudy_shared.ports import free_port
 
 _TIMEOUT_S = 30
 _SERVE = "import json, sys; from understudy_node.serve import main; main(json.loads(sys.argv[1]))"
@@ -57,7 +58,7 @@ class ServedProcess:
 def served_by_a_process(checkpoint: Path, folder: Path) -> Iterator[ServedProcess]:
     """Serve `checkpoint` until the block ends; it begins when the server is ready."""
     folder.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     settings = {"checkpoint": str(checkpoint), "data_dir": str(folder / "data"), "port": port}
     errors = folder / "errors.txt"
     with errors.open("wb") as err:
@@ -85,10 +86,3 @@ def _is_ready(client: ServedProcess) -> bool:
     except OSError:
         client.close()
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

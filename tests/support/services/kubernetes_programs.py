@@ -17,6 +17,8 @@ from tests.support.services.deploy_files import ROOT
 from tests.support.services.kubernetes_api import TOKEN, Server
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.ports import free_port
+
 PROGRAMS = ROOT / ".cache" / "kubernetes" / "bin"
 LIMIT_S = 120.0
 _TIMEOUT_S = 30
@@ -51,12 +53,6 @@ def needs(*programs: str) -> None:
     missing = [name for name in programs if not (PROGRAMS / name).exists()]
     if missing:
         pytest.skip(f"no {' and no '.join(missing)}: make kubernetes")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def _etcd(folder: Path, port: int, peers: int) -> list[str]:

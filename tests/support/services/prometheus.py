@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 from tests.support.spark.queries import wait_until
+
+from understudy_shared.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"
@@ -87,8 +88,7 @@ def prometheus(
     every = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{every_ms}ms")
     configuration = {"global": every, "rule_files": ["rules.yml"], "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [

@@ -10,15 +10,7 @@ import pytest
 from understudy_node.node import Node
 from understudy_node.serve import main
 from understudy_shared.errors import UnderstudyError
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+from understudy_shared.ports import free_port
 
 
 def _must_not_start(node: Node) -> None:

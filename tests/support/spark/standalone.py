@@ -20,7 +20,8 @@ from tests.support.spark.process import SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import LOG4J, REPOSITORY, java_environment
 
-from understudy_shared.local_redis import _FOLLOW_PARENT, _free_port
+from understudy_shared.local_redis import _FOLLOW_PARENT
+from understudy_shared.ports import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -50,7 +51,7 @@ class StandaloneCluster:
         self.driver_folder = folder / "driver"
         self._folder = folder
         self._hiding = hiding
-        self._port, self._ui_port = _free_port(), _free_port()
+        self._port, self._ui_port = free_port(), free_port()
         self._daemons: list[SparkJob] = []
         self.url = f"spark://{_HOST}:{self._port}"
         self.environment = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -176,10 +175,3 @@ class Proxies:
 
     def end(self) -> None:
         self._talking.end()
-
-
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

@@ -23,11 +23,13 @@ from tests.system.proof.disk import small_disk
 from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Seen
 from tests.system.proof.memory_watch import MemoryWatch
-from tests.system.proof.processes import Proxies, Service, free_port
+from tests.system.proof.processes import Proxies, Service
 from tests.system.proof.schedule import StorageKind
 from tests.system.proof.spark_driver import SparkDriver, spark_driver
 from tests.system.proof.storage import Storage, storage
 from tests.system.proof.subjects import COUNTS, SUBJECTS, Subject
+
+from understudy_shared.ports import free_port
 
 APPLICATION = "proof"
 NODES = ("node-1", "node-2", "node-3")

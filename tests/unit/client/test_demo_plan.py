@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -23,7 +21,6 @@ from understudy.demo.plan import (
     shell_line,
     wanted_ports,
 )
-from understudy.demo.ports import free_ports
 from understudy.exits import CommandError, ExitCode
 from understudy_pipeline.demo.settings import DemoSettings
 
@@ -109,15 +106,6 @@ def test_a_command_can_be_pasted_whatever_its_folder_is_called() -> None:
 def test_settings_of_the_users_own_services_are_not_the_demos() -> None:
     environ = {"UNDERSTUDY_PORT": "1", "UNDERSTUDY_CONFIG": "x", "PATH": "/bin", "JAVA_HOME": "/java"}
     assert clean_environment(environ) == {"PATH": "/bin", "JAVA_HOME": "/java"}
-
-
-def test_a_port_that_somebody_has_is_replaced_and_no_port_is_given_twice() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-        chosen = free_ports([port, port, port])
-    assert port not in chosen
-    assert len(set(chosen)) == 3
-    assert free_ports(chosen) == chosen
 
 
 def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
