@@ -94,6 +94,34 @@ def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
                 reader.wait_for_answers()
 
 
+@pytest.mark.parametrize("kind", ["at the same version", "behind"])
+def test_a_node_that_comes_back_on_a_copy_answers_nothing_while_the_other_cannot_read_its_checkpoint(
+    kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    fork = fork_of(checkpoint, tmp_path / "copied")
+    ours, theirs = FORKS[kind]
+    checkpoint.add(*ours)
+    fork.add(*theirs)
+    files, late = PausableFiles(checkpoint.path), {"rebalance_delay_ms": 60_000}
+    with (
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=1, **late) as known,
+        cluster_node(checkpoint.path, tmp_path / "slow", redis.url, node_id="slow", files=files, **late) as slow,
+    ):
+        for node in (slow, known.nodes["n1"]):
+            wait_until(partial(holds_all, node, ours[-1]), what="its tasks", limit_s=LIMIT_S)
+        files.pause()
+        with reading(known.router) as reader:
+            known.end("n1")
+            with node_on(fork, tmp_path, redis, node_id="n1", **late) as copy:
+                enough = beats_of(known, "slow") + 20
+                wait_until(lambda: beats_of(known, "slow") > enough, what="heartbeats", limit_s=LIMIT_S)
+                reader.wait_for_answers()
+                assert reader.failed == [], reader.failed[:1]
+                assert "before it is known to follow no fork" in copy.not_ready()
+                files.resume()
+                wait_until(lambda: is_refused(copy) and names_it(known, "n1"), what="its refusal", limit_s=LIMIT_S)
+
+
 def test_a_rewind_that_one_node_sees_later_than_the_other_is_no_fork(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
@@ -118,8 +146,8 @@ def beats_of(known: Cluster, node_id: str) -> int:
     return known.router.router.tables.nodes[node_id].heartbeat.sequence
 
 
-def holds_all(node: ClusterNode) -> bool:
-    return len(node.holds) == TASKS and node.shows(VERSION)
+def holds_all(node: ClusterNode, version: int = VERSION) -> bool:
+    return len(node.holds) == TASKS and node.shows(version)
 
 
 def test_a_position_of_a_version_that_a_rewind_took_away_is_refused_at_once_with_409(

@@ -48,6 +48,8 @@ class _Case:
     """Since when they differ."""
     why: str | None = None
     """The reason for readers to see, once the difference is settled; None before."""
+    lacks: int | None = None
+    """The oldest version of its heartbeat, when this node has none of those yet."""
 
 
 class ForkFinder:
@@ -68,6 +70,15 @@ class ForkFinder:
         """Whether a node's commits were compared and are this node's."""
         case = self._cases.get(node_id)
         return case is not None and case.is_agreed
+
+    def doubt(self, node_id: str) -> str | None:
+        """Say why this node may follow a fork of what a node follows; None when they agree or cannot be compared."""
+        case = self._cases.get(node_id)
+        if case is None or case.is_agreed:
+            return None
+        if case.suspected_ms is not None:
+            return case.why or f"{node_id} has a commit that differs from the same one here"
+        return None if case.lacks is None else f"{node_id} has version {case.lacks}, which is not here"
 
     def unread(self, nodes: Iterable[Seen], own: OwnHistory, is_read: Callable[[int], bool]) -> list[int]:
         """The versions to read before `compare`: this node must have them, and has not read them yet."""
@@ -99,6 +110,9 @@ class ForkFinder:
     def _judge(self, case: _Case, beat: Heartbeat, own: OwnHistory, *, said_ms: float, now_ms: float) -> None:
         pairs = [(theirs, ours) for theirs in beat.commits if (ours := own.commit(theirs.version)) is not None]
         differing = next((pair for pair in pairs if not pair[0].is_same_as(pair[1])), None)
+        case.lacks = min((theirs.version for theirs in beat.commits), default=None)
+        if case.lacks is not None and case.lacks <= own.end_version:
+            case.lacks = None
         if differing is None:
             if pairs:
                 case.is_agreed, case.suspected_ms, case.why = True, None, None

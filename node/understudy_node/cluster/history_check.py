@@ -1,8 +1,9 @@
 """Whether this node follows the cluster's history, and which nodes do not.
 
 It decides three things at each turn of the beat: whether this node may hold tasks, whether it may assign, and whom it
-may assign to. A node that starts in a living cluster holds nothing before its commits were compared with those of a
-node of the assignment; a node that was refused stays refused until they agree, or until it is started again.
+may assign to. A node that starts in a living cluster holds nothing before its commits were compared with those of the
+nodes of the assignment, and while it may follow a fork of what one of them follows; a node that was refused stays
+refused until they agree, or until it is started again.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class HistoryCheck:
 
     def __init__(self, node: Node, neighbours: Neighbours, *, node_id: str, heartbeat_ms: int) -> None:
         self.is_admitted = False
-        """Whether the comparison with the cluster is done: with one live node at least, or no other node lives."""
+        """Whether the comparison with the cluster is done: one live node agrees and none differs, or none lives."""
         self.refused: str | None = None
         """The reason why this node must not answer for its application; None while it may."""
         self.others: Mapping[str, str] = {}
         """The other nodes that are refused, with the reasons."""
+        self.doubt: str | None = None
+        """Why this node, which has just started, may follow a fork; None once it may hold tasks."""
         self._node = node
         self._neighbours = neighbours
         self._node_id = node_id
@@ -63,7 +66,8 @@ class HistoryCheck:
         if unread:
             await asyncio.to_thread(self._read, unread)
         self._finder.compare(nodes, own, now_ms)
-        if is_current and not self.is_admitted:
+        self.doubt = None if self.is_admitted else self._doubt(nodes)
+        if is_current and not self.is_admitted and self.doubt is None:
             self.is_admitted = self._is_known_here(nodes) or self._has_waited(now_ms)
 
     def judge(self, own: Heartbeat, now_ms: float) -> bool:
@@ -99,8 +103,8 @@ class HistoryCheck:
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
     def go_on_alone(self) -> None:
-        """Stop waiting for the comparison while the bus is away."""
-        self.is_admitted = True
+        """Stop waiting for the comparison while the bus is away, unless a node that lives differs."""
+        self.is_admitted = self.is_admitted or self.doubt is None
 
     def _is_assignable(self, beat: Heartbeat) -> bool:
         if beat.node_id in self.others:
@@ -113,10 +117,19 @@ class HistoryCheck:
 
     def _is_known_here(self, nodes: Sequence[Seen]) -> bool:
         """Tell whether a node of the assignment agrees with this one, or none of them lives."""
+        comparable = self._comparable(nodes)
+        return not comparable or any(self._finder.is_agreed(node_id) for node_id in comparable)
+
+    def _doubt(self, nodes: Sequence[Seen]) -> str | None:
+        """Say whom of the assignment this node may follow a fork of; whether it does takes them some heartbeats."""
+        doubts = (self._finder.doubt(node_id) for node_id in self._comparable(nodes) if node_id not in self.others)
+        return next(filter(None, doubts), None)
+
+    def _comparable(self, nodes: Sequence[Seen]) -> list[str]:
+        """The nodes of the assignment whose commits can be compared."""
         lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
-        beats = [each.heartbeat for each in nodes if each.heartbeat.node_id in holders]
-        comparable = [beat for beat in beats if beat.lineage == lineage and beat.commits]
-        return not comparable or any(self._finder.is_agreed(beat.node_id) for beat in comparable)
+        beats = (each.heartbeat for each in nodes)
+        return [beat.node_id for beat in beats if beat.node_id in holders and beat.lineage == lineage and beat.commits]
 
     def _has_waited(self, now_ms: float) -> bool:
         if self._waits_since_ms is None:

@@ -216,6 +216,8 @@ class ClusterMember:
             reasons.append(self.beat.outvoted)
         if self._check.refused is not None:
             reasons.append(self._check.refused)
+        elif self._check.doubt is not None:
+            reasons.append(f"this node answers nothing before it is known to follow no fork: {self._check.doubt}")
         if self.assignment is None:
             reasons.append("no assignment is known yet")
         return reasons

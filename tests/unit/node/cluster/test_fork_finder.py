@@ -91,6 +91,21 @@ def test_what_cannot_be_compared_is_neither_agreed_nor_refused() -> None:
         assert not world.finder.is_agreed("other")
 
 
+def test_a_node_may_follow_a_fork_of_one_that_differs_or_has_versions_that_are_not_here() -> None:
+    world = World({1: 0, 2: 5})
+
+    def doubt(times: Mapping[int, int]) -> str | None:
+        world.turn(0, said(1, times), heard_ms=0, confirmed_ms=0)
+        return world.finder.doubt("other")
+
+    assert world.finder.doubt("other") is None, "nothing was heard of it"
+    assert doubt({}) is None
+    assert doubt({4: 1, 3: 1}) == "other has version 3, which is not here"
+    assert doubt({3: 1, 2: 9}) == "other has a commit that differs from the same one here"
+    assert doubt({3: 1, 2: 5}) is None, "they agree"
+    assert doubt({4: 1, 3: 1}) is None, "they agreed before"
+
+
 def test_commits_to_read_are_those_that_this_node_must_have_and_few_at_a_time() -> None:
     own = OwnHistory("/here", object(), "life", 50, 0, lambda version: None)
     others = [Seen(said(1, {version: 1}).model_copy(update={"node_id": f"n{version}"}), 0) for version in range(40, 60)]
