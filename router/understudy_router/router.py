@@ -158,6 +158,7 @@ class Router:
         self.watcher.start(self._tasks)
         self._tasks.start("look for other applications", self._neighbour_applications.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
+        self._tasks.start("close unused clients", self.clients.close_unused())
         self._tasks.start("probe nodes that are not well", self._probing.run())
         for start in others:
             start(self._tasks)

@@ -102,17 +102,17 @@ def test_a_node_that_comes_back_on_a_copy_answers_nothing_while_the_other_cannot
     ours, theirs = FORKS[kind]
     checkpoint.add(*ours)
     fork.add(*theirs)
-    files, late = PausableFiles(checkpoint.path), {"rebalance_delay_ms": 60_000}
+    files, late = PausableFiles(checkpoint.path), partial(cluster_node, rebalance_delay_ms=60_000)
     with (
-        cluster(checkpoint.path, tmp_path, redis.url, nodes=1, **late) as known,
-        cluster_node(checkpoint.path, tmp_path / "slow", redis.url, node_id="slow", files=files, **late) as slow,
+        cluster(checkpoint.path, tmp_path, redis.url, nodes=1, rebalance_delay_ms=60_000) as known,
+        late(checkpoint.path, tmp_path / "slow", redis.url, node_id="slow", files=files) as slow,
     ):
         for node in (slow, known.nodes["n1"]):
             wait_until(partial(holds_all, node, ours[-1]), what="its tasks", limit_s=LIMIT_S)
         files.pause()
         with reading(known.router) as reader:
             known.end("n1")
-            with node_on(fork, tmp_path, redis, node_id="n1", **late) as copy:
+            with late(fork.path, tmp_path / "copy-data", redis.url, node_id="n1") as copy:
                 enough = beats_of(known, "slow") + 20
                 wait_until(lambda: beats_of(known, "slow") > enough, what="heartbeats", limit_s=LIMIT_S)
                 reader.wait_for_answers()

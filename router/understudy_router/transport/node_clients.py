@@ -19,6 +19,9 @@ from understudy_shared.words import HostInfo
 IDLE_S = 60.0
 """A client that sent nothing for so long is closed: its node may be gone."""
 
+SWEEP_S = 1.0
+"""How often unused clients are looked for."""
+
 TICK_MS = 10.0
 """How often requests are checked: a tenth of what a reader notices."""
 
@@ -55,7 +58,7 @@ class NodeClients:
         self._clock = clock
         self._identity = identity or ClusterIdentity(None, application_id)
         self._ticked_ms = clock.monotonic_ms()
-        self._awake_since_ms = self._swept_ms = self._ticked_ms
+        self._awake_since_ms = self._ticked_ms
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
         self._newest: dict[str, NodeClient] = {}
         self.loads: Mapping[str, int] = Loads(self._newest)
@@ -103,9 +106,13 @@ class NodeClients:
         """Tick for ever; runs as a background task."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
-            now_ms = self._clock.monotonic_ms()
-            self.tick(now_ms)
-            for place, client in self._unused(now_ms):
+            self.tick(self._clock.monotonic_ms())
+
+    async def close_unused(self) -> None:
+        """Close clients that nobody uses, for ever; a task of its own, for closing one may take seconds."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            for place, client in self._unused(self._clock.monotonic_ms()):
                 del self._clients[place]
                 if self._newest.get(client.node_id) is client:
                     del self._newest[client.node_id]
@@ -136,10 +143,6 @@ class NodeClients:
         return now_ms - max(since_ms, self._awake_since_ms)
 
     def _unused(self, now_ms: float) -> list[tuple[tuple[str, str, int], NodeClient]]:
-        """The clients to close; looked for once a second."""
-        if now_ms - self._swept_ms < 1000:
-            return []
-        self._swept_ms = now_ms
         return [
             (place, client)
             for place, client in self._clients.items()

@@ -11,9 +11,10 @@ from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
+from understudy_router.transport import node_clients
 from understudy_router.transport.hop_replies import HopCounts, Known
 from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
-from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_shared.bounds import NO_BOUND
@@ -273,6 +274,22 @@ async def _no_accept() -> AsyncIterator[int]:
         finally:
             for filler in fillers:
                 filler.close()
+
+
+async def test_a_client_that_nobody_uses_is_closed_and_one_that_is_used_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_clients, "SWEEP_S", 0.01)
+    async with world(value) as known, asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(known.clients.close_unused())
+        gone = known.clients.to("gone", NOWHERE)
+        known.clock.advance((IDLE_S + 1) * 1000)
+        await (await known.submit(0)).outcomes
+        used = known.client(0)
+        await until(lambda: known.clients.to("gone", NOWHERE) is not gone)
+        assert asked(gone, [KEY]).outcomes.done(), "it is closed"
+        assert known.client(0) is used
+        closing.cancel()
 
 
 @pytest.mark.parametrize(
