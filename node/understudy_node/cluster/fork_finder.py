@@ -48,8 +48,11 @@ class _Case:
     """Since when they differ."""
     why: str | None = None
     """The reason for readers to see, once the difference is settled; None before."""
-    lacks: int | None = None
-    """The oldest version of its heartbeat, when this node has none of those yet."""
+    awaited: Sequence[SeenCommit] = ()
+    """Commits that it said and that this node does not have yet, until one can be compared.
+
+    The newest ones would not do: while commits are many, they are always ahead of what this node has read.
+    """
 
 
 class ForkFinder:
@@ -78,14 +81,14 @@ class ForkFinder:
             return None
         if case.suspected_ms is not None:
             return case.why or f"{node_id} has a commit that differs from the same one here"
-        return None if case.lacks is None else f"{node_id} has version {case.lacks}, which is not here"
+        return f"{node_id} has version {case.awaited[-1].version}, which is not here" if case.awaited else None
 
     def unread(self, nodes: Iterable[Seen], own: OwnHistory, is_read: Callable[[int], bool]) -> list[int]:
         """The versions to read before `compare`: this node must have them, and has not read them yet."""
         named = {
             commit.version
             for beat in self._others(nodes, own)
-            for commit in beat.commits
+            for commit in (*self._awaited(beat), *beat.commits)
             if commit.version <= own.end_version and not is_read(commit.version)
         }
         return sorted(named, reverse=True)[:MAX_UNREAD]
@@ -108,20 +111,26 @@ class ForkFinder:
             self._judge(case, beat, own, said_ms=now_ms - ages[beat.node_id], now_ms=now_ms)
 
     def _judge(self, case: _Case, beat: Heartbeat, own: OwnHistory, *, said_ms: float, now_ms: float) -> None:
-        pairs = [(theirs, ours) for theirs in beat.commits if (ours := own.commit(theirs.version)) is not None]
+        now = _pairs(beat.commits, own)
+        pairs = now or _pairs(case.awaited, own)
+        if not pairs:
+            if not case.awaited and all(theirs.version > own.end_version for theirs in beat.commits):
+                case.awaited = beat.commits
+            return
+        case.awaited = ()
         differing = next((pair for pair in pairs if not pair[0].is_same_as(pair[1])), None)
-        case.lacks = min((theirs.version for theirs in beat.commits), default=None)
-        if case.lacks is not None and case.lacks <= own.end_version:
-            case.lacks = None
         if differing is None:
-            if pairs:
-                case.is_agreed, case.suspected_ms, case.why = True, None, None
+            case.is_agreed, case.suspected_ms, case.why = True, None, None
             return
         case.is_agreed = False
         if case.suspected_ms is None:
             case.suspected_ms = now_ms
-        elif case.why is None and _was_read_again(case.suspected_ms, beat, own, said_ms):
+        elif case.why is None and now and _was_read_again(case.suspected_ms, beat, own, said_ms):
             case.why = self._evidence(beat, own, *differing)
+
+    def _awaited(self, beat: Heartbeat) -> Sequence[SeenCommit]:
+        case = self._cases.get(beat.node_id)
+        return () if case is None or case.incarnation != beat.incarnation else case.awaited
 
     def _evidence(self, beat: Heartbeat, own: OwnHistory, theirs: SeenCommit, ours: SeenCommit) -> str:
         there, here = utc_text(theirs.committed_at_us), utc_text(ours.committed_at_us)
@@ -134,6 +143,11 @@ class ForkFinder:
     def _others(self, nodes: Iterable[Seen], own: OwnHistory) -> Iterable[Heartbeat]:
         beats = (each.heartbeat for each in nodes)
         return (beat for beat in beats if beat.node_id != self._own_id and beat.lineage == own.lineage)
+
+
+def _pairs(commits: Sequence[SeenCommit], own: OwnHistory) -> list[tuple[SeenCommit, SeenCommit]]:
+    """Those of the commits that this node has, too, each with its own."""
+    return [(theirs, ours) for theirs in commits if (ours := own.commit(theirs.version)) is not None]
 
 
 def _was_read_again(suspected_ms: float, beat: Heartbeat, own: OwnHistory, said_ms: float) -> bool:

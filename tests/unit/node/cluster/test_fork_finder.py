@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from tests.unit.shared.test_forks import beat
 
 from understudy_node.cluster.fork_finder import MAX_UNREAD, ForkFinder, OwnHistory
@@ -104,6 +105,31 @@ def test_a_node_may_follow_a_fork_of_one_that_differs_or_has_versions_that_are_n
     assert doubt({3: 1, 2: 9}) == "other has a commit that differs from the same one here"
     assert doubt({3: 1, 2: 5}) is None, "they agree"
     assert doubt({4: 1, 3: 1}) is None, "they agreed before"
+
+
+@pytest.mark.parametrize("time", [5, 9])
+def test_what_was_not_here_yet_is_compared_once_it_is_although_the_other_is_ahead_again(time: int) -> None:
+    world = World({1: 0, 2: 0})
+    for version in range(3, 9):
+        assert not world.turn(
+            version, said(version, {version + 2: time, version + 1: time}), heard_ms=0, confirmed_ms=0
+        )
+        world.times[version] = 5
+    differs = "other has a commit that differs from the same one here"
+    assert (world.finder.is_agreed("other"), world.finder.doubt("other")) == (
+        (True, None) if time == 5 else (False, differs)
+    )
+
+
+def test_what_was_said_before_a_rewind_settles_nothing_after_it() -> None:
+    world = World({1: 0, 2: 5})
+    world.turn(0, said(1, {2: 9}), heard_ms=0, confirmed_ms=0)
+    world.turn(100, said(2, {5: 9, 4: 9}), heard_ms=100, confirmed_ms=100)
+    world.times |= {3: 5, 4: 5}
+    assert not world.turn(2000, said(3, {6: 5, 5: 5}), heard_ms=1900, confirmed_ms=1950), "it has read the rewind since"
+    world.times |= {5: 5}
+    assert not world.turn(2100, said(4, {6: 5, 5: 5}), heard_ms=2050, confirmed_ms=2090)
+    assert world.finder.is_agreed("other")
 
 
 def test_commits_to_read_are_those_that_this_node_must_have_and_few_at_a_time() -> None:
