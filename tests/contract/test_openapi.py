@@ -257,7 +257,7 @@ def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service:
 # ---- Schemathesis
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.full)])
 def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
     knowledge = Knowledge(service.position, cursor_at(service.position))

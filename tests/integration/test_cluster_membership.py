@@ -10,6 +10,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.matrix import in_full
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -138,7 +139,7 @@ def test_a_drain_through_a_router_empties_a_node_and_undo_brings_tasks_back(
         assert known.router.post("/admin/v1/nodes/n9/drain", b"").status == 404
 
 
-@pytest.mark.parametrize("in_good_order", [True, False], ids=["it leaves", "it dies"])
+@pytest.mark.parametrize("in_good_order", in_full((True, False), if_in=("it leaves",), names=("it leaves", "it dies")))
 def test_a_node_that_restarts_within_the_delay_finds_its_tasks_and_nobody_restored_them_meanwhile(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, in_good_order: bool
 ) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, cluster, cluster_router
+from tests.support.cluster.in_process import (
+    APPLICATION,
+    LIMIT_S,
+    VERSION,
+    Cluster,
+    ClusterNode,
+    cluster,
+    cluster_router,
+)
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, holders, reading
 from tests.support.spark.queries import wait_until
@@ -50,13 +59,18 @@ def assert_goes_on_from(before: Assignment, heard: list[Assignment]) -> None:
     assert orders == sorted(set(orders))
 
 
+def waits_for_an_assignment(node: ClusterNode) -> bool:
+    """Its commit log is read, so that nothing else is missing."""
+    return node.not_ready().startswith("no assignment is known yet")
+
+
 def test_without_redis_everybody_starts_waits_and_says_so_and_is_ready_when_it_comes(
     tmp_path: Path, checkpoint: HandmadeCheckpoint
 ) -> None:
     with redis_server(running=False) as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
         for node in known.nodes.values():
             wait_until_probe_says(node, "the bus is away: Redis cannot be reached")
-            assert node.not_ready().startswith("no assignment is known yet")
+            wait_until(partial(waits_for_an_assignment, node), what="its reason", limit_s=LIMIT_S)
         wait_until_probe_says(known.router, "the bus is away: Redis cannot be reached")
         assert known.router.not_ready() == "no catalogue is known yet; no assignment is known yet"
         assert degraded(known.router).count("Redis cannot be reached") == 1

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster_node, cluster_router
+from tests.support.matrix import in_full
 from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, axe_source, chromium, violations
 from tests.support.services.certificates import Signer
 from tests.support.services.guarded import WRONG, Keys
@@ -60,7 +61,7 @@ def browser(guarded: Guarded) -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
+@pytest.fixture(params=in_full((True, False), if_in=("without scripts",), names=("with scripts", "without scripts")))
 def has_scripts(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 

@@ -13,14 +13,13 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, VERSION, Cluster, cluster, cluster_node
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.matrix import in_full
 from tests.support.measurements import measured
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 READS = 300
 EXPIRY_S = 3 * HEARTBEAT_MS / 1000
-IN_EVERY_RUN = ("no-scripts-no-publish", "read-only-replica")
-EVERY_WAY = [way if way in IN_EVERY_RUN else pytest.param(way, marks=pytest.mark.full) for way in WAYS]
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def wait_for_three_expiries() -> None:
     wait_until(lambda: time.monotonic() > from_s + 3 * EXPIRY_S, what="three expiries", limit_s=LIMIT_S)
 
 
-@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("way", in_full(WAYS, if_in=set(WAYS) - {"no-scripts-no-publish"}))
 def test_while_redis_refuses_writes_every_read_is_answered_and_everybody_says_so(
     way: str, running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint
 ) -> None:

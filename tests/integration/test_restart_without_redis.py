@@ -28,6 +28,7 @@ from tests.support.cluster.in_process import (
 )
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
+from tests.support.matrix import in_full
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.messages import AssignedTask, Assignment, Endpoint
@@ -103,7 +104,7 @@ def restart(known: Cluster, node_id: str) -> ClusterNode:
     return known.start(node_id)
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", in_full(("killed", "frozen"), if_in=("frozen",)))
 def test_a_router_that_restarts_answers_from_what_it_remembers_and_asks_the_nodes_for_their_lag(
     how: str, running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint, tmp_path: Path
 ) -> None:
@@ -153,7 +154,7 @@ def test_a_node_that_restarts_takes_up_its_duties_and_no_lookup_fails_meanwhile(
     assert set(orders(known)) == {before}
 
 
-@pytest.mark.parametrize("comes_back", ["empty", "never"])
+@pytest.mark.parametrize("comes_back", in_full(("empty", "never"), if_in=("empty",)))
 def test_everything_restarts_without_redis_and_goes_on_where_it_was(
     comes_back: str, running: tuple[Cluster, RedisServer], tmp_path: Path
 ) -> None:
