@@ -37,11 +37,11 @@ from understudy_router.http.app import create_app
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_shared.bounds import NO_BOUND
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo, Role
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.service import leave_out_what_stays
-from understudy_shared.words import HostInfo, Role
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.server.service import leave_out_what_stays
 
 RUNS = 3
 SILENT_S = 5

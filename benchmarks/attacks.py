@@ -35,13 +35,13 @@ from benchmarks.load import get, run_load
 from benchmarks.nowhere import Nowhere
 from benchmarks.routed import wait_for
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, ROUTER, Server, pin_load, server
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.protocol import HttpProtocol
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.protocol import HttpProtocol
 
 PLAIN = """
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from understudy_shared.http import service as http_service
+from understudy_shared.server import service as http_service
 http_service.HttpProtocol = lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 """
 """Code that takes the limits off a service."""

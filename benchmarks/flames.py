@@ -26,7 +26,7 @@ from benchmarks.following import FormatV2, step
 from benchmarks.lookups import CONNECTIONS, SAMPLED_KEYS, move, wait_for_keys
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, NODE, ROUTER, SERVER_CORE, Server, pin_load, server, tree_env
 from benchmarks.wrk import drive
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 FOLLOWED_TASKS = 200
 FOLLOWED_RETAINED = 10

@@ -29,7 +29,7 @@ from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
 from benchmarks.following import FormatV2
 from benchmarks.report import write_report
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, Server, fetch, pin_load, server, tree_env
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 RETAINED = 10
 """Versions of the checkpoint."""

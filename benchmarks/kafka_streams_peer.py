@@ -25,8 +25,8 @@ from tests.support.kafka.broker import jars as broker_jars
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint
 from benchmarks.servers import Server, fetch
-from understudy_shared.local_redis import _FOLLOW_PARENT
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import _FOLLOW_PARENT
+from understudy_shared.base.ports import free_port
 
 PROJECT = Path(__file__).parent / "kafka_streams"
 BUILT = Path(__file__).resolve().parents[1] / ".cache" / "kafka-streams-peer"

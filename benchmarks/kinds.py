@@ -23,7 +23,7 @@ from benchmarks.big_checkpoint import PARTITIONS, STATE, session
 from benchmarks.custom_state import ELEMENTS, LIST, write_custom
 from benchmarks.lookups import LIMIT, START_LIMIT_S, Subject, in_turns, show, wait_for_keys
 from benchmarks.servers import CLUSTER_NODE, CONSTANT_APP, ROUTER, fetch, pin_load, server
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 ROWS = 10
 """Rows of a key on the left side of the join: one of each batch."""

@@ -30,13 +30,13 @@ from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.principals import UNGUARDED
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.http.protocol import HttpProtocol, ParsedHead
-from understudy_shared.trace import Trace
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.server.protocol import HttpProtocol, ParsedHead
+from understudy_shared.telemetry.trace import Trace
 
 SAMPLED_KEYS = 1_000
 START_LIMIT_S = 120.0

@@ -45,8 +45,8 @@ from benchmarks.servers import (
     wait_ready,
 )
 from benchmarks.wrk import Rates, drive, has_wrk
-from understudy_shared.local_redis import local_redis
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import local_redis
+from understudy_shared.base.ports import free_port
 
 LIMIT = "constant ASGI app"
 SAMPLED_KEYS = 1_000

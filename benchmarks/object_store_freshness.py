@@ -24,7 +24,7 @@ import orjson
 from tests.support.object_store.s3_server import Bucket, s3_server
 
 from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 LOOK_S = 0.001
 START_LIMIT_S = 120.0

@@ -29,7 +29,7 @@ from tests.support.spark.counting_query import WORDS
 from benchmarks.report import write_report
 from benchmarks.servers import Server, fetch, server
 from benchmarks.wrk import Rates, drive, has_wrk
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 PARTITIONS = 8
 CONNECTIONS = 64

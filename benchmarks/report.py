@@ -17,8 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.local_redis import find_server
+from understudy.demo.local_redis import find_server
+from understudy_shared.base.errors import UnderstudyError
 
 Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 """The figures of each round, by the name of what was measured."""

@@ -32,9 +32,9 @@ from benchmarks.servers import CONSTANT_APP, NODE, Server, fetch, pin_load, serv
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.clock import SystemClock
-from understudy_shared.words import HostInfo, StoreName
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo, StoreName
+from understudy_shared.reads.bounds import NO_BOUND
 
 SAMPLED_KEYS = 100_000
 BATCH_KEYS = 100

@@ -34,7 +34,7 @@ from benchmarks.servers import (
     pin_load,
     server,
 )
-from understudy_shared.local_redis import local_redis
+from understudy.demo.local_redis import local_redis
 
 SAMPLED_KEYS = 1_000
 BATCH_KEYS = 100

@@ -30,13 +30,13 @@ from benchmarks.scale_nodes import PATIENCE_S
 from benchmarks.scale_parts import assigned, assignment_of, costs
 from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, pin_load, wait_ready
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode, task_keys
+from understudy.demo.local_redis import LocalRedis, local_redis
 from understudy_node.cluster.assignor import Member
+from understudy_shared.base.ports import free_port
 from understudy_shared.bus.gossip import Gossip, Names
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.http.connection_guard import raise_file_limit
-from understudy_shared.local_redis import LocalRedis, local_redis
-from understudy_shared.messages import Assignment
-from understudy_shared.ports import free_port
+from understudy_shared.server.connection_guard import raise_file_limit
 
 LIMIT_S = 180.0
 LOOK_S = 0.05

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import Role
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.connection_guard import raise_file_limit
-from understudy_shared.messages import Assignment, Heartbeat
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import Role
+from understudy_shared.server.connection_guard import raise_file_limit
 
 LOOK_S = 0.1
 """Between two looks for a later assignment: real nodes hear of it."""

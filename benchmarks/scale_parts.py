@@ -21,11 +21,11 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash
-from understudy_shared.bounds import NO_BOUND
 from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint, Heartbeat
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.messages import AssignedTask, Assignment, Endpoint, Heartbeat
-from understudy_shared.sliced_assignment import decode_slices
+from understudy_shared.bus.sliced_assignment import decode_slices
+from understudy_shared.reads.bounds import NO_BOUND
 
 RUNS = 3
 MAX_WARMUPS = 2

@@ -27,9 +27,9 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.router import Router
 from understudy_router.serve import StartedRouter
 from understudy_router.serve import main as serve_router
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.supervise import Supervisor
 
 
 def router(port: int, redis: str) -> None:

@@ -16,10 +16,10 @@ from understudy_node.cluster.catalogue import catalogue_of
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
+from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
+from understudy_shared.bus.commits import NEWEST, SeenCommit
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.commits import NEWEST, SeenCommit
-from understudy_shared.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
-from understudy_shared.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
+from understudy_shared.bus.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
 
 APPLICATION = "scale"
 LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")

@@ -21,7 +21,7 @@ STAMP = "understudy-setup"
 _TOOLS = "tools"
 _SHOW_JAVA = """
 import pathlib, sys
-from understudy_shared.java_home import java_home
+from understudy_pipeline.demo.java_home import java_home
 home = java_home(pathlib.Path(sys.argv[1]))
 print(f"setup: Java {home.path} (from {home.origin})")
 """

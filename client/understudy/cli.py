@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from understudy_shared.extras import install_fix
+from understudy_shared.base.extras import install_fix
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from importlib import import_module
 import click
 
 from understudy.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.suggest import did_you_mean
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.suggest import did_you_mean
 
 _COMMANDS = {
     "demo": ("understudy.demo.command", "Run everything on this machine, on real data."),

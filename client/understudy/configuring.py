@@ -16,8 +16,8 @@ from understudy.exits import EXIT_CODES_HELP
 from understudy.running import use_config_file
 from understudy.service_flags import Flag
 from understudy.service_settings import FLAGS_OF, PREFIX, given_settings, setting_options, unknown_variables
-from understudy_shared.masking import masked_location
-from understudy_shared.suggest import did_you_mean
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.suggest import did_you_mean
 
 
 class InForce(NamedTuple):

@@ -18,7 +18,7 @@ import orjson
 
 from understudy.pages import Lines, Page, Sheet
 from understudy.values import absence_note, answer_rows, batch_row
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -15,9 +15,9 @@ from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError
 from understudy.options import DEFAULT_TIMEOUT_S
 from understudy.trust import trust_options
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.extras import install_fix
-from understudy_shared.printable import printable
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.extras import install_fix
+from understudy_shared.base.printable import printable
 
 Report = dict[str, Any]
 

@@ -18,7 +18,7 @@ from understudy.http_client import Server, path_segment
 from understudy.options import server_options
 from understudy.reading import problems_as_json
 from understudy.values import number_text
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 LOOK_EVERY_S = 0.25
 _ROLES = ("active", "standby", "warmup")

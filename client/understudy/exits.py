@@ -10,8 +10,8 @@ from enum import IntEnum
 
 import click
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.masking import masked_text
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.masking import masked_text
 
 
 class ExitCode(IntEnum):

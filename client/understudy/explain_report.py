@@ -7,7 +7,7 @@ from typing import Any
 
 from understudy.pages import Lines, Page, Sheet
 from understudy.values import duration_text, host_text, number_text, quoted
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 _REPLICA_COLUMNS = ("node", "role", "state", "version", "lag", "time lag")
 ORDER_COLUMNS = ("#", *_REPLICA_COLUMNS, "why")

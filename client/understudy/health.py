@@ -16,7 +16,7 @@ from understudy.http_client import Server, path_segment
 from understudy.options import server_options
 from understudy.pages import Lines
 from understudy.reading import problems_as_json
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 ASK_EVERY_S = 1.0
 """Between two questions of one command."""

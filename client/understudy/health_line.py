@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 
 def health_line(report: Mapping[str, Any]) -> str:

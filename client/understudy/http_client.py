@@ -28,9 +28,9 @@ from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
 from understudy.flag_words import in_flags, place_in_flags
 from understudy.trust import UNTRUSTED_FIX, client_context
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
+from understudy_shared.telemetry.trace import parse_traceparent
 from understudy_shared.tls.trouble import TlsReason, tls_trouble
-from understudy_shared.trace import parse_traceparent
 
 PROBLEM_TYPE = "application/problem+json"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}

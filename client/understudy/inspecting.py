@@ -16,7 +16,7 @@ from understudy.pages import Page
 from understudy.reading import problems_as_json
 from understudy.reports import STORE_COLUMNS, not_served_lines, store_fields, store_row, unnamed_lines
 from understudy.watching import watch_pages
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 
 @click.command(epilog=EXIT_CODES_HELP)

@@ -8,7 +8,7 @@ from typing import Any
 from understudy.health_line import health_line
 from understudy.pages import Lines, Page, Sheet
 from understudy.values import duration_text, number_text, position_text
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 NODE_LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", "committed at", "marks")
 ROUTER_LAG_COLUMNS = ("store", "part", "node", "role", "state", "position", "lag", "time lag", "report age")

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from understudy.trust import trust_options
-from understudy_shared.bounds import WAIT_WITH_POSITION_MS
-from understudy_shared.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
+from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from understudy_shared.printable import printable
-from understudy_shared.words import HostInfo, ReplicaState, TaskId
+from understudy_shared.base.printable import printable
+from understudy_shared.base.words import HostInfo, ReplicaState, TaskId
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from understudy.options import (
     server_options,
     wait_ms_of,
 )
-from understudy_shared.bounds import MAX_BATCH_KEYS
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 
 class KeyCommand(click.Command):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from understudy.values import quoted
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 STORE_COLUMNS = ("store", "operator", "key", "result", "partitions", "version")
 

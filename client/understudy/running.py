@@ -28,9 +28,9 @@ from understudy.http_client import Server, ServerProblemError, path_segment
 from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
 from understudy.service_settings import settings_error, unknown_variables
 from understudy.welcome import guarded_lines, url_of
-from understudy_shared.errors import SettingsError, UnderstudyError
-from understudy_shared.extras import install_fix
-from understudy_shared.logs import LogFormat, configure_logging
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.extras import install_fix
+from understudy_shared.telemetry.logs import LogFormat, configure_logging
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from understudy_shared.sizes import size_text
+from understudy_shared.base.sizes import size_text
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from understudy.exits import CommandError, ExitCode
 from understudy.service_flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
-from understudy_shared.masking import masked_value
-from understudy_shared.sizes import BadSizeError, parse_size
-from understudy_shared.suggest import did_you_mean
+from understudy_shared.base.masking import masked_value
+from understudy_shared.base.sizes import BadSizeError, parse_size
+from understudy_shared.base.suggest import did_you_mean
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from understudy.running import find_service, prepare, run_service, service_optio
 from understudy.service_flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS
 from understudy.service_settings import given_settings, setting_options
 from understudy.welcome import node_lines, router_lines, welcome_lines
-from understudy_shared.logs import LogFormat
+from understudy_shared.telemetry.logs import LogFormat
 
 
 @click.command(epilog=EXIT_CODES_HELP)

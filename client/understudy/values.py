@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from understudy_shared.durations import duration_text as known_duration_text
-from understudy_shared.printable import printable
+from understudy_shared.base.durations import duration_text as known_duration_text
+from understudy_shared.base.printable import printable
 
 _LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""

@@ -15,7 +15,7 @@ import click
 from understudy.console import drawn, print_json, print_page
 from understudy.exits import error_lines, say_error
 from understudy.pages import Lines, Page
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 
 def watch_pages(fetch: Callable[[], bytes], page_of: Callable[[bytes], Page], *, every_s: float, as_json: bool) -> None:

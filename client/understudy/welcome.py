@@ -10,8 +10,8 @@ import orjson
 
 from understudy.http_client import path_segment
 from understudy.reports import not_served_lines
-from understudy_shared.printable import printable
-from understudy_shared.words import HostInfo
+from understudy_shared.base.printable import printable
+from understudy_shared.base.words import HostInfo
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
 

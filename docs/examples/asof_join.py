@@ -24,9 +24,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, Ti
 
 from understudy_pipeline.aligned.source import register
 from understudy_pipeline.demo.flights import flights_file, load_flights
+from understudy_pipeline.demo.java_home import java_home
 from understudy_pipeline.demo.weather import load_weather, weather_file
 from understudy_pipeline.ordered import OrderedProcessor
-from understudy_shared.java_home import java_home
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 """An airport's place is its partition."""

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from understudy_node.follow.end import End
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.connection_guard import MEMORY
-from understudy_shared.processes.group import WORKERS
-from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import (
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import (
     FORK_FOUND,
     FORKED,
     GOSSIP_KEY_MISSING,
@@ -19,6 +16,9 @@ from understudy_shared.words import (
     UNSIGNED_ACCEPTED,
     WRITES_REFUSED,
 )
+from understudy_shared.processes.group import WORKERS
+from understudy_shared.server.connection_guard import MEMORY
+from understudy_shared.tls.service_tls import TLS
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
 
 
 @dataclass(frozen=True, slots=True)

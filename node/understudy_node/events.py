@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from understudy_node.checkpoint.files import FetchMethod
 from understudy_node.generation import Generation, Layout
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.reminders import Repeats
-from understudy_shared.times import utc_text
-from understudy_shared.words import Lineage
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.words import Lineage
+from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
 

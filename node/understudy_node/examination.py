@@ -13,7 +13,7 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.follow.history import History
 from understudy_node.stores.stores import served_stores
-from understudy_shared.times import utc_text
+from understudy_shared.spark.times import utc_text
 
 Finding = dict[str, str]
 

@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections import deque
 from threading import Lock
 
-from understudy_shared.histogram import Histogram, upper_bound
-from understudy_shared.messages import Freshness
-from understudy_shared.plausible import CEILING
+from understudy_shared.base.plausible import CEILING
+from understudy_shared.bus.messages import Freshness
+from understudy_shared.telemetry.histogram import Histogram, upper_bound
 
 BOUNDS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
 

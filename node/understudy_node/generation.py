@@ -23,9 +23,9 @@ from understudy_node.stores.finding import store_reader
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import StoreAlias, served_stores
-from understudy_shared.clock import Clock
-from understudy_shared.messages import Announcement, task_key
-from understudy_shared.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
+from understudy_shared.bus.messages import Announcement, task_key
 
 ROW_PREFIX: dict[Provider, bytes] = {"rocksdb": b"\x00", "hdfs": b""}
 """RocksDB keys and values begin with the encoding's version byte; the HDFS-backed provider stores bare rows."""

@@ -18,8 +18,8 @@ from understudy_node.replica.workers import Workers
 from understudy_node.stores.naming import Naming, naming_of
 from understudy_node.stores.renewal import read_alike, with_new_schemas
 from understudy_node.stores.stores import StoreAlias
-from understudy_shared.messages import Announcement
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
+from understudy_shared.bus.messages import Announcement
 
 
 class Generations:

@@ -9,8 +9,8 @@ from collections import Counter
 from enum import StrEnum
 
 from understudy_node.freshness import CommitToVisible
-from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
-from understudy_shared.words import LagInfo
+from understudy_shared.base.words import LagInfo
+from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 
 class During(StrEnum):

@@ -31,12 +31,12 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
-from understudy_shared.clock import Clock
-from understudy_shared.errors import NotACheckpointError, UnderstudyError, UnsupportedError
-from understudy_shared.masking import masked_location
-from understudy_shared.messages import Announcement, QueryProgress
-from understudy_shared.times import utc_text
-from understudy_shared.words import HostInfo, Lineage, Role
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import NotACheckpointError, UnderstudyError, UnsupportedError
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.words import HostInfo, Lineage, Role
+from understudy_shared.bus.messages import Announcement, QueryProgress
+from understudy_shared.spark.times import utc_text
 
 POLL_FLOOR_LOCAL_MS = 5
 """A stat costs 2 us on a local disk: polling every 5 ms costs a node 0.1 % of a core."""

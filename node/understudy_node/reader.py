@@ -28,9 +28,9 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import task_view
 from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.selection import EVERYTHING
-from understudy_shared.words import ApplicationId, TaskId
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, TaskId
+from understudy_shared.reads.selection import EVERYTHING
 
 
 class Row(NamedTuple):

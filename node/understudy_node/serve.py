@@ -16,14 +16,14 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.private_files import keep_files_private
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import App
-from understudy_shared.http.service import BACKLOG, Departure, bound_socket, cannot_listen, run
-from understudy_shared.private_files import keep_files_private
 from understudy_shared.processes.link import WorkerLink
-from understudy_shared.spans import require_exporter
-from understudy_shared.words import HostInfo
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen, run
+from understudy_shared.telemetry.span_export import require_exporter
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""

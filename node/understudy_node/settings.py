@@ -1,4 +1,4 @@
-"""A node's settings; `understudy_shared.service_settings` says where they come from."""
+"""A node's settings; `understudy_shared.base.service_settings` says where they come from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from understudy_node.engine.rocksdb_base import DEFAULT_CACHE_BYTES
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.renamed import resolve
+from understudy_shared.base.service_settings import Bytes, Port
 from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
-from understudy_shared.http.settings import HttpServiceSettings
-from understudy_shared.masking import masked_location
-from understudy_shared.renamed import resolve
-from understudy_shared.service_settings import Bytes, Port
+from understudy_shared.server.settings import HttpServiceSettings
 
 
 class NodeSettings(HttpServiceSettings):

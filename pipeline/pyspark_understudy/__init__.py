@@ -10,8 +10,8 @@ from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import DataSource
 
-from understudy_shared.errors import SettingsError
-from understudy_shared.extras import install_fix
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
 
 __all__ = ["DefaultSource"]
 

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 MERGE_ORDER = "merge_order"
 """The source's column: a struct of the fields below, compared in this order."""

@@ -31,19 +31,19 @@ from understudy_router.transport.patience import Patience
 from understudy_router.transport.probing import Probing
 from understudy_router.transport.wire import WireError
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.bounds import Bound
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.masking import masked
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.clock import Clock
-from understudy_shared.hop import HopReply
-from understudy_shared.http.node_calls import BadReplyError, NodeCallError, NodeCalls
+from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.masking import masked
-from understudy_shared.remembered import Remembered
-from understudy_shared.seeds import parse_seeds
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import HostInfo
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import HopReply
 
 log = logging.getLogger(__name__)
 

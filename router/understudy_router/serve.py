@@ -15,19 +15,19 @@ from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.private_files import keep_files_private
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.service import Departure, bound_socket, run
-from understudy_shared.logs import configured_logging, name_records
-from understudy_shared.private_files import keep_files_private
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.processes.link import WorkerLink
-from understudy_shared.processes.shares import worker_settings
-from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
-from understudy_shared.remembered import Remembered
-from understudy_shared.seeds import parse_seeds
-from understudy_shared.spans import require_exporter
-from understudy_shared.words import HostInfo
+from understudy_shared.server.service import Departure, bound_socket, run
+from understudy_shared.server.shares import worker_settings
+from understudy_shared.server.supervisor import run_workers
+from understudy_shared.telemetry.logs import configured_logging, name_records
+from understudy_shared.telemetry.span_export import require_exporter
 
 LEARNS_WITHIN_MS = 1500
 """How long a router that knows too little waits before it listens. It takes some 20 ms where Redis answers. More than

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from understudy_router.forwarding.results import Results
-from understudy_shared.bounds import NO_BOUND, Bound, refusal
-from understudy_shared.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
-from understudy_shared.hop_columns import FOUND, PROBLEM, HopOutcome
+from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.words import LagInfo, Role
+from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
+from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopOutcome
+from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 EXACT = 4096
 """Reads without a bound of which each one is looked at, between two readings of the counts."""

@@ -1,4 +1,4 @@
-"""A router's settings; `understudy_shared.service_settings` says where they come from."""
+"""A router's settings; `understudy_shared.base.service_settings` says where they come from."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from pydantic import Field
 
+from understudy_shared.base.service_settings import Port
 from understudy_shared.bus.settings import BusSettings
 from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES, MAX_KEY_BYTES
-from understudy_shared.http.settings import HttpServiceSettings
-from understudy_shared.service_settings import Port
+from understudy_shared.server.settings import HttpServiceSettings
 
 MAX_NAME_BYTES = 200
 """Longest name of a folder: file systems allow 255."""

@@ -14,10 +14,10 @@ from understudy_router.admin.lag_page import SORTS, STATES
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.app import Framework
-from understudy_shared.words import HostInfo
+from understudy_shared.server.app import Framework
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs" / "api.md").read_text()

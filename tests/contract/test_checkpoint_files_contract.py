@@ -16,7 +16,7 @@ import pytest
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.remote import FsspecFiles
-from understudy_shared.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
 
 
 class Place:

@@ -13,7 +13,7 @@ from tests.support.checkpoint.engine_stores import write_rocksdb
 
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.view import View
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 RECORDS = {b"key-%06d" % number: os.urandom(500) for number in range(2_000)}
 RAW_BYTES = 1_000_000

@@ -11,7 +11,7 @@ from tests.support.bus.documents import APPLICATION, assignment, eventually, hea
 
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
-from understudy_shared.messages import (
+from understudy_shared.bus.messages import (
     MAX_MESSAGE_BYTES,
     AnnouncedStore,
     Announcement,

@@ -30,8 +30,8 @@ from tools.chart import CHART, MANIFESTS, README, call_of, flat, helm
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.seeds import parse_seeds
-from understudy_shared.spans import ENDPOINTS
+from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.telemetry.span_export import ENDPOINTS
 
 BY_THE_HOOK = {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_CA_FILE", "UNDERSTUDY_URL"}
 """What only the command reads that a node runs before it stops."""

@@ -25,7 +25,7 @@ from tools.chart import MANIFESTS
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.seeds import parse_seeds
+from understudy_shared.cluster.seeds import parse_seeds
 
 FLAT = flat_manifests()
 PODS = dict(pods(FLAT))

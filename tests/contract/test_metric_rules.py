@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from understudy_shared.metric_families import about_the_process
 from understudy_shared.processes.metric_sums import GAUGES
+from understudy_shared.telemetry.metric_families import about_the_process
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("node/understudy_node", "router/understudy_router", "shared/understudy_shared")

@@ -23,9 +23,9 @@ from tests.support.spark.queries import wait_until
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
+from understudy_shared.base.words import ApplicationId
 from understudy_shared.http.openapi.document import nameless
-from understudy_shared.position import decode_position
-from understudy_shared.words import ApplicationId
+from understudy_shared.reads.position import decode_position
 
 ROOT = Path(__file__).parents[2]
 WORD, STORE, VERSION = WORDS[0], "/v1/stores/op0", 3

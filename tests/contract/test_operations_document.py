@@ -15,9 +15,9 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import Refusal
+from understudy_shared.base.sizes import size_text
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.sizes import size_text
+from understudy_shared.reads.bounds import Refusal
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()

@@ -17,8 +17,8 @@ from tests.support.spark.counting_query import WORDS
 
 from understudy_shared.auth.issuer_keys import FetchError, _key_set_at
 from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetError
-from understudy_shared.http.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES
 from understudy_shared.http.edge import MAX_BODY_BYTES
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES
 
 SERVICES = ("serve", "router", pytest.param("node", marks=pytest.mark.full))
 every_service = pytest.mark.parametrize("service", SERVICES)

@@ -16,7 +16,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.guarded_world import ABSENT, WORD, World, guarded_world
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.http import packing
+from understudy_shared.server import compression as packing
 
 APP, OTHER = "https://app.example.com", "https://app.example.com.evil.example"
 ALLOWED = "access-control-allow-origin"

@@ -6,7 +6,7 @@ from tests.support.bus.documents import APPLICATION, heartbeat
 from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_shared.bus.gossip import digest_of, enveloped
-from understudy_shared.messages import (
+from understudy_shared.bus.messages import (
     AnnouncedStore,
     Announcement,
     Applied,

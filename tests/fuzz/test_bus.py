@@ -25,15 +25,15 @@ from understudy_router.admin.watching import Looking
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_shared.bounds import NO_BOUND
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Lost
 from understudy_shared.bus.gossip import Gossip, _Turns
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.node_calls import NodeCallError, NodeCalls
-from understudy_shared.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat
+from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
+from understudy_shared.reads.bounds import NO_BOUND
 
 HOST = HostInfo("127.0.0.1", 7101)
 

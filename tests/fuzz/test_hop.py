@@ -21,8 +21,8 @@ from understudy_node.http.app import create_app
 from understudy_router.transport.hop_replies import decoded_reply
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import WireReply
-from understudy_shared.bounds import Bound
-from understudy_shared.hop import (
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import (
     MAX_HOP_KEYS,
     PATH,
     HopReply,
@@ -31,8 +31,8 @@ from understudy_shared.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.hop_columns import HopOutcome
-from understudy_shared.hop_fields import BadHopError
+from understudy_shared.reads.hop_columns import HopOutcome
+from understudy_shared.reads.hop_fields import BadHopError
 
 VERSION = 2
 REFUSALS = {"bad-request", "too-large", "deadline"}

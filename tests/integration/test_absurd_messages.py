@@ -17,9 +17,9 @@ from tests.support.spark.queries import wait_until
 from understudy_node.cluster import own_messages
 from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.node import Node
-from understudy_shared.admission import MAX_NODES, limit_beside
-from understudy_shared.messages import Heartbeat
-from understudy_shared.plausible import FIRST_SIGHT
+from understudy_shared.base.plausible import FIRST_SIGHT
+from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.cluster.admission import MAX_NODES, limit_beside
 
 
 @pytest.fixture

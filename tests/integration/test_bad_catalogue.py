@@ -13,11 +13,11 @@ from understudy_router.cluster import watching
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.messages import Catalogue, CatalogueStore
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
 APPLICATION = "flights"
 SCHEMA = '{"type":"struct","fields":[{"name":"c0","type":"string","nullable":true,"metadata":{}}]}'

@@ -13,7 +13,7 @@ from tests.support.services.startup_refusals import refusal_to_serve
 from tests.support.spark.counting_query import WORDS, watched
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.errors import CorruptFileError, NotACheckpointError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, UnsupportedError
 
 Harm = Callable[[bytes], bytes]
 

@@ -20,7 +20,7 @@ from tests.support.spark.queries import (
     state_stores_unloaded,
 )
 
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
 
 ROWS = [{"word": f"word-{n}", "at": f"2024-03-01T00:00:0{n}Z"} for n in range(9)]
 

@@ -17,7 +17,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.serve import open_node
-from understudy_shared.ports import free_port
+from understudy_shared.base.ports import free_port
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_shared.bus.base import Back, BusError, Lost, Stored
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import CommitHint
 from understudy_shared.bus.redis_bus import MAX_CONNECTIONS, RedisBus
-from understudy_shared.messages import CommitHint
 
 CHANNEL = "us:{flights}:events"
 CALL_MS = 300

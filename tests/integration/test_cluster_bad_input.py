@@ -28,9 +28,9 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.claim import IdentityError
 from understudy_node.cluster.serve import main
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.gossip import Names
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import MAX_MESSAGE_BYTES
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 NAMES = Names(APPLICATION)
 LOOKUP = "/v1/stores/op0/lookup?key=%5B%22word-0%22%5D"

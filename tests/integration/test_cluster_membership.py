@@ -14,7 +14,7 @@ from tests.support.matrix import in_full
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.messages import AssignedTask, Assignment
+from understudy_shared.bus.messages import AssignedTask, Assignment
 
 
 def active_for(known: Cluster, node_id: str) -> set[str]:

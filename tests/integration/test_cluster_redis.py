@@ -25,7 +25,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus import redis_bus
 from understudy_shared.bus.gossip import Names
-from understudy_shared.messages import Assignment
+from understudy_shared.bus.messages import Assignment
 
 NAMES = Names(APPLICATION)
 

@@ -26,8 +26,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, LocalFiles
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.messages import Announcement
 
 
 class BuggyFiles(LocalFiles):

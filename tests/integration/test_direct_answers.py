@@ -20,7 +20,7 @@ from tests.support.services.echo_service import (
 )
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.http.limited_protocol import LimitedProtocol
+from understudy_shared.server.limited_protocol import LimitedProtocol
 
 A = f"{DIRECT}/a"
 CLOSE = b"connection: close\r\n"

@@ -13,8 +13,8 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, served_node
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
 
 LINEAGE = Lineage("11111111-2222-4333-8444-555555555555")
 WORD, NUMBER = "born-1", 2**53 + 1

@@ -23,8 +23,8 @@ from understudy_pipeline.demo.schedule import Pace
 from understudy_pipeline.demo.streams import TOPIC, FlightStreams, entry_id, partition_of
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.errors import SettingsError
 
 PARTITIONS = 2
 PER_MINUTE = 20

@@ -12,12 +12,12 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, cluster, cluster_node
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.clock import SystemClock
 
 
 @pytest.fixture

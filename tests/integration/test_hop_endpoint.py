@@ -19,14 +19,14 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.hop import SMALL_HOP_BYTES, Hops
 from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
-from understudy_shared.bounds import Bound, UnknownLag
-from understudy_shared.hop import encode_request
-from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
-from understudy_shared.http.direct import Exchange
-from understudy_shared.position import decode_position
+from understudy_shared.base.words import Role, StoreName
+from understudy_shared.reads.bounds import Bound, UnknownLag
+from understudy_shared.reads.hop import encode_request
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
+from understudy_shared.reads.position import decode_position
+from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StructType
-from understudy_shared.words import Role, StoreName
 
 VERSION = 3
 

@@ -25,7 +25,7 @@ from tests.support.services.echo_service import (
 )
 from tests.support.services.raw_http import GET_LIVEZ, LIMIT_S, RawClient, resident_bytes
 
-from understudy_shared.http.connection_limits import (
+from understudy_shared.server.connection_limits import (
     MAX_HEADER_BYTES,
     MAX_REQUEST_TARGET_BYTES,
     ConnectionLimits,
@@ -344,7 +344,7 @@ FEW_FILES = """
 import sys
 from fastapi import FastAPI
 from understudy_router.settings import RouterSettings
-from understudy_shared.http.service import BACKLOG, bound_socket, run
+from understudy_shared.server.service import BACKLOG, bound_socket, run
 
 app = FastAPI()
 

@@ -20,8 +20,8 @@ from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.clock import SystemClock
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import SettingsError
 
 FIRST_TIME_MS = 1_700_000_000_000
 FAILURES = 3

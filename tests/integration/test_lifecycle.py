@@ -24,7 +24,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.http.service import Departure
+from understudy_shared.server.service import Departure
 
 # ---- the order in which a service ends
 
@@ -115,7 +115,7 @@ def test_a_departure_that_cannot_be_announced_does_not_keep_a_service_from_its_o
 STUBBORN = """
 import asyncio, sys
 from fastapi import FastAPI
-from understudy_shared.http.service import BACKLOG, Departure, bound_socket, run
+from understudy_shared.server.service import BACKLOG, Departure, bound_socket, run
 
 async def announce():
     print("announced", flush=True)

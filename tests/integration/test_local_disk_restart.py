@@ -139,8 +139,8 @@ from pathlib import Path
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
-from understudy_shared.clock import SystemClock
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_node.replica import restore
 
 checkpoint, data_dir, stop_at = sys.argv[1], Path(sys.argv[2]), sys.argv[3]

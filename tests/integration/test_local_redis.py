@@ -14,10 +14,10 @@ import pytest
 import redis
 from tests.support.spark.queries import wait_until
 
-from understudy_shared import local_redis as module
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.local_redis import PROGRAM_VARIABLE, find_server, local_redis
-from understudy_shared.sockets import private_socket_dir
+from understudy.demo import local_redis as module
+from understudy.demo.local_redis import PROGRAM_VARIABLE, find_server, local_redis
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.sockets import private_socket_dir
 
 
 def is_running(pid: int) -> bool:
@@ -52,7 +52,7 @@ def test_its_socket_is_in_a_folder_that_only_its_user_may_enter(tmp_path: Path) 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 def test_it_dies_with_a_parent_that_is_killed() -> None:
     code = (
-        "import sys, pathlib, understudy_shared.local_redis as m\n"
+        "import sys, pathlib, understudy.demo.local_redis as m\n"
         "with m.local_redis(pathlib.Path(sys.argv[1])) as s: print(s.pid, flush=True); input()"
     )
     with (

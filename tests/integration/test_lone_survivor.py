@@ -12,7 +12,7 @@ from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster, cluster_
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.position import decode_position
+from understudy_shared.reads.position import decode_position
 
 END = 5
 EXPIRY_MS = 400

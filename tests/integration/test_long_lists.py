@@ -20,7 +20,7 @@ from tests.support.cluster.served_node import Reply, Served, ServedNode, served_
 from tests.support.services.openapi import judge
 
 from understudy_node.replica.pinned import PinnedViews
-from understudy_shared.cursor import Cursor, decode_cursor
+from understudy_shared.reads.cursor import Cursor, decode_cursor
 
 STORE = "/v1/stores/op0"
 NUMBERS = list(range(SESSIONS))

@@ -17,7 +17,7 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.http.lookups import NodeLookups
-from understudy_shared.http.direct import DirectExchange, Exchange
+from understudy_shared.server.direct import DirectExchange, Exchange
 
 BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""

@@ -16,8 +16,8 @@ from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_node.replica.store_replica import StoreReplica
-from understudy_shared.clock import ManualClock
-from understudy_shared.words import Role
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.words import Role
 
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
 FOUR = QueryOptions(partitions=4, min_deltas_for_snapshot=2, maintenance_interval_ms=50)

@@ -30,8 +30,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.serve import nodes_of
 from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_shared.errors import SettingsError, UnderstudyError
-from understudy_shared.http.service import bound_socket
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.server.service import bound_socket
 
 CODE = """
 import sys

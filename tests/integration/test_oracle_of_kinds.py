@@ -36,7 +36,7 @@ from tests.support.spark.kinds import BRANCHES
 from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
 
 ROUTED = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
 """A router sees no format: one of each provider is enough."""

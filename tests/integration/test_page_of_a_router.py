@@ -20,7 +20,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, axe_source, chromium, shown, violations
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.ports import free_ports
+from understudy_shared.base.ports import free_ports
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 

@@ -10,10 +10,10 @@ from tests.support.bus.documents import APPLICATION, eventually, heartbeat
 from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_node.cluster.placement import Placement
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.messages import Assignment
 
 BEAT_MS = 100
 

@@ -19,9 +19,9 @@ from tests.support.spark.counting_query import run_counting
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.messages import Assignment
-from understudy_shared.private_files import private_folder
-from understudy_shared.remembered import Remembered
+from understudy_shared.base.private_files import private_folder
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.remembered import Remembered
 
 SERVE = """
 import sys

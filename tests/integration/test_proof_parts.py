@@ -32,9 +32,9 @@ from tests.system.proof.truth import write_truth
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.views import View, damaged, missing
 
-from understudy_shared.ports import free_port
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.ports import free_port
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
 
 SILENCE_S = 0.3
 

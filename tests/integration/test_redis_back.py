@@ -25,10 +25,10 @@ from understudy_node.node import Node
 from understudy_router.cluster.watching import BACK_SPREAD_HEARTBEATS
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Bus, Lost, Stored
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.words import HostInfo
 
 NODES = 30
 ROUTERS = 10

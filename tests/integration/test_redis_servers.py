@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.bus.servers import RELEASES, Release, variables_for
 
-from understudy_shared.local_redis import LocalRedis
-from understudy_shared.sockets import private_socket_dir
+from understudy.demo.local_redis import LocalRedis
+from understudy_shared.base.sockets import private_socket_dir
 
 ROOT = Path(__file__).parents[2]
 SUITES = (

@@ -20,7 +20,7 @@ from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputErr
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 TP = TopicPartition("weather", 0)
 KEY = "weather:0"

@@ -19,13 +19,13 @@ from tests.support.cluster.in_process import VERSION, cluster
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Announcement, CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.bus.redis_tls import TlsOptions, context_of
-from understudy_shared.errors import SettingsError
-from understudy_shared.messages import Announcement, CommitHint
 
 CALL_MS = 5000
 """A handshake takes milliseconds; a loaded machine gets its time."""

@@ -22,13 +22,13 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
+from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
 from understudy_shared.bus.base import BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.inbox import Inbox
+from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.local_redis import _FOLLOW_PARENT, find_server
-from understudy_shared.messages import AnnouncedStore, Announcement
 
 ROOT = "us:{flights}:"
 EVERYBODY = {"auth", "hello", "quit", "reset"}

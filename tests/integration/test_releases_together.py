@@ -12,7 +12,7 @@ from tests.support.cluster.releases import LIMIT_S, ROOT, Member, members, tree_
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.ports import free_ports
+from understudy_shared.base.ports import free_ports
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 

@@ -31,8 +31,8 @@ from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.matrix import in_full
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.messages import AssignedTask, Assignment, Endpoint
-from understudy_shared.remembered import Remembered
+from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
+from understudy_shared.cluster.remembered import Remembered
 
 NODES = ("n1", "n2", "n3")
 

@@ -18,11 +18,11 @@ from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings, wait_until
 
 from understudy_node.cluster.catalogue import catalogue_of
-from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.base.words import Role
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import parse_schema
 from understudy_shared.spark.unsafe_row import compile_row_encoder
-from understudy_shared.words import Role
 
 SCHEMA = "k string, i int, x double, f float, small decimal(6,2), mid decimal(10,2), big decimal(25,3), at timestamp"
 BATCHES: list[list[dict[str, object]]] = [

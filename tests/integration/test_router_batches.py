@@ -8,9 +8,9 @@ import orjson
 from tests.support.cluster.fake_cluster import STORE, cluster
 from tests.support.cluster.fake_node import Answer, found, problem
 
-from understudy_shared.hop import MAX_HOP_BYTES, HopGroup
-from understudy_shared.hop_columns import ABSENT, HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
+from understudy_shared.reads.hop import MAX_HOP_BYTES, HopGroup
+from understudy_shared.reads.hop_columns import ABSENT, HopKey, HopOutcome
 
 
 def says(outcome: HopOutcome) -> Answer:

@@ -12,13 +12,13 @@ from tests.support.cluster.fake_cluster import STORE, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.hop import HopGroup
-from understudy_shared.hop_columns import HopKey, HopOutcome
-from understudy_shared.position import Position
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.hop import HopGroup
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
+from understudy_shared.reads.position import Position
 
 HEARTBEAT_MS = 500
 LONG_MS = 20_000

@@ -20,14 +20,14 @@ from understudy_router.forwarding.fallback import Step
 from understudy_router.http.app import create_app
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.transport.node_requests import NodeRequest
-from understudy_shared.bounds import Refusal
-from understudy_shared.hop_columns import HopOutcome
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.bus.messages import Applied, AssignedTask
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.http.protocol import HttpProtocol
-from understudy_shared.messages import Applied, AssignedTask
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.hop_columns import HopOutcome
+from understudy_shared.reads.position import Position
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.protocol import HttpProtocol
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
 LONG: dict[str, Any] = {"hop_timeout_ms": 60_000, "deadline_ms": 600_000}

@@ -15,11 +15,11 @@ from tests.support.cluster.fake_node import FakeNode, found, problem
 
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
 from understudy_shared.bus.local_bus import LocalBus
+from understudy_shared.bus.messages import Applied, Farewell
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.hop import HopGroup
-from understudy_shared.hop_columns import HopKey, HopOutcome
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.messages import Applied, Farewell
+from understudy_shared.reads.hop import HopGroup
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
 FOREVER_MS = 3_600_000
 

@@ -10,12 +10,12 @@ from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, C
 from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
 
 from understudy_router.forwarding.fallback import Step
-from understudy_shared.bounds import Refusal
-from understudy_shared.hop import HopReply, encode_reply
-from understudy_shared.hop_columns import ABSENT, HopKey, HopOutcome
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.hop import HopReply, encode_reply
+from understudy_shared.reads.hop_columns import ABSENT, HopKey, HopOutcome
+from understudy_shared.reads.position import Position
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
 

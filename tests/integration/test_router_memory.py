@@ -18,14 +18,14 @@ from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.clock import SystemClock
-from understudy_shared.hop import HopGroup
-from understudy_shared.hop_columns import HopKey, HopOutcome
-from understudy_shared.messages import Assignment, Endpoint, Message
-from understudy_shared.remembered import Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Endpoint, Message
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.reads.hop import HopGroup
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
 STORE = "/v1/stores/words"
 

@@ -123,7 +123,7 @@ def test_a_long_report_is_sent_while_it_is_made_and_the_connection_lives_on(
         return [node["node_id"] for node in tree["nodes"]], [(row["partition"], row["node_id"]) for row in rows]
 
     short = router.get("/admin/v1/lag").body
-    monkeypatch.setattr("understudy_shared.http.app.LONG_BYTES", 10)
+    monkeypatch.setattr("understudy_shared.server.app.LONG_BYTES", 10)
     connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT_S)
     try:
         for method in ("HEAD", "GET"):

@@ -17,7 +17,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_router.serve import main
 from understudy_router.settings import RouterSettings
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 CODE = """
 import sys

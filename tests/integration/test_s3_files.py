@@ -13,7 +13,7 @@ from tests.support.object_store.s3_server import SECRETS, Bucket, S3Server, acce
 
 from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits
 from understudy_node.checkpoint.s3 import S3Files, S3Limits
-from understudy_shared.errors import CheckpointError, VanishedError
+from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = S3Limits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
 LARGE = bytes(range(256)) * 4096

@@ -22,8 +22,8 @@ from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.s3 import S3Files, S3Limits
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poller import Poller
-from understudy_shared.clock import SystemClock
-from understudy_shared.errors import CheckpointError
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import CheckpointError
 
 QUICK = S3Limits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
 TASKS = 2

@@ -21,14 +21,14 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip, Names, digest_of
 from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import Announcement, Catalogue, CommitHint, Farewell
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_scripts import owned
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.clock import SystemClock
-from understudy_shared.messages import Announcement, Catalogue, CommitHint, Farewell
 
 KEY, OLD = b"k" * 32, b"o" * 32
 NAMES = Names(APPLICATION)

@@ -26,11 +26,12 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy.http_client import Server
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.spans import ENDPOINTS, Kind, Spans, open_spans
-from understudy_shared.trace import parse_traceparent
-from understudy_shared.words import HostInfo
+from understudy_shared.telemetry.span_export import ENDPOINTS, open_spans
+from understudy_shared.telemetry.spans import Kind, Spans
+from understudy_shared.telemetry.trace import parse_traceparent
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{'a' * 32}-{SPAN_ID}-00"
@@ -223,7 +224,7 @@ def test_a_service_that_should_export_spans_and_cannot_does_not_start(monkeypatc
     from understudy_router.serve import main
 
     monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
-    monkeypatch.delitem(sys.modules, "understudy_shared.otlp_spans", raising=False)
+    monkeypatch.delitem(sys.modules, "understudy_shared.telemetry.otlp_spans", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
     with pytest.raises(SettingsError, match=r"opentelemetry\.context is not installed .*OTLP_ENDPOINT.*\[otel\]"):
         main({"redis": "redis://127.0.0.1:1/0", "application_id": "a", "port": 0})
@@ -232,7 +233,7 @@ def test_a_service_that_should_export_spans_and_cannot_does_not_start(monkeypatc
 def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     code = (
         "import sys, understudy_router.http.app, understudy_node.http.app\n"
-        "from understudy_shared.spans import open_spans, require_exporter\n"
+        "from understudy_shared.telemetry.span_export import open_spans, require_exporter\n"
         "require_exporter()\n"
         "assert open_spans('x', None) is None\n"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])\n"
@@ -246,7 +247,7 @@ def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
 
 def test_a_service_that_ends_does_not_wait_for_ever_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     held = threading.Event()
-    monkeypatch.setattr("understudy_shared.otlp_spans.CLOSE_LIMIT_S", 0.1)
+    monkeypatch.setattr("understudy_shared.telemetry.otlp_spans.CLOSE_LIMIT_S", 0.1)
     with canned_server([replace(ACCEPTS, held=held)]) as collector:
         export_to(monkeypatch, collector)
         spans = open_spans("x", HostInfo("h", 1))

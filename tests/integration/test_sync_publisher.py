@@ -13,9 +13,9 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.messages import AnnouncedStore, Announcement, CommitHint
 
 ANNOUNCED = Announcement(application_id=APPLICATION, query_id="l1", stores=[AnnouncedStore(operator_id=0, name="x")])
 

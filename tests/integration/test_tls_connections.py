@@ -23,7 +23,7 @@ from tests.support.services.echo_service import (
 )
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.http.connection_limits import MAX_HEADER_BYTES, ConnectionLimits, Refusal
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, ConnectionLimits, Refusal
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls

@@ -27,7 +27,7 @@ from tests.support.spark.formats import (
 )
 
 from understudy_node.reader import CheckpointReader
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
 
 pytestmark = pytest.mark.full
 """Ordinary runs have test_uncommitted_rewrites.py, and the killed Spark of the proof."""

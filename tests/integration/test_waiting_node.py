@@ -13,7 +13,7 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter
 from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Service
 
-from understudy_shared.ports import free_port
+from understudy_shared.base.ports import free_port
 
 LATE = "late"
 

@@ -19,9 +19,9 @@ from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import run_query
 from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
-from understudy_shared.bounds import MAX_BATCH_KEYS
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
+from understudy_shared.reads.position import Position
 
 BRANCHES = ("text", "struct", "small", "window", "global")
 ROWS = shape_batches(batches=2, rows_per_batch=60)

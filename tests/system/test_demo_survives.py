@@ -26,7 +26,7 @@ from tests.support.services.process_table import is_there
 from tests.support.spark.queries import committed_batches, wait_until
 
 from understudy_shared.bus.gossip import Names
-from understudy_shared.messages import Assignment
+from understudy_shared.bus.messages import Assignment
 
 KEY = "N14228"
 SAMPLED = 40

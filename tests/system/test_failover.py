@@ -28,7 +28,7 @@ from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Proxies, Service
 from tests.system.proof.proxy import CUT, Toxics
 
-from understudy_shared.ports import free_port
+from understudy_shared.base.ports import free_port
 
 APPLICATION = "counting"
 GOOD, BAD = "n3", ("n1", "n2")

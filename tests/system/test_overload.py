@@ -20,9 +20,9 @@ from tests.support.measurements import measured
 from tests.support.services.command_line import UNDERSTUDY, environment
 from tests.support.services.open_load import LoadResult, open_load
 
+from understudy_shared.base.ports import free_port
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.ports import free_port
 
 HOP_MS = 20
 AT_ONCE = 16

@@ -22,9 +22,9 @@ from understudy.console import print_json, print_lines
 from understudy.demo.examples import Example, answer_line
 from understudy.demo.plan import APPLICATION_ID, Plan, shell_line
 from understudy.demo.processes import PROGRAM, Child
-from understudy_shared.clock import Clock
-from understudy_shared.printable import printable
-from understudy_shared.times import utc_text
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.printable import printable
+from understudy_shared.spark.times import utc_text
 
 
 @dataclass(frozen=True, slots=True)

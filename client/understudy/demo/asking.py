@@ -11,7 +11,7 @@ import orjson
 from understudy.demo.examples import FIRST, SECOND, Example, hour_examples
 from understudy.demo.plan import Part
 from understudy.http_client import Server, path_segment
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 _TIMEOUT_S = 5.0
 

@@ -23,9 +23,9 @@ from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
 from understudy.demo.run import Demo
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.running import find_service
-from understudy_shared.clock import SystemClock
-from understudy_shared.extras import install_fix
-from understudy_shared.logs import configure_logging
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.extras import install_fix
+from understudy_shared.telemetry.logs import configure_logging
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from understudy.values import shown
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 AIRCRAFT = "N14228"
 """Flies the first departure of the year, so that it is there from the first batch on."""

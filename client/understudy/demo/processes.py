@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from understudy.demo.plan import Part, clean_environment
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 PROGRAM = (sys.executable, "-m", "understudy")
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from understudy.demo.announcer import Announcer, Ready, Steps, died_lines
 from understudy.demo.asking import Answered, active_of, answered_examples, not_ready, report_of, who_answers
 from understudy.demo.examples import FIRST, answer_line
+from understudy.demo.local_redis import LocalRedis, local_redis
 from understudy.demo.plan import DemoOptions, Part, Plan, make_plan, wanted_ports
 from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop, stop_started_by_hand
 from understudy.demo.signals import Signals
 from understudy.demo.tables import changes, unplaced
 from understudy.exits import CommandError, ExitCode
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.local_redis import LocalRedis, local_redis
-from understudy_shared.ports import free_ports
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.ports import free_ports
 
 FIRST_COMMIT_LIMIT_S = 240.0
 """Spark starts in 10 s on a quiet laptop; a first start also unpacks a Java and compiles."""

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 Read = Callable[[bytes, int], tuple[object, int]]
 

@@ -14,7 +14,7 @@ from typing import Final
 from understudy_node.checkpoint.avro_keys import compile_avro_encoder
 from understudy_node.checkpoint.avro_records import compile_avro_decoder, is_written_alike
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.spark.types import StructType, parse_schema
 
 _FIX: Final = "Start the query on a new checkpoint, or use a newer Understudy"

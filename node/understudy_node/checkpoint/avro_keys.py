@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from understudy_node.checkpoint.avro_records import fixed_size, is_union, require_avro
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.spark.layout import unscaled_of
 from understudy_shared.spark.types import (
     ArrayType,

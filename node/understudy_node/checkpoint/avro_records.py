@@ -31,7 +31,7 @@ from understudy_node.checkpoint.avro_bytes import (
     read_long,
     read_string,
 )
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.spark.layout import decimal_of
 from understudy_shared.spark.types import (
     ArrayType,

@@ -15,7 +15,7 @@ from typing import Final, Literal, NoReturn
 
 from understudy_node.checkpoint import row_checksum as checksums
 from understudy_node.checkpoint.documents import checked, field, parse_json
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Form = Literal["delta", "changelog"]
 OperationKind = Literal["put", "delete", "merge", "delete-range"]

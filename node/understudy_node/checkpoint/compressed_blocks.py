@@ -14,7 +14,7 @@ import cramjam
 import xxhash
 
 from understudy_node.checkpoint.compressed import Compressed
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 LZ4_MAGIC = b"LZ4Block"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

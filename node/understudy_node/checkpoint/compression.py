@@ -29,7 +29,7 @@ from understudy_node.checkpoint.compressed_blocks import (
     snappy_blocks,
     zstd_most_bytes,
 )
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Codec = Literal["lz4", "zstd", "snappy"]
 

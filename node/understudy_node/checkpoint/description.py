@@ -41,10 +41,10 @@ from understudy_node.checkpoint.support import (
     why_unreadable,
     why_unsupported,
 )
-from understudy_shared.errors import CorruptFileError, UnsupportedError, VanishedError
-from understudy_shared.messages import MAX_SCHEMAS
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.base.words import Lineage
+from understudy_shared.bus.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import VoidType, parse_schema
-from understudy_shared.words import Lineage
 
 log = logging.getLogger(__name__)
 

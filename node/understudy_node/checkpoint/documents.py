@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Json = Mapping[str, Any]
 T = TypeVar("T")

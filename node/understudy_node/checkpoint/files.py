@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from understudy_shared.errors import CheckpointError, UnderstudyError, VanishedError
-from understudy_shared.masking import repeats_location
+from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.base.masking import repeats_location
 
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from understudy_node.checkpoint.changelog import LineageItem
 from understudy_node.checkpoint.logs import Commit
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 UniqueIdsByVersion = Mapping[int, str]
 

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final, Literal, cast
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
-from understudy_shared.errors import CorruptFileError, UnsupportedError
-from understudy_shared.words import Lineage
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.words import Lineage
 
 Provider = Literal["hdfs", "rocksdb"]
 VersionTag = Literal["v1", "v2", "v3"]

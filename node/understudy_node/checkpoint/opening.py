@@ -7,8 +7,8 @@ from pathlib import Path
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.s3_access import S3_SCHEMES
-from understudy_shared.errors import NotACheckpointError
-from understudy_shared.masking import has_login, masked_location
+from understudy_shared.base.errors import NotACheckpointError
+from understudy_shared.base.masking import has_login, masked_location
 
 
 def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:

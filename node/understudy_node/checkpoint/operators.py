@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
 from understudy_node.checkpoint.logs import batch_ids
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 DEFAULT_STORE = "default"
 """The store whose files lie directly in the partition's directory."""

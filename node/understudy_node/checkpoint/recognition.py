@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
-from understudy_shared.errors import CheckpointError, NotACheckpointError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 
 _CONTAINS = (
     "A checkpoint contains 'metadata', 'offsets', 'commits' and 'state'; it is the checkpointLocation given to the "

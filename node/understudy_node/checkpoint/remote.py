@@ -27,8 +27,8 @@ from understudy_node.checkpoint.files import (
     too_large_to_read,
     vanished,
 )
-from understudy_shared.errors import CheckpointError, UnderstudyError
-from understudy_shared.masking import masked_location
+from understudy_shared.base.errors import CheckpointError, UnderstudyError
+from understudy_shared.base.masking import masked_location
 
 # How backends name the time of the last write, in order of preference.
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")

@@ -33,9 +33,9 @@ from understudy_node.checkpoint.files import (
 from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits, wait_ms
 from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
 from understudy_node.checkpoint.s3_failures import Failure, Meaning, failure_of
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.errors import CheckpointError, UnderstudyError
-from understudy_shared.extras import install_fix
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import CheckpointError, UnderstudyError
+from understudy_shared.base.extras import install_fix
 
 try:
     import obstore

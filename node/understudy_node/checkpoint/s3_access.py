@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from understudy_shared.errors import NotACheckpointError, SettingsError
-from understudy_shared.masking import masked_location
+from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 """S3 as other tools write it, and as Hadoop does."""

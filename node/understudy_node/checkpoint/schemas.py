@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from understudy_node.checkpoint.documents import parse_object
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_COLUMN_FAMILY = "default"
 MAX_DIGITS = 15

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeVar, cast
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 T = TypeVar("T")
 FileKind = Literal["delta", "changelog", "snapshot", "zip"]

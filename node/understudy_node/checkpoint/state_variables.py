@@ -18,10 +18,10 @@ from typing import Final
 from understudy_node.checkpoint.avro_history import AvroHistory, AvroRows, avro_rows
 from understudy_node.checkpoint.documents import checked, field, parse_object
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import LongType, StructType, collated_columns, parse_schema
-from understudy_shared.words import StoreKind
 
 TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
     {

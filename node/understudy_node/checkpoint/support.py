@@ -22,10 +22,10 @@ from understudy_node.checkpoint.shapes import (
     prefix_columns,
 )
 from understudy_node.checkpoint.state_variables import TRANSFORM
-from understudy_shared.errors import UnsupportedError
+from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import StructType, collated_columns, parse_schema
-from understudy_shared.words import StoreKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from understudy_node.cluster.balance import Target, TaskReplicas, targets
-from understudy_shared.messages import AssignedTask
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
+from understudy_shared.bus.messages import AssignedTask
 
 NOBODY = AssignedTask(active=None)
 

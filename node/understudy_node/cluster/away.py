@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from understudy_node.cluster.assignor import Member
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.messages import Assignment
+from understudy_shared.bus.messages import Assignment
 
 
 class Away:

@@ -22,10 +22,10 @@ from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.placement import Layout, Placement
 from understudy_node.node import Node
+from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.gossip import Gossip, Seen
-from understudy_shared.clock import Clock
-from understudy_shared.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 log = logging.getLogger(__name__)
 

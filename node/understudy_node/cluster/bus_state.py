@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from understudy_node.degraded import BUS_AWAY
+from understudy_shared.base.words import WRITES_REFUSED
 from understudy_shared.bus.base import BusError, BusRefusedError
-from understudy_shared.words import WRITES_REFUSED
 
 log = logging.getLogger(__name__)
 

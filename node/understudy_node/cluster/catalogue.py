@@ -6,7 +6,7 @@ from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.messages import Catalogue, CatalogueSchema, CatalogueStore
+from understudy_shared.bus.messages import Catalogue, CatalogueSchema, CatalogueStore
 
 CATALOGUE_EVERY_MS = 3600 * 1000
 """Catalogues expire after a day without a writer."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 
 class IdentityError(UnderstudyError):

@@ -16,11 +16,11 @@ from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.plausible import Order, is_plausible_order
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
-from understudy_shared.messages import Assignment, Endpoint
-from understudy_shared.plausible import Order, is_plausible_order
-from understudy_shared.remembered import Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
 

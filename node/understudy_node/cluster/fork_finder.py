@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.commits import SeenCommit
-from understudy_shared.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat
-from understudy_shared.times import utc_text
+from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat
+from understudy_shared.spark.times import utc_text
 
 MAX_UNREAD = 8
 """Commits that one turn reads to compare them with heartbeats; the others wait for the next."""

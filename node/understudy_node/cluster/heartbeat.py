@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.masking import masked_location
-from understudy_shared.messages import Applied, Endpoint, Heartbeat, Restore
-from understudy_shared.words import ReplicaState
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.words import ReplicaState
+from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, Restore
 
 MAX_ERROR_CHARACTERS = 500
 """Most characters of a replica's error: enough to know where to look."""

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from understudy_node.cluster.fork_finder import ForkFinder, OwnHistory
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.node import Node
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.words import FORK_FOUND, FORKED
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.forks import refused_forks
-from understudy_shared.masking import masked_location
-from understudy_shared.messages import Heartbeat
-from understudy_shared.words import FORK_FOUND, FORKED
+from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.cluster.forks import refused_forks
 
 log = logging.getLogger(__name__)
 

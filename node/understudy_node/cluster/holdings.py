@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from understudy_node.cluster.assignor import Member, Replica
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.messages import Assignment, Heartbeat
+from understudy_shared.bus.messages import Assignment, Heartbeat
 
 REMEMBERED = 8
 """Number of assignments. A node that is further behind has missed seconds of them."""

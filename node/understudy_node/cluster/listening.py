@@ -15,10 +15,10 @@ from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.node import Node
+from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import Gossip, Spoken
-from understudy_shared.clock import Clock
-from understudy_shared.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
 
 BACK_SPREAD_HEARTBEATS = 0.25
 """Nodes that lost the bus together read its keys, and beat, within so long of each other."""

@@ -24,15 +24,15 @@ from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.masking import masked
+from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.clock import Clock
-from understudy_shared.masking import masked
-from understudy_shared.messages import Assignment, Catalogue, Heartbeat
-from understudy_shared.remembered import Remembered
-from understudy_shared.seeds import parse_seeds
-from understudy_shared.supervise import Supervisor
+from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.seeds import parse_seeds
 
 log = logging.getLogger(__name__)
 

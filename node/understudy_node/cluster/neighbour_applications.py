@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from understudy_shared.base.suggest import did_you_mean
 from understudy_shared.bus.applications import Applications, named
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.suggest import did_you_mean
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from understudy_shared.admission import MemberAdmission
+from understudy_shared.base.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
-from understudy_shared.messages import Assignment, Endpoint, Farewell, Heartbeat
-from understudy_shared.plausible import Order, Succession, highest_plausible, is_far_ahead, succession
-from understudy_shared.sanitizing import sanitized
-from understudy_shared.silence import LastWord, Silence
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
+from understudy_shared.cluster.admission import MemberAdmission
+from understudy_shared.cluster.sanitizing import sanitized
+from understudy_shared.cluster.silence import LastWord, Silence
 
 PROVEN_BEATS = 2
 """Heartbeats that a node outside the assignment must send before it gets a task: a single one may be forged."""

@@ -14,10 +14,10 @@ from understudy_node.cluster.catalogue import CatalogueWriter
 from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
 from understudy_node.degraded import OWN_MESSAGE
 from understudy_node.node import Node
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.plausible import Order, Succession, succession
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.clock import Clock
-from understudy_shared.messages import Catalogue, Endpoint, Farewell, Heartbeat
-from understudy_shared.plausible import Order, Succession, succession
+from understudy_shared.bus.messages import Catalogue, Endpoint, Farewell, Heartbeat
 
 State = Literal["starting", "serving", "draining", "failed"]
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.node_calls import NodeCalls
-from understudy_shared.messages import Assignment, Endpoint
-from understudy_shared.silence import ANSWER_DEADLINE_MS, answer_deadline_ms, counts_against
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS, answer_deadline_ms, counts_against
 
 log = logging.getLogger(__name__)
 

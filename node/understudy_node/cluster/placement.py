@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from understudy_node.cluster.assignor import Member, assign
 from understudy_node.cluster.away import Away
 from understudy_node.cluster.holdings import Holdings, members_of
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
-from understudy_shared.clock import Clock
-from understudy_shared.messages import Assignment, Heartbeat
-from understudy_shared.plausible import is_later
+from understudy_shared.bus.messages import Assignment, Heartbeat
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection
 
 from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import is_later
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.node_calls import NodeCalls
-from understudy_shared.messages import Assignment
-from understudy_shared.plausible import is_later
-from understudy_shared.remembered import Memory, Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster.remembered import Memory, Remembered
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from understudy_node.cluster.member import ClusterMember
 from understudy_shared.auth.audit import note
 from understudy_shared.bus.message_auth import NONCE_HEADER, SIGNATURE_HEADER
-from understudy_shared.http.app import json_response
+from understudy_shared.bus.messages import Assignment, Message
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.messages import Assignment, Message
+from understudy_shared.server.app import json_response
 
 
 def cluster_routes(member: ClusterMember) -> APIRouter:

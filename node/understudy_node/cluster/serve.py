@@ -28,26 +28,26 @@ from understudy_node.node import Node
 from understudy_node.serve import open_node, serve_app, wait_silently
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.ports import free_ports
+from understudy_shared.base.private_files import keep_files_private
+from understudy_shared.base.words import HostInfo, Lineage
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.errors import SettingsError
-from understudy_shared.http.service import Departure, bound_socket
-from understudy_shared.logs import configured_logging
-from understudy_shared.masking import masked_location
-from understudy_shared.messages import Applied, Endpoint, Heartbeat
-from understudy_shared.ports import free_ports
-from understudy_shared.private_files import keep_files_private
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.processes.link import WorkerLink
-from understudy_shared.processes.shares import worker_settings
-from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
-from understudy_shared.remembered import Remembered
-from understudy_shared.seeds import parse_seeds
-from understudy_shared.spans import require_exporter
-from understudy_shared.words import HostInfo, Lineage
+from understudy_shared.server.service import Departure, bound_socket
+from understudy_shared.server.shares import worker_settings
+from understudy_shared.server.supervisor import run_workers
+from understudy_shared.telemetry.logs import configured_logging
+from understudy_shared.telemetry.span_export import require_exporter
 
 log = logging.getLogger(__name__)
 

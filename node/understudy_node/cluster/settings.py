@@ -9,8 +9,8 @@ from urllib.parse import quote
 from pydantic import Field
 
 from understudy_node.settings import NodeSettings
+from understudy_shared.base.service_settings import Port
 from understudy_shared.bus.settings import BusSettings
-from understudy_shared.service_settings import Port
 
 MAX_NAME_BYTES = 200
 """Longest name of a folder; file systems allow 255."""

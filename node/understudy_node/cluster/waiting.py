@@ -18,15 +18,15 @@ from fastapi import FastAPI, Request, Response
 from understudy_node.checkpoint.arrival import wait_for_checkpoint
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.app import answer_with_problems, json_response, service_app
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.bus.messages import Farewell, Heartbeat
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.http.service import Service
-from understudy_shared.messages import Farewell, Heartbeat
-from understudy_shared.supervise import Supervisor
+from understudy_shared.server.app import answer_with_problems, json_response, service_app
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.service import Service
 
 log = logging.getLogger(__name__)
 

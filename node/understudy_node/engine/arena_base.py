@@ -33,7 +33,7 @@ from understudy_node.engine.arena_format import (
 from understudy_node.engine.arena_order import sorted_offsets
 from understudy_node.engine.arena_sums import DamagedError, FileCheck, read_sums
 from understudy_node.engine.base import NO_FAMILIES
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 _PAGE_RECORDS: Final = 1_024
 

@@ -20,7 +20,7 @@ from understudy_node.engine.arena_chain import field_chain
 from understudy_node.engine.arena_cut import CutRecord
 from understudy_node.engine.arena_format import ENTRY_OFFSET_BITS
 from understudy_node.engine.arena_hash import evenly_spaced_key_hashes, key_hashes
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]

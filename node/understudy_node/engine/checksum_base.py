@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from understudy_node.checkpoint.row_checksum import ChecksumError
 from understudy_node.engine.base import Base, WrappingBase
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 
 class ChecksumBase(WrappingBase):

@@ -20,7 +20,7 @@ from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
 from understudy_node.engine.base import NO_FAMILIES, SelfCheckingBase
 from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
 """KIP-770's statestore.cache.max.bytes."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 SLOT_BYTES: Final = 8
 MAX_RECORD_BYTES: Final = 256 * 1024 * 1024

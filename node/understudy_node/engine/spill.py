@@ -20,7 +20,7 @@ from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, Writ
 
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.tier import Tier
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 _LIVE: Final = b"\x01"
 _DELETED: Final = b"\x00"

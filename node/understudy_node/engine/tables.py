@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from understudy_node.engine.view import View
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 _FAMILY: Final = struct.Struct("<h")
 FAMILY_BYTES: Final = _FAMILY.size

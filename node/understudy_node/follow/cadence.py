@@ -7,7 +7,7 @@ minute and for ten times the usual interval.
 from __future__ import annotations
 
 from understudy_node.follow.end import End
-from understudy_shared.messages import QueryProgress
+from understudy_shared.bus.messages import QueryProgress
 
 IDLE_AFTER_MS = 60_000.0
 IDLE_INTERVALS = 10

@@ -15,8 +15,8 @@ from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
-from understudy_shared.commits import NEWEST, SeenCommit
-from understudy_shared.errors import CorruptFileError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError
+from understudy_shared.bus.commits import NEWEST, SeenCommit
 
 MAX_RECORDS = 4096
 """Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from math import ceil, inf
 
 from understudy_node.follow.end import End
-from understudy_shared.words import LagInfo
+from understudy_shared.base.words import LagInfo
 
 CommitTime = Callable[[int], int | None]
 """c(v) in nanoseconds, None when that commit file was purged."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from understudy_shared.clock import Clock
+from understudy_shared.base.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
 from understudy_node.checkpoint.logs import batch_ids, parse_query_id
 from understudy_node.follow.end import End, Next, Probe, Verdict, advance, observe, settle
-from understudy_shared.clock import Clock
-from understudy_shared.errors import CorruptFileError, NotACheckpointError, VanishedError
-from understudy_shared.words import Lineage
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, VanishedError
+from understudy_shared.base.words import Lineage
 
 MAX_ADVANCE = 256
 """Commits taken in one poll, so that a long backlog never keeps the poller from reporting."""

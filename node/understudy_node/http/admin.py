@@ -5,9 +5,9 @@ from __future__ import annotations
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.clock import SystemClock
-from understudy_shared.masking import masked_location
-from understudy_shared.times import utc_text
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.masking import masked_location
+from understudy_shared.spark.times import utc_text
 
 
 def lag_report(node: Node, store: str | None) -> dict[str, object]:

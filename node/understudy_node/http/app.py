@@ -23,15 +23,15 @@ from understudy_node.http.routes import admin_routes, example_routes, read_route
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
-from understudy_shared.http.app import Framework, answer_with_problems, service_app
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.edge import App
-from understudy_shared.http.lookups import LookupsFirst
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.messages import Assignment
 from understudy_shared.processes.group import Alone, Group, Report, Status
-from understudy_shared.spans import close_spans, open_spans
-from understudy_shared.store_bounds import read_store_bounds
+from understudy_shared.reads.store_bounds import read_store_bounds
+from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
 class Companion(Protocol):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from understudy_node.node import Node
-from understudy_shared.clock import SystemClock
-from understudy_shared.health import Indicator, Report, State
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.http.health import Indicator, Report, State
 from understudy_shared.processes.group import Group, Status
-from understudy_shared.times import utc_text
+from understudy_shared.spark.times import utc_text
 
 INDICATORS: Final = ("reads", "degraded", "checkpoint", "query")
 """Their names, what is nearest to this process first: some of a router's, with its runbooks."""

@@ -24,22 +24,9 @@ from understudy_node.http.hop_spans import record_hop
 from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.bounds import Refusal
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.hop import (
-    CONTENT_TYPE,
-    MAX_HOP_BYTES,
-    PATH,
-    HopGroup,
-    HopReply,
-    HopRequest,
-    decode_in_steps,
-    decode_request,
-    encode_reply,
-)
-from understudy_shared.hop_columns import HopOutcome, HopOutcomes
-from understudy_shared.hop_fields import BadHopError
-from understudy_shared.http.direct import Exchange, reply_problem
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import is_later, is_plausible
+from understudy_shared.base.words import StoreName
 from understudy_shared.http.edge import (
     App,
     Receive,
@@ -53,10 +40,23 @@ from understudy_shared.http.edge import (
     without_body,
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
-from understudy_shared.plausible import is_later, is_plausible
-from understudy_shared.position import Position
-from understudy_shared.spans import Spans
-from understudy_shared.words import StoreName
+from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.hop import (
+    CONTENT_TYPE,
+    MAX_HOP_BYTES,
+    PATH,
+    HopGroup,
+    HopReply,
+    HopRequest,
+    decode_in_steps,
+    decode_request,
+    encode_reply,
+)
+from understudy_shared.reads.hop_columns import HopOutcome, HopOutcomes
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.position import Position
+from understudy_shared.server.direct import Exchange, reply_problem
+from understudy_shared.telemetry.spans import Spans
 
 SMALL_HOP_BYTES = 16 * 1024
 """Shorter hops are decoded at once, in about 1 ms at most; longer ones in slices."""

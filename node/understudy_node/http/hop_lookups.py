@@ -12,9 +12,10 @@ from typing import cast
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT as NOT_FOUND
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
-from understudy_shared.bounds import Bound
-from understudy_shared.hop import MAX_HOP_BYTES
-from understudy_shared.hop_columns import (
+from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import MAX_HOP_BYTES
+from understudy_shared.reads.hop_columns import (
     ABSENT,
     FOUND,
     OPEN,
@@ -25,7 +26,6 @@ from understudy_shared.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
-from understudy_shared.http.problems import Problem, ProblemType
 
 HOP_SLICE_KEYS = StoreReader.keys_at_once
 """Keys answered before the event loop is yielded: about 1 ms."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_node.http.read_log import outcome_text
-from understudy_shared.hop import PATH, HopRequest
-from understudy_shared.hop_columns import PROBLEM, HopOutcome
-from understudy_shared.spans import Kind, Spans, end_request
+from understudy_shared.reads.hop import PATH, HopRequest
+from understudy_shared.reads.hop_columns import PROBLEM, HopOutcome
+from understudy_shared.telemetry.spans import Kind, Spans, end_request
 
 MAX_SPANS = 100
 """Most spans that one hop records, which takes about 4 ms: anybody who reaches the port may send traces."""

@@ -18,16 +18,16 @@ from understudy_node.stores.lookup import Answer
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_printed_key
-from understudy_shared.bounds import Bound, Refusal
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.batches import BatchAnswer, parse_batch
-from understudy_shared.http.direct import Exchange
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
-from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.http.packing import Compression
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import Bound, Refusal
+from understudy_shared.server.batches import BatchAnswer, parse_batch
+from understudy_shared.server.compression import Compression
+from understudy_shared.server.direct import Exchange
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.trace import Trace
 
 
 class NodeLookups(LookupsFirst):

@@ -14,11 +14,11 @@ from understudy_node.degraded import BUS_AWAY, CAUSES
 from understudy_node.http.replica_metrics import replica_metrics
 from understudy_node.measures import During
 from understudy_node.node import Node
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.messages import Assignment
-from understudy_shared.metric_families import MS_PER_S, about_the_process, histogram_family
-from understudy_shared.words import WRITES_REFUSED
+from understudy_shared.base.words import WRITES_REFUSED
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
 
 
 class ClusterPart(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from understudy_node.http.health import INDICATORS
+from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import OF_A_CHANGE, OPERATIONS, Answer, Call, json_body, query_parameter
 from understudy_shared.http.openapi.document import Service
@@ -26,7 +27,6 @@ from understudy_shared.http.openapi.json_schema import (
 from understudy_shared.http.openapi.read_calls import read_calls
 from understudy_shared.http.openapi.service_calls import service_calls
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.words import ReplicaState, Role
 
 
 def node_service() -> Service:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from understudy_node.http.admin import lag_report
 from understudy_node.http.health import NodeHealth
 from understudy_node.node import Node
-from understudy_shared.health import Report, State
+from understudy_shared.http.health import Report, State
 from understudy_shared.http.people import HEADERS, small_page
 
 UNKNOWN = "?"

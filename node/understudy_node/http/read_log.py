@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import orjson
 
-from understudy_shared.hop import HopTrace
-from understudy_shared.hop_columns import PROBLEM, HopOutcome
+from understudy_shared.base.reminders import Repeats
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.reminders import Repeats
-from understudy_shared.trace import Trace, ids_of
+from understudy_shared.reads.hop import HopTrace
+from understudy_shared.reads.hop_columns import PROBLEM, HopOutcome
+from understudy_shared.telemetry.trace import Trace, ids_of
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT, Hidden, Key, StoreReader
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
-from understudy_shared.bounds import Bound
-from understudy_shared.errors import UnknownStoreError
-from understudy_shared.http.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
+from understudy_shared.base.errors import UnknownStoreError
+from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.words import StoreName
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     key_and_params,
@@ -21,14 +21,14 @@ from understudy_shared.http.lookup_requests import (
     require_own_position,
     unknown_path,
 )
-from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.http.request_counts import OperationCounts, RequestCounts
 from understudy_shared.http.target import split_path
-from understudy_shared.position import Position
-from understudy_shared.store_bounds import StoreBounds
-from understudy_shared.suggest import did_you_mean
-from understudy_shared.words import StoreName
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.store_bounds import StoreBounds
+from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
+from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
+from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 
 BATCH_SLICE_KEYS = 100
 """Keys answered before the event loop is yielded: about 2 ms."""

@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.words import LagInfo, ReplicaState, Role, StoreName
+from understudy_shared.base.words import LagInfo, ReplicaState, Role, StoreName
 
 
 class _Held(NamedTuple):

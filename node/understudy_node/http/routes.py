@@ -16,8 +16,8 @@ from understudy_node.stores.examples import some_key
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.shown import shown_status, shown_stores
-from understudy_shared.http.app import json_response
 from understudy_shared.processes.group import Group
+from understudy_shared.server.app import json_response
 
 
 def read_routes(node: Node, reads: Reads) -> APIRouter:

@@ -17,7 +17,7 @@ from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
 from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
 from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
-from understudy_shared.errors import CheckpointError, CorruptFileError, VanishedError
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, VanishedError
 
 MAX_MISSES = 3
 """Listings in which a snapshot may lack one of its files; in format v1, Spark may just be replacing a zip."""

@@ -16,7 +16,7 @@ from understudy_node.checkpoint.files import FileStat
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
-from understudy_shared.errors import CheckpointError, VanishedError
+from understudy_shared.base.errors import CheckpointError, VanishedError
 
 MAX_CHANGELOG_BYTES = 4 << 30
 """Cap of one decompressed changelog: what one micro-batch changed in one partition."""

@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xxhash import xxh3_64_hexdigest
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.private_files import PRIVATE_FOLDER, private_folder
-from understudy_shared.words import ApplicationId, Lineage, TaskId
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.private_files import PRIVATE_FOLDER, private_folder
+from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import threading
 
 import orjson
 
-from understudy_shared.words import HostInfo, LagInfo, ReplicaState, Role
+from understudy_shared.base.words import HostInfo, LagInfo, ReplicaState, Role
 
 
 class Origin:

@@ -13,7 +13,7 @@ from typing import Final
 
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.words import TaskId
+from understudy_shared.base.words import TaskId
 
 HOLD_MS: Final = 30_000
 """How long a version stays after the last page that was read of it."""

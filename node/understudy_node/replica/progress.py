@@ -8,9 +8,9 @@ from understudy_node.follow.end import End
 from understudy_node.follow.lag import lag_of, since_commit_ms
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.words import LagInfo
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import LagInfo
 
 
 class Progress:

@@ -14,7 +14,7 @@ from understudy_node.measures import ReadLags
 from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.words import LagInfo
+from understudy_shared.base.words import LagInfo
 
 
 class Reading(NamedTuple):

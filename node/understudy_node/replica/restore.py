@@ -27,7 +27,7 @@ from understudy_node.engine.row_cache import CachedBase
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
-from understudy_shared.errors import CorruptFileError, VanishedError
+from understudy_shared.base.errors import CorruptFileError, VanishedError
 
 
 @dataclass(frozen=True, slots=True)

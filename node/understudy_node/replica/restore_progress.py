@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from understudy_shared.messages import Restore
+from understudy_shared.bus.messages import Restore
 
 CHOOSING, FETCHING, BUILDING, OPENING = "choosing a snapshot", "fetching files", "building", "opening"
 REPLAYING = "replaying changes"

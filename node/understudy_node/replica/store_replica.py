@@ -26,7 +26,7 @@ from understudy_node.replica.restore import Snapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
-from understudy_shared.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from understudy_node.follow.history import CommitRecord, History
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.pinned import PinnedViews
-from understudy_shared.words import Lineage, TaskId
+from understudy_shared.base.words import Lineage, TaskId
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from understudy_node.replica.stall import Stall
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.errors import UnderstudyError, VanishedError
-from understudy_shared.messages import Restore, task_key
-from understudy_shared.reminders import Repeats
-from understudy_shared.words import ReplicaState, Role
+from understudy_shared.base.errors import UnderstudyError, VanishedError
+from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.words import ReplicaState, Role
+from understudy_shared.bus.messages import Restore, task_key
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
-from understudy_shared.errors import CorruptFileError
-from understudy_shared.messages import Restore
+from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.bus.messages import Restore
 
 Job = Generator[None, None, None]
 

@@ -14,9 +14,9 @@ import orjson
 
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
-from understudy_shared.position import Position
-from understudy_shared.times import utc_text
-from understudy_shared.words import Lineage, TaskId
+from understudy_shared.base.words import Lineage, TaskId
+from understudy_shared.reads.position import Position
+from understudy_shared.spark.times import utc_text
 
 
 class Mark(StrEnum):

@@ -18,12 +18,12 @@ from understudy_node.stores.lookup import ABSENT, Answer, Hidden, Key, Said, Sto
 from understudy_node.stores.pandas_keys import as_pandas_keeps
 from understudy_node.stores.places import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
-from understudy_shared.bounds import Bound
-from understudy_shared.cursor import Cursor, key_digest
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.selection import EVERYTHING, Selection
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.cursor import Cursor, key_digest
+from understudy_shared.reads.selection import EVERYTHING, Selection
 
 
 @dataclass(frozen=True, slots=True)

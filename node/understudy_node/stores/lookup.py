@@ -17,12 +17,12 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import ServedStore
-from understudy_shared.bounds import NO_BOUND, Bound, Refusal, refusal
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState
 from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
-from understudy_shared.selection import EVERYTHING, Selection
-from understudy_shared.words import ApplicationId, Lineage, ReplicaState
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, refusal
+from understudy_shared.reads.selection import EVERYTHING, Selection
 
 ABSENT = b'"found":false,'
 """What is said of an absent key where `print_found` says what was found."""

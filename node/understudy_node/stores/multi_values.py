@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 _LENGTH: Final = struct.Struct("<i")
 _COMMA: Final = ord(",")

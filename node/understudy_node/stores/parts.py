@@ -40,11 +40,11 @@ from understudy_node.stores.schema_history import Schema, schema_history
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
-from understudy_shared.clock import wall_ms
+from understudy_shared.base.clock import wall_ms
+from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, parse_schema
-from understudy_shared.words import StoreKind
 
 _SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
 """Kinds of state variables that are found by a scan."""

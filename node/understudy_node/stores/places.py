@@ -16,8 +16,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
-from understudy_shared.cursor import Cursor
-from understudy_shared.selection import FIRST_PLACE, Place
+from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.selection import FIRST_PLACE, Place
 
 MAX_START_BYTES: Final = 256
 """A cursor is part of a URL. Of a longer key its beginning is enough: the page then passes over those that share it."""

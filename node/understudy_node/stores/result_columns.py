@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.spark.types import SparkType
 
 Printed = Mapping[str, object]

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import cast
 
 from understudy_node.stores.result_columns import Buffers, Made, Printed
-from understudy_shared.messages import MAX_COLUMNS
+from understudy_shared.bus.messages import MAX_COLUMNS
 from understudy_shared.spark.types import LongType
 
 TABLES = "hyperloglog.json"

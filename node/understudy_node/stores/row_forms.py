@@ -15,10 +15,10 @@ from understudy_node.checkpoint.avro_keys import NoSuchKeyError, compile_avro_en
 from understudy_node.checkpoint.avro_records import compile_avro_decoder
 from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.stores.multi_values import split_records, split_values
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.types import Field, LongType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
-from understudy_shared.words import StoreKind
 
 Columns = tuple[object, ...]
 

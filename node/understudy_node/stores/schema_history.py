@@ -11,8 +11,8 @@ from typing import Final, TypedDict
 
 from understudy_node.checkpoint.description import StoreDescription
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import MAX_SCHEMAS
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.bus.messages import MAX_SCHEMAS
 from understudy_shared.spark.types import StructType, parse_schema
 
 Column = dict[str, str | bool]

@@ -40,12 +40,12 @@ from understudy_node.stores.results import (
     unused_columns,
 )
 from understudy_node.stores.schema_history import Schema
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.words import StoreKind, StoreName
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, VoidType, parse_schema
-from understudy_shared.words import StoreKind, StoreName
 
 
 class AliasError(SettingsError):

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from understudy_pipeline.inputs.protocol import Range
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 _NAME_CHARS = 100
 """Longest topic in a file name. A longer one is cut, and a digest keeps it unique."""

@@ -14,8 +14,8 @@ from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.protocol import InputConfig
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
-from understudy_shared.extras import install_fix
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
 
 KAFKA_PROPERTIES = "kafka."
 """Prefix of options that go to librdkafka."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.opening import open_input
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 def check_inputs(options: AlignedOptions) -> Mapping[str, int]:

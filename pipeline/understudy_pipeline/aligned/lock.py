@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 LOCK_NAME = ".understudy.lock"
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from understudy_pipeline.aligned.metric_families import families
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 _BIND_S = 5.0
 """How long to retry: the planner of a query that was just stopped may still use the port."""

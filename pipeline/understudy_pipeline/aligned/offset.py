@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 FORMAT = 1
 

@@ -32,8 +32,8 @@ from understudy_pipeline.aligned.spark_kafka_options import (
 )
 from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
-from understudy_shared.errors import SettingsError
-from understudy_shared.renamed import resolve
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.renamed import resolve
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
-from understudy_shared.errors import SettingsError
-from understudy_shared.sizes import BadSizeError, parse_size
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.sizes import BadSizeError, parse_size
 
 T = TypeVar("T", bound=str)
 

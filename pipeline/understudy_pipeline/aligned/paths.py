@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 def local_path(name: str, text: str) -> Path:

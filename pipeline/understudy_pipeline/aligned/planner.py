@@ -34,8 +34,8 @@ from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError, Range
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from understudy_pipeline.aligned.batch_plan import Batch
 from understudy_pipeline.aligned.cut import Queue, limit_counts
 from understudy_pipeline.aligned.retained import Retained
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 
 class UndecodableError(UnderstudyError):

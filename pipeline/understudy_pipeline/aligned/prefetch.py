@@ -10,7 +10,7 @@ import threading
 
 from understudy_pipeline.aligned.shared_read_ahead import CountPartitions, Fetch, Seek, SharedReadAhead
 from understudy_pipeline.inputs.protocol import Input, InputError
-from understudy_shared.clock import Clock
+from understudy_shared.base.clock import Clock
 
 log = logging.getLogger(__name__)
 

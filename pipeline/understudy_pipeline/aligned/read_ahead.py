@@ -13,7 +13,7 @@ from understudy_pipeline.aligned.retained import Retained, Segment
 from understudy_pipeline.aligned.topic_ids import made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.waits import has_more, is_waited_for
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.clock import Clock
+from understudy_shared.base.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.rows import spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 class AlignedSource(DataSource):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import orjson
 
 from understudy_pipeline.inputs.start_positions import EARLIEST, StartPositions
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 SAME_AS: Mapping[str, str] = {
     "kafka.bootstrap.servers": "kafka",

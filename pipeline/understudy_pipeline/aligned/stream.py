@@ -20,7 +20,7 @@ from understudy_pipeline.aligned.spool_ahead import SpoolAhead
 from understudy_pipeline.aligned.topic_ids import current_topic_ids, made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.clock import SystemClock
+from understudy_shared.base.clock import SystemClock
 
 Json = dict[str, object]
 

@@ -19,14 +19,14 @@ from pydantic import ValidationError
 
 from understudy_pipeline.announcing.query_plan import QueryPlan, announced_stores
 from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.key_file import message_auth
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.errors import SettingsError
-from understudy_shared.messages import Announcement
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_shared.messages import MAX_COLUMNS, MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
-from understudy_shared.result_functions import ResultFunction
+from understudy_shared.bus.messages import MAX_COLUMNS, MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
+from understudy_shared.reads.result_functions import ResultFunction
 from understudy_shared.spark.names import unique_names
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy_pipeline.announcing.plan_reader import read_plan
 from understudy_pipeline.announcing.query_plan import QueryPlan
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

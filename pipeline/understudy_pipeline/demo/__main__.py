@@ -8,8 +8,8 @@ import sys
 from pydantic import ValidationError
 
 from understudy_pipeline.demo.job import main
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.logs import configure_logging
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.telemetry.logs import configure_logging
 
 if __name__ == "__main__":
     configure_logging()

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import orjson
 
-from understudy_shared.errors import SettingsError
-from understudy_shared.extras import install_fix
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
 
 FLIGHTS_SCHEMA = """
     event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string,

@@ -30,8 +30,8 @@ from understudy_pipeline.demo.schedule import pace_of
 from understudy_pipeline.demo.session import demo_session
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_pipeline.demo.streams import FlightStreams
-from understudy_shared.clock import SystemClock
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 

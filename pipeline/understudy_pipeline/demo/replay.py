@@ -17,8 +17,8 @@ from understudy_pipeline.demo.committed import has_begun, planned_until, read_un
 from understudy_pipeline.demo.flights import Flight
 from understudy_pipeline.demo.schedule import Pace, slices, slices_due
 from understudy_pipeline.demo.streams import FlightStreams, place_of
+from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import BusError
-from understudy_shared.clock import Clock
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from understudy_pipeline.demo.java_home import java_home
 from understudy_pipeline.demo.query import state_conf
 from understudy_pipeline.demo.settings import DemoSettings
-from understudy_shared.java_home import java_home
-from understudy_shared.sockets import private_socket_dir
+from understudy_shared.base.sockets import private_socket_dir
 
 _SOCKET_NAME = f".{'0' * 36}.sock"
 """A name as long as Spark's socket names: a dot, a UUID, and the suffix."""

@@ -1,4 +1,4 @@
-"""The demo pipeline's settings. `understudy_shared.service_settings` says where values come from."""
+"""The demo pipeline's settings. `understudy_shared.base.service_settings` says where values come from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from understudy_shared.service_settings import ServiceSettings
+from understudy_shared.base.service_settings import ServiceSettings
 
 Provider = Literal["rocksdb", "hdfs"]
 

@@ -22,7 +22,7 @@ from understudy_pipeline.inputs.folders import (
 from understudy_pipeline.inputs.protocol import DataLostError, Range
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from understudy_pipeline.inputs.folders import (
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 POLL_S = 0.02
 REST_PER_LOOK = 4

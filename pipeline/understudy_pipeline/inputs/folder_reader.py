@@ -23,8 +23,8 @@ from understudy_pipeline.inputs.folders import (
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.printable import printable
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import printable
 
 log = logging.getLogger(__name__)
 

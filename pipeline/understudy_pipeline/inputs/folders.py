@@ -17,8 +17,8 @@ from understudy_pipeline.inputs.parquet_files import ParquetRows, check_schema
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
-from understudy_shared.printable import printable
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.printable import printable
 
 JSON_LINES = (".jsonl", ".json")
 PARQUET = ".parquet"

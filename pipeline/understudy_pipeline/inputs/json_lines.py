@@ -13,7 +13,7 @@ import pyarrow as pa
 from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 BLOCK_BYTES = 1 << 20
 """Bytes that one read asks for, unless a line is longer."""

@@ -20,8 +20,8 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import HIDDEN, masked, masked_text
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import HIDDEN, masked, masked_text
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.kafka_client import check_properties
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import masked
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked
 
 OWN_PROPERTIES = {
     "group.id": "understudy",  # librdkafka requires one; no group is joined and nothing is committed

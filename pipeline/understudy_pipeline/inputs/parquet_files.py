@@ -14,7 +14,7 @@ from pyarrow import parquet
 from understudy_pipeline.inputs.columns import times_in_values, within_years
 from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 MAX_ROWS = 10_000
 MAX_BYTES = 8 << 20

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 
 class InputError(UnderstudyError):

@@ -14,9 +14,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from understudy_pipeline.inputs.protocol import InputError, UnknownTopicError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.redis_rows import Entry, StreamInfo, stream_info
+from understudy_shared.base.masking import masked, words_of
 from understudy_shared.bus.redis_connection import checked
 from understudy_shared.bus.redis_pools import thread_pool
-from understudy_shared.masking import masked, words_of
 
 StreamReply = tuple[StreamInfo | None, Sequence[Entry]]
 """The state of a stream (None if it does not exist) and some of its entries, read at the same moment."""

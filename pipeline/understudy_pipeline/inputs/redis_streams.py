@@ -29,8 +29,8 @@ from understudy_pipeline.inputs.redis_rows import (
 )
 from understudy_pipeline.inputs.redis_server import DATA_LOSS_FIX, StreamServer, stream_key
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import masked
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 LATEST, EARLIEST = -1, -2
 """Offsets that stand for the end and the beginning of a log, as in Spark's JSON."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 RECORD = "record"
 _FIELD = "json:"

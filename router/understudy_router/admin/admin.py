@@ -23,12 +23,12 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.bounds import Bound
-from understudy_shared.health import Report
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.http.health import Report
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.store_bounds import StoreBounds
-from understudy_shared.supervise import Supervisor
-from understudy_shared.times import utc_text
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.store_bounds import StoreBounds
+from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
 

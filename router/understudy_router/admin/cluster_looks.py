@@ -7,7 +7,7 @@ from understudy_router.admin.reader_looks import CHECKPOINT_UNREADABLE
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.health import Indicator, State
+from understudy_shared.http.health import Indicator, State
 
 
 def nodes(situation: Situation) -> Indicator:

@@ -12,7 +12,7 @@ from understudy_router.admin.query_looks import Quiet
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.reports import TableEvent
 from understudy_router.cluster.tables import MAX_EVENTS
-from understudy_shared.times import utc_text
+from understudy_shared.spark.times import utc_text
 
 MAX_SHOWN = 100
 

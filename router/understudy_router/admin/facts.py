@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from understudy_router.cluster.health import Change
 from understudy_router.cluster.reports import DeadNode, NodeReport
-from understudy_shared.messages import Heartbeat, Restore
-from understudy_shared.words import HostInfo
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Heartbeat, Restore
 
 DEAD = "DEAD"
 """The state of a replica whose node does not live."""

@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from understudy_router.admin.deltas import RecentDeltas, delta_of
 from understudy_router.admin.overview import Overview
-from understudy_shared.clock import Clock
-from understudy_shared.http.connection_limits import ENDLESS
+from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.times import utc_text
+from understudy_shared.server.connection_limits import ENDLESS
+from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.health import MAX_AFFECTED
+from understudy_shared.http.health import MAX_AFFECTED
 
 FEW = 3
 """Most names in a sentence."""

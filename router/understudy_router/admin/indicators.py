@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from understudy_router.admin.cluster_looks import access, agreement, bus, degraded, nodes, redundancy, restores
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.reader_looks import checkpoint, freshness, query, reads
-from understudy_shared.health import Indicator, Report
+from understudy_shared.http.health import Indicator, Report
 
 INDICATORS: Mapping[str, Callable[[Situation], Indicator]] = {
     look.__name__: look

@@ -20,8 +20,8 @@ from understudy_router.admin.lag_tree import Which, lag_tree
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.overview import bus_document
 from understudy_router.admin.snapshot import Snapshot
-from understudy_shared.http.app import streamed_json_response
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.server.app import streamed_json_response
 
 FORMATS = ("json", "csv")
 

@@ -18,8 +18,8 @@ from understudy_router.admin.events import wall_text
 from understudy_router.admin.facts import UNKNOWN, NodeView
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_shared.messages import AssignedTask, Heartbeat
-from understudy_shared.times import utc_text
+from understudy_shared.bus.messages import AssignedTask, Heartbeat
+from understudy_shared.spark.times import utc_text
 
 SLICE_PARTITIONS = 200
 SLICE_NODES = 100

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_shared.messages import AssignedTask, Assignment
+from understudy_shared.bus.messages import AssignedTask, Assignment
 
 ROLES = ("active", "standby", "warmup")
 """Names of roles; a replica's role is an index."""

@@ -24,8 +24,8 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_shared.health import Report
-from understudy_shared.times import utc_text
+from understudy_shared.http.health import Report
+from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
 

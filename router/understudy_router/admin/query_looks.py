@@ -11,8 +11,8 @@ from typing import NamedTuple
 from understudy_router.admin.facts import NodeView
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.snapshot import Snapshot
-from understudy_shared.durations import duration_text
-from understudy_shared.messages import QueryProgress
+from understudy_shared.base.durations import duration_text
+from understudy_shared.bus.messages import QueryProgress
 
 QUIET_PACES, MIN_QUIET_MS = 5, 5_000
 """The query counts as quiet after so many of its usual times between commits."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from understudy_router.admin.indicator import Situation, named, store_partitions, store_partitions_in_all
 from understudy_router.admin.query_looks import quiet_query
 from understudy_router.admin.snapshot import Snapshot
-from understudy_shared.durations import duration_text
-from understudy_shared.health import Indicator, State
+from understudy_shared.base.durations import duration_text
+from understudy_shared.http.health import Indicator, State
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
 """From these shares of failed reads on, over the last minute, readers count as hurt, or deserve a look."""

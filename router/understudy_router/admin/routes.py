@@ -10,7 +10,7 @@ from understudy_router.admin.admin import HISTORY_MINUTES, Admin
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_routes import Filter, lag_routes
 from understudy_shared.auth.access import is_known
-from understudy_shared.http.app import is_head, json_response
+from understudy_shared.server.app import is_head, json_response
 
 
 def overview_routes(admin: Admin) -> APIRouter:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from understudy_router.admin.facts import Facts, Standing
 from understudy_router.admin.layout import ACTIVE
 from understudy_router.admin.snapshot import Snapshot
-from understudy_shared.bounds import NO_BOUND, Bound, refusal
-from understudy_shared.words import LagInfo, Role
+from understudy_shared.base.words import LagInfo, Role
+from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 
 MAX_LISTED = 1000
 """Store partitions of each kind that are listed; the counts are of all."""

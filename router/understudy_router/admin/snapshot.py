@@ -18,8 +18,8 @@ from understudy_router.cluster.health import Health
 from understudy_router.cluster.reports import DeadNode, NodeReport, TableEvent
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import NOTHING_OPEN
-from understudy_shared.messages import Applied, Assignment, Heartbeat
-from understudy_shared.words import HostInfo
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 
 SLICE_NODES = 100
 SLICE_EXCEPTIONS = 500

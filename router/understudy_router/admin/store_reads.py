@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from understudy_shared.histogram import STALENESS_BOUNDS_MS, upper_bound
+from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, upper_bound
 
 WINDOW_MS = 60_000
 

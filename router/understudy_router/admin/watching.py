@@ -28,7 +28,7 @@ from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.health import Report
+from understudy_shared.http.health import Report
 
 TICK_MS = 1000
 """How old a snapshot may be that somebody is shown."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from understudy_shared.errors import UnknownStoreError, UnsupportedError
-from understudy_shared.messages import Catalogue, CatalogueStore
+from understudy_shared.base.errors import UnknownStoreError, UnsupportedError
+from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.bus.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.types import parse_schema
-from understudy_shared.suggest import did_you_mean
 
 MAX_CATALOGUE_COLUMNS = 4096
 """Key columns of all stores together."""

@@ -7,10 +7,10 @@ from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
-from understudy_shared.http.connection_guard import MEMORY
+from understudy_shared.base.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 from understudy_shared.processes.group import WORKERS
+from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
-from understudy_shared.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 
 FEW = 3
 """Most nodes that a message names."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from understudy_router.cluster.highest import Highest
-from understudy_shared.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 
 class Report(Protocol):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from understudy_shared.forks import refused_forks
-from understudy_shared.messages import Heartbeat
-from understudy_shared.words import FORKED
+from understudy_shared.base.words import FORKED
+from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.cluster.forks import refused_forks
 
 
 class KnownForks:

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.reminders import Reminder
 from understudy_shared.bus.applications import Applications, unheard_fix, unheard_text
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.clock import Clock
-from understudy_shared.reminders import Reminder
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable, Collection
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.node_calls import NodeCalls
-from understudy_shared.messages import Assignment, Heartbeat
-from understudy_shared.words import HostInfo
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.cluster.node_calls import NodeCalls
 
 log = logging.getLogger(__name__)
 

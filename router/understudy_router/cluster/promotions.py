@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from understudy_shared.messages import Assignment
+from understudy_shared.bus.messages import Assignment
 
 FEW = 3
 """Most tasks that a line names."""

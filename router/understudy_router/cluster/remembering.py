@@ -15,10 +15,10 @@ from pydantic import Field
 
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
-from understudy_shared.remembered import Memory, Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
+from understudy_shared.cluster.remembered import Memory, Remembered
 
 log = logging.getLogger(__name__)
 

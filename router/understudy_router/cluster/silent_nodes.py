@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 
 from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.clock import Clock
-from understudy_shared.silence import LastWord, answer_deadline_ms, counts_against
-from understudy_shared.words import HostInfo
+from understudy_shared.cluster.silence import LastWord, answer_deadline_ms, counts_against
 
 MAX_TICK_MS = 250
 """Longest time between two searches for silent nodes."""

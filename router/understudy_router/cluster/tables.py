@@ -15,10 +15,7 @@ from understudy_router.cluster.known_end import KnownEnd
 from understudy_router.cluster.known_forks import KnownForks
 from understudy_router.cluster.promotions import promotions
 from understudy_router.cluster.reports import DeadNode, NodeReport, TableEvent
-from understudy_shared.admission import MemberAdmission
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.plausible import (
+from understudy_shared.base.plausible import (
     MAX_JUMP,
     Order,
     Succession,
@@ -27,8 +24,11 @@ from understudy_shared.plausible import (
     is_plausible_order,
     succession,
 )
-from understudy_shared.sanitizing import sanitized
-from understudy_shared.silence import Silence
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.cluster.admission import MemberAdmission
+from understudy_shared.cluster.sanitizing import sanitized
+from understudy_shared.cluster.silence import Silence
 
 MAX_EVENTS = 256
 MAX_DEAD = 256

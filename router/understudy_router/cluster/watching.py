@@ -16,14 +16,14 @@ from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
 from understudy_router.cluster.silent_nodes import SilentNodePoller
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.node_calls import NodeCalls
-from understudy_shared.messages import Assignment, Catalogue, Farewell, Heartbeat
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Catalogue, Farewell, Heartbeat
+from understudy_shared.cluster.node_calls import NodeCalls
 
 log = logging.getLogger(__name__)
 

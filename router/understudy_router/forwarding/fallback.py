@@ -20,9 +20,9 @@ from understudy_router.routing.explain import described
 from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_router.transport.node_requests import Delay, HopFailure
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import Bound, Refusal
-from understudy_shared.hop_columns import HopOutcome
 from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.reads.bounds import Bound, Refusal
+from understudy_shared.reads.hop_columns import HopOutcome
 
 MAX_DETAIL_CHARS = 300
 

@@ -38,14 +38,14 @@ from understudy_router.transport.node_requests import (
     parts_that_fit,
 )
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import Bound
-from understudy_shared.clock import Clock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome
-from understudy_shared.http.direct import ReaderLeftError
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome
+from understudy_shared.server.direct import ReaderLeftError
+from understudy_shared.telemetry.trace import Trace
 
 PLAN_AGAIN_MS = 20
 """Between two plans of a read that waits for a position: a commit is normally visible within that time."""

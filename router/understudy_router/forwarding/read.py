@@ -18,8 +18,9 @@ from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import HopFailure, NodeRequest, OnReply, Outcomes, Reply
-from understudy_shared.bounds import Bound
-from understudy_shared.hop_columns import (
+from understudy_shared.http.problems import Problem
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop_columns import (
     NO_PARTITION,
     OPEN,
     PROBLEM,
@@ -29,9 +30,8 @@ from understudy_shared.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
-from understudy_shared.http.direct import ReaderLeftError
-from understudy_shared.http.problems import Problem
-from understudy_shared.trace import Trace
+from understudy_shared.server.direct import ReaderLeftError
+from understudy_shared.telemetry.trace import Trace
 
 NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
 

@@ -11,9 +11,9 @@ import logging
 from understudy_router.forwarding.fallback import Rejection
 from understudy_router.forwarding.read import Read
 from understudy_router.routing.candidates import Candidate
+from understudy_shared.base.reminders import Repeats
 from understudy_shared.http.problems import Problem
-from understudy_shared.reminders import Repeats
-from understudy_shared.trace import ids_of
+from understudy_shared.telemetry.trace import ids_of
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from understudy_router.forwarding.fallback import rejection_by_problem
 from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import HopFailure, NodeRequest, Outcomes
-from understudy_shared.hop import PATH
-from understudy_shared.hop_columns import PROBLEM
-from understudy_shared.spans import Attributes, Kind, RecordedTrace, Span
-from understudy_shared.trace import Trace
+from understudy_shared.reads.hop import PATH
+from understudy_shared.reads.hop_columns import PROBLEM
+from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span
+from understudy_shared.telemetry.trace import Trace
 
 
 class RecordedRequest(NodeRequest):

@@ -21,12 +21,12 @@ from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
-from understudy_shared.http.app import Framework, answer_with_problems, service_app
-from understudy_shared.http.connection_guard import ConnectionGuard
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.processes.group import Alone, Group, Report, Status
-from understudy_shared.spans import close_spans, open_spans
-from understudy_shared.store_bounds import read_store_bounds
+from understudy_shared.reads.store_bounds import read_store_bounds
+from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
 def create_app(

@@ -18,22 +18,22 @@ from understudy_router.http.reads import Reads, Request
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_key
-from understudy_shared.hop_columns import FOUND, PROBLEM, HopKeys, HopOutcome
-from understudy_shared.http.batches import (
+from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
+from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.problems import Problem
+from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopKeys, HopOutcome
+from understudy_shared.server.batches import (
     BatchAnswer,
     BatchKeys,
     parse_batch,
     problem_result,
     resolve_keys,
 )
-from understudy_shared.http.direct import AsgiExchange, Exchange
-from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
-from understudy_shared.http.lookup_requests import longs_as_text
-from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.http.packing import Compression
-from understudy_shared.http.problems import Problem
-from understudy_shared.spans import RecordedTrace
-from understudy_shared.trace import Trace
+from understudy_shared.server.compression import Compression
+from understudy_shared.server.direct import AsgiExchange, Exchange
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.spans import RecordedTrace
+from understudy_shared.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
-from understudy_shared.health import Report
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.metric_families import MS_PER_S, about_the_process, histogram_family
+from understudy_shared.http.health import Report
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
 
 
 class RouterMetrics:

@@ -12,8 +12,6 @@ import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.served import ServedReads, StoreReads
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop_columns import HopKey
 from understudy_shared.http.lookup_requests import (
     DEFAULT_KEY_BYTES,
     ReadParams,
@@ -23,12 +21,14 @@ from understudy_shared.http.lookup_requests import (
     require_own_position,
     unknown_path,
 )
-from understudy_shared.http.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.http.request_counts import OperationCounts, RequestCounts
 from understudy_shared.http.target import split_path
+from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.reads.hop_columns import HopKey
+from understudy_shared.reads.store_bounds import StoreBounds
+from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
+from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 from understudy_shared.spark.key_codec import Row
-from understudy_shared.store_bounds import StoreBounds
 
 MAX_BOUNDS = 1024
 """Bounds kept so that equal ones are one object, and travel as one group of a hop."""

@@ -15,11 +15,11 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key, shown_status, shown_stores
-from understudy_shared.http.app import json_response, sliced_json_response
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.processes.group import Group
+from understudy_shared.server.app import json_response, sliced_json_response
 
 
 def read_routes(router: Router, reads: Reads) -> APIRouter:

@@ -8,8 +8,8 @@ from typing import Literal
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.reports import NodeReport
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Heartbeat
-from understudy_shared.words import HostInfo
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Heartbeat
 
 CandidateRole = Literal["active", "standby", "warmup"]
 

@@ -18,8 +18,8 @@ from zlib import crc32
 
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.routing.candidates import Candidate
-from understudy_shared.bounds import Bound, Refusal, refusal
-from understudy_shared.words import LagInfo, ReplicaState, Role
+from understudy_shared.base.words import LagInfo, ReplicaState, Role
+from understudy_shared.reads.bounds import Bound, Refusal, refusal
 
 
 class Reason(StrEnum):

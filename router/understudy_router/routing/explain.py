@@ -13,10 +13,10 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import Candidate, candidates_of
 from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
 from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
-from understudy_shared.bounds import Bound
-from understudy_shared.hop import bound_fields
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import bound_fields
 from understudy_shared.spark.key_codec import Row
-from understudy_shared.words import HostInfo
 
 SLICE_PARTITIONS = 400
 """Partitions of one piece: two or three milliseconds."""

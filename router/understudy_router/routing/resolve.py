@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.words import HostInfo, KeyQueryMetadata
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.messages import Assignment
 from understudy_shared.spark.key_codec import Row
-from understudy_shared.words import HostInfo, KeyQueryMetadata
 
 
 def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:

@@ -8,10 +8,10 @@ import orjson
 
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply
-from understudy_shared.histogram import Histogram
-from understudy_shared.hop import HopReply, decode_reply
-from understudy_shared.hop_fields import BadHopError
-from understudy_shared.http.request_counts import DURATION_BOUNDS_MS
+from understudy_shared.reads.hop import HopReply, decode_reply
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
+from understudy_shared.telemetry.histogram import Histogram
 
 OVERLOADED = "overloaded"
 

@@ -18,10 +18,10 @@ from understudy_router.transport.probe import Prober
 from understudy_router.transport.request_queue import RequestQueue
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.clock import Clock
-from understudy_shared.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
 
 MAX_CONNECTIONS = 2
 """Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""

@@ -13,8 +13,8 @@ from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.clock import Clock
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo
 
 IDLE_S = 60.0
 """A client that sent nothing for so long is closed: its node may be gone."""

@@ -14,10 +14,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_shared.bounds import Bound
-from understudy_shared.hop import HopGroup, HopTrace
-from understudy_shared.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import HopGroup, HopTrace
+from understudy_shared.reads.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.telemetry.trace import Trace
 
 MAX_KEYS_PER_HOP = 256
 """The rest travels in the next hop: the node answers this one while the router makes that one. Larger hops would make

@@ -12,10 +12,10 @@ from understudy_router.transport.hop_replies import decoded_reply, is_stale
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.clock import Clock
-from understudy_shared.hop import HopReply
-from understudy_shared.supervise import Supervisor
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.hop import HopReply
 
 Probed = float | HopFailure
 """The latency in ms, or why there is no answer."""

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from understudy_router.cluster.tables import Tables
 from understudy_router.transport.node_requests import HopFailure
-from understudy_shared.clock import Clock
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo
 
 MAX_PROBES = 16
 """Probes in flight at the same time, one per node."""

@@ -1,0 +1,1 @@
+"""Who may ask: credentials, tokens of issuers, sessions, what each may do, and the audit log."""

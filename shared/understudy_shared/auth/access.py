@@ -27,7 +27,8 @@ from understudy_shared.auth.presented import PresentedToken, presented_in
 from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.cors import Cors
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
@@ -36,7 +37,6 @@ from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import STORES
 from understudy_shared.tls.service_tls import metrics_of
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsSide, TlsTrouble
-from understudy_shared.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
 

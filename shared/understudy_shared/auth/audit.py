@@ -18,11 +18,11 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of
 from understudy_shared.auth.principals import Principal
-from understudy_shared.clock import Clock, SystemClock
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.http.cross_site import READING
 from understudy_shared.http.edge import App, Receive, Scope, Send
-from understudy_shared.reminders import Repeats
-from understudy_shared.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 

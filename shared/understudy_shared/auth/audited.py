@@ -6,9 +6,9 @@ import hmac
 from typing import NamedTuple
 
 from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Principal
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import printable
 from understudy_shared.http.target import parse_query, refuse_unroutable, split_path
-from understudy_shared.printable import printable
 
 MAX_SHOWN_CHARS = 200
 """Most characters of a path or a name in a line, which has a bounded length whatever is sent."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 class Exposure(StrEnum):

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from understudy_shared.auth.api_keys import ApiKey, derived_key
 from understudy_shared.auth.credentials import CredentialsError
 from understudy_shared.auth.principals import PEER
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.tls.service_tls import ServiceTls
-from understudy_shared.watched_file import WatchedFile
 
 MAX_SECRETS = 2
 MIN_SECRET_CHARS, MAX_SECRET_CHARS = 32, 1024

@@ -44,10 +44,10 @@ from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import ClaimGrant, Issuer
 from understudy_shared.auth.principals import EVERY_STORE, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
 from understudy_shared.auth.rates import RateLimits
-from understudy_shared.errors import SettingsError
-from understudy_shared.extras import install_fix
-from understudy_shared.printable import clipped
-from understudy_shared.suggest import did_you_mean
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
+from understudy_shared.base.printable import clipped
+from understudy_shared.base.suggest import did_you_mean
 
 MAX_KEYS = 10_000
 """A fifth of a kilobyte each; a key is for a program, not for each of its users."""

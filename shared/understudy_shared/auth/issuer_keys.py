@@ -20,8 +20,8 @@ from understudy_shared.auth.issuers import Issuer
 from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetAge, PublicKey, parse_key_set
 from understudy_shared.auth.presented import BadTokenError, PresentedToken
 from understudy_shared.auth.tokens import check_token, issuer_of
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.reminders import Reminder
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.reminders import Reminder
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 MAX_SET_BYTES = 256 * 1024
 MAX_KEYS = 64

@@ -20,7 +20,7 @@ from understudy_shared.auth.presented import BadTokenError, PresentedToken
 from understudy_shared.auth.principals import Principal
 from understudy_shared.auth.rates import RateLimits, Rates
 from understudy_shared.auth.sessions import Session
-from understudy_shared.watched_file import WatchedFile
+from understudy_shared.base.watched_file import WatchedFile
 
 if TYPE_CHECKING:
     from understudy_shared.auth.issuer_keys import TrustedIssuers

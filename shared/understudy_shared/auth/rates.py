@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from understudy_shared.token_bucket import TokenBucket
+from understudy_shared.base.token_bucket import TokenBucket
 
 MAX_PRINCIPALS = 10_000
 """Whose buckets are kept. Of more, the one who asked longest ago starts anew: with a full bucket."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from understudy_shared.auth.sessions import COOKIE
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.cross_site import why_foreign
 from understudy_shared.http.edge import (
     App,

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from understudy_shared.printable import clipped
-from understudy_shared.suggest import did_you_mean
+from understudy_shared.base.printable import clipped
+from understudy_shared.base.suggest import did_you_mean
 
 KEY_PREFIX = "us:{"
 NODE = "node:"

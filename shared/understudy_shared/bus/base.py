@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import MAX_MESSAGE_BYTES
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 """Longest value that is read: a document and its header line. The rest of a longer value is not read."""

@@ -20,7 +20,7 @@ import orjson
 from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.base import Back, Bus, Fence, Lost
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
-from understudy_shared.messages import (
+from understudy_shared.bus.messages import (
     Announcement,
     Assignment,
     BadMessageError,
@@ -30,7 +30,7 @@ from understudy_shared.messages import (
     Heartbeat,
     Message,
 )
-from understudy_shared.sliced_assignment import decode
+from understudy_shared.bus.sliced_assignment import decode
 
 log = logging.getLogger(__name__)
 

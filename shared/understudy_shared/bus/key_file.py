@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.signing import MAX_KEYS, Keyring, key_id_of
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.errors import SettingsError
-from understudy_shared.watched_file import WatchedFile
 
 log = logging.getLogger(__name__)
 

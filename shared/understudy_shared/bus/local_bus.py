@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
 
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.plausible import is_plausible, is_plausible_order
 from understudy_shared.bus.base import (
     LONGEST_EXPIRIES,
     LONGEST_LEFT_MS,
@@ -23,8 +25,6 @@ from understudy_shared.bus.base import (
     Stored,
 )
 from understudy_shared.bus.inbox import Inbox
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.plausible import is_plausible, is_plausible_order
 
 
 @dataclass(frozen=True, slots=True)

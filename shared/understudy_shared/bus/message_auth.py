@@ -12,6 +12,10 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
 from understudy_shared.bus.replay import WINDOW_MS, Freshness, ReplayGuard
 from understudy_shared.bus.signing import (
     MARK,
@@ -23,10 +27,6 @@ from understudy_shared.bus.signing import (
     parse_line,
     split,
 )
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.reminders import Reminder
-from understudy_shared.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
 
 log = logging.getLogger(__name__)
 

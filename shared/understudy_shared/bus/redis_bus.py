@@ -19,6 +19,9 @@ import redis.asyncio as redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
+from understudy_shared.base.masking import masked
+from understudy_shared.base.plausible import limit_above
+from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.base import (
     MAX_KEYS_VISITED,
@@ -43,9 +46,6 @@ from understudy_shared.bus.redis_connection import (
 from understudy_shared.bus.redis_pools import task_pool
 from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError, bounded_call
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
-from understudy_shared.masking import masked
-from understudy_shared.plausible import limit_above
-from understudy_shared.supervise import Supervisor
 
 log = logging.getLogger(__name__)
 

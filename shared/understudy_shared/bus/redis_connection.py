@@ -17,12 +17,12 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import is_ambiguous, masked, repeats, words_of
 from understudy_shared.bus.base import BusError, BusGarbageError, BusRefusedError
 from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError
 from understudy_shared.bus.redis_scripts import commands_at
 from understudy_shared.bus.redis_tls import tls_trouble
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import is_ambiguous, masked, repeats, words_of
 
 SENTINEL_PORT = 26379
 _SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.utils import SENTINEL
 
 from understudy_shared.bus.base import MAX_SCANNED_BYTES
-from understudy_shared.messages import MAX_MESSAGE_BYTES
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 MAX_REPLY_BYTES = 2 * MAX_MESSAGE_BYTES
 """Longest reply: twice the longest document, so that one that is a little too long is refused by its own name."""

@@ -19,7 +19,7 @@ from redis import sentinel as threads
 from redis.asyncio import sentinel as tasks
 from redis.connection import SSLConnection
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 _OF_TLS = "ssl_"
 _MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import is_ambiguous, masked
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import is_ambiguous, masked
 
 MAX_PASSWORD_BYTES = 4096
 

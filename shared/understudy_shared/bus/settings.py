@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.bus.key_file import message_auth
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_url import with_password_file, with_tls_files
-from understudy_shared.service_settings import ServiceSettings
 
 
 class BusSettings(ServiceSettings):

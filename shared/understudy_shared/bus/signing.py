@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 MARK = b"signed1 "
 MAX_LINE_BYTES = 4096

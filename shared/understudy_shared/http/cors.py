@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.http.edge import App, Receive, Scope, Send
 
 MAX_ORIGINS = 64

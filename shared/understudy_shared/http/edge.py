@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
+from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
-from understudy_shared.printable import clipped
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import orjson
 
-from understudy_shared.bounds import BadBoundError, Bound
-from understudy_shared.errors import BadKeyError
+from understudy_shared.base.errors import BadKeyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
+from understudy_shared.reads.bounds import BadBoundError, Bound
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 DEFAULT_KEY_BYTES = 64 * 1024

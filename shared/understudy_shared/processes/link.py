@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.processes.channel import Channel, ChannelError, frame
 from understudy_shared.processes.group import Report, Status, exposition

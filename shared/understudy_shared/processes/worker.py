@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.logs import configure_logging, name_records
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.processes.channel import ChannelError, read_frame
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.tie import die_with
+from understudy_shared.telemetry.logs import configure_logging, name_records
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.logs import LogFormat
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.processes.balance import STALLED_MS, Standing
 from understudy_shared.processes.channel import Channel, ChannelError
 from understudy_shared.processes.group import Status
@@ -28,6 +27,7 @@ from understudy_shared.processes.handover import HandedOver
 from understudy_shared.processes.link import CAUSES, FAILED, METRICS, STARTED, STATUS, TAKES_NO_MORE
 from understudy_shared.processes.metric_sums import Family, from_document
 from understudy_shared.processes.restarts import Restarts
+from understudy_shared.telemetry.logs import LogFormat
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark import temporal
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.row_reader import Leaf, compile_reader

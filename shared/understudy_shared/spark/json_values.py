@@ -12,7 +12,7 @@ from typing import cast
 
 import orjson
 
-from understudy_shared.errors import BadKeyError
+from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.json_printer import JsonPrinter, compile_json_printer
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.scalar_parser import JsonParser, is_scalar, json_parser_of, text_parser_of

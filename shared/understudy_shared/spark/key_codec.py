@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from understudy_shared.errors import BadKeyError, CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import BadKeyError, CorruptFileError, UnsupportedError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.key_codec import KeyCodec, Row
 from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import RowEncoder
-from understudy_shared.words import StoreKind
 
 WHOLE_MAP: Final = b"\x00"
 """What is behind the row of a grouping key that stands alone."""

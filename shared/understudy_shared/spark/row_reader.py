@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.layout import Source, bitmap_words, fixed_bytes, fixed_code
 from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType, VoidType
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 BINARY_COLLATION = "UTF8_BINARY"
 MAX_SCHEMA_DEPTH = 192

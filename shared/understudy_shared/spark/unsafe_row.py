@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.layout import CALENDAR_INTERVAL, RESERVED_BYTES, decimal_of
 from understudy_shared.spark.row_reader import Leaf, compile_reader
 from understudy_shared.spark.row_writer import RowEncoder, compile_row_encoder

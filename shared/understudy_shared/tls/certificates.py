@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.tls.contexts import Pair, PeerContext, peer_context, server_context
 from understudy_shared.tls.names import Accepted, PeerName, PeerRole, application_in_names, name_in
 from understudy_shared.tls.trouble import TlsTrouble, tls_trouble

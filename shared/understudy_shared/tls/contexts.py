@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.tls.names import Accepted
 from understudy_shared.tls.trouble import PeerRefusedError
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_shared.errors import SettingsError
-from understudy_shared.reminders import Reminder, Repeats
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.reminders import Reminder, Repeats
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load
 from understudy_shared.tls.contexts import CurrentContext
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_trouble

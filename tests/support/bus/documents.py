@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar, cast
 
 from understudy_shared.bus.base import Back, Lost
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
 
 APPLICATION = "flights"
 LIMIT_S = 20.0

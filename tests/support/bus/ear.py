@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 
 from understudy_shared.bus.gossip import Names
-from understudy_shared.messages import CommitHint
+from understudy_shared.bus.messages import CommitHint
 
 _LIMIT_S = 60
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import redis
 
-from understudy_shared.local_redis import LocalRedis
-from understudy_shared.sockets import private_socket_dir
+from understudy.demo.local_redis import LocalRedis
+from understudy_shared.base.sockets import private_socket_dir
 
 
 class RedisServer(LocalRedis):

@@ -21,8 +21,8 @@ import redis
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT, find_server
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
+from understudy_shared.base.ports import free_port
 
 SERVICE = "us"
 COUNT, QUORUM = 3, 2

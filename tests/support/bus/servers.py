@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy_shared.local_redis import PROGRAM_VARIABLE
+from understudy.demo.local_redis import PROGRAM_VARIABLE
 
 CACHE = Path(__file__).parents[3] / ".cache"
 DEBIAN = CACHE / "redis"

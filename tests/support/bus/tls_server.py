@@ -20,8 +20,8 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.bus.servers import DEBIANS_SERVER, variables_for
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import _FOLLOW_PARENT
+from understudy_shared.base.ports import free_port
 
 LIMIT_S = 20.0
 

@@ -12,8 +12,8 @@ from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.places import Places
-from understudy_shared.cursor import Cursor, decode_cursor
-from understudy_shared.selection import FIRST_PLACE, Selection
+from understudy_shared.reads.cursor import Cursor, decode_cursor
+from understudy_shared.reads.selection import FIRST_PLACE, Selection
 
 Records = Mapping[bytes, bytes | None]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from understudy_node.cluster.assignor import Member, Replica, assign
-from understudy_shared.messages import AssignedTask
+from understudy_shared.bus.messages import AssignedTask
 
 END = 100
 """The version of a replica that is in step."""

@@ -16,12 +16,12 @@ from tests.support.cluster.fake_node import Answer, FakeNode, Hang, Raw, fake_no
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
 
 LIMIT_S = 20.0
 STORE = "/v1/stores/words"

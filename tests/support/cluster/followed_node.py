@@ -13,9 +13,9 @@ from understudy_node.cluster.heartbeat import heartbeat_of
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
-from understudy_shared.clock import Clock, SystemClock
-from understudy_shared.messages import Endpoint, Heartbeat
-from understudy_shared.words import HostInfo, Role
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.words import HostInfo, Role
+from understudy_shared.bus.messages import Endpoint, Heartbeat
 
 REFRESH_MS = 20
 _WAIT_LIMIT_S = 20

@@ -12,10 +12,10 @@ import orjson
 from tests.support.cluster.served_node import Reply, ServedNode
 
 from understudy_node.http.hop import SMALL_HOP_BYTES
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop import CONTENT_TYPE, PATH, HopGroup, HopReply, HopRequest, decode_reply, encode_request
-from understudy_shared.hop_columns import PROBLEM, HopKey, HopOutcome
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
+from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.reads.hop import CONTENT_TYPE, PATH, HopGroup, HopReply, HopRequest, decode_reply, encode_request
+from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopOutcome
 
 _TIMEOUT_S = 30
 

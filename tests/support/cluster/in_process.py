@@ -31,14 +31,14 @@ from understudy_router.router import Router
 from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.http.edge import App
-from understudy_shared.http.service import Departure, Service
-from understudy_shared.remembered import Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.service import Departure, Service
 
 HEARTBEAT_MS = 200
 """Five times a second: an expiry is 0.6 s."""

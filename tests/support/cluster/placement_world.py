@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from understudy_node.cluster.placement import Layout, Placement
+from understudy_shared.base.clock import ManualClock
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import ManualClock
-from understudy_shared.messages import Applied, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 
 BEAT_MS = 1000
 DELAY_MS = 30_000

@@ -24,10 +24,10 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
-from understudy_shared.clock import SystemClock
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import App
-from understudy_shared.http.service import Service
-from understudy_shared.words import HostInfo
+from understudy_shared.server.service import Service
 
 REFRESH_MS = 20
 _TIMEOUT_S = 30

@@ -16,8 +16,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.base import Back
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.messages import Assignment
 
 
 class Reader:

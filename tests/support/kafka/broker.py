@@ -25,8 +25,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.local_redis import _FOLLOW_PARENT
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import _FOLLOW_PARENT
+from understudy_shared.base.ports import free_port
 
 POM = Path(__file__).parent / "jars" / "pom.xml"
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.spark_kafka_options import SAME_AS
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-kafka.md"
 BEGIN, END = "<!-- options: written by tests/support/kafka/migration_table.py -->", "<!-- end of the options -->"

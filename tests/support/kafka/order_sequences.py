@@ -20,7 +20,7 @@ from understudy_pipeline.aligned.planner import PlannedBatch, Planner
 from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.clock import ManualClock
+from understudy_shared.base.clock import ManualClock
 
 TOPICS = ("flights", "weather", "alerts")
 LAG_MAX_AGE_MS = 100

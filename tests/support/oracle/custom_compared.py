@@ -15,7 +15,7 @@ from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindSt
 from tests.support.spark.queries import wait_until
 
 from understudy_node.reader import CheckpointReader
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
 
 
 def assert_every_version_equal(oracle: KindsCheckpoint, folder: Path) -> None:

@@ -21,8 +21,8 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_node.generation import ROW_PREFIX
 from understudy_node.replica.task_view import TaskView
+from understudy_shared.base.words import StoreName
 from understudy_shared.spark.unsafe_row import compile_row_decoder
-from understudy_shared.words import StoreName
 
 STORE = StoreName("op0")
 

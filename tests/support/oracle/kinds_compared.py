@@ -8,7 +8,7 @@ from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, KindStore
 
 from understudy_node.reader import CheckpointReader
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
 
 
 def assert_equal(reader: CheckpointReader, store: KindStore, version: int) -> None:

@@ -7,9 +7,9 @@ from tests.support.router.tables import LINEAGE, candidate
 
 from understudy_router.cluster.health import Health
 from understudy_router.routing.candidates import Candidate
-from understudy_shared.bounds import Bound, UnknownLag
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import Bound, UnknownLag
+from understudy_shared.reads.position import Position
 
 LIMITS = st.none() | st.integers(0, 12)
 BOUNDS = st.builds(

@@ -12,8 +12,8 @@ from understudy_router.admin.layout import Layout
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import Applied, AssignedTask, Catalogue, CatalogueStore, Heartbeat, Restore
-from understudy_shared.words import HostInfo
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Applied, AssignedTask, Catalogue, CatalogueStore, Heartbeat, Restore
 
 T = TypeVar("T")
 

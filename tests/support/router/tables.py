@@ -8,7 +8,8 @@ from typing import Any
 from understudy_router.cluster.catalogue import StoreRoute, stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import Candidate
-from understudy_shared.messages import (
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import (
     Applied,
     AssignedTask,
     Assignment,
@@ -18,7 +19,6 @@ from understudy_shared.messages import (
     Farewell,
     Heartbeat,
 )
-from understudy_shared.words import HostInfo
 
 APPLICATION = "flights"
 LINEAGE = "l1"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from understudy_shared.bounds import MAX_WAIT_MS
+from understudy_shared.reads.bounds import MAX_WAIT_MS
 
 Json = dict[str, Any]
 _TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]

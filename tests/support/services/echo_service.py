@@ -20,12 +20,12 @@ from tests.support.spark.queries import wait_until as wait_long
 
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.connection_limits import ConnectionLimits, Refusal
-from understudy_shared.http.direct import Exchange
 from understudy_shared.http.edge import Receive, Scope, Send, read_body, send_reply
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.http.service import Departure, Service
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.connection_limits import ConnectionLimits, Refusal
+from understudy_shared.server.direct import Exchange
+from understudy_shared.server.service import Departure, Service
 from understudy_shared.tls.service_tls import ServiceTls
 
 PATIENT = ConnectionLimits()

@@ -18,13 +18,13 @@ from understudy_node.node import Node
 from understudy_router.http.app import create_app as create_router_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_shared.bounds import NO_BOUND
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.hop_columns import FOUND, HopOutcome
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.processes.group import Alone
-from understudy_shared.words import HostInfo
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 
 ROOT = Path(__file__).parents[3]
 HOST = HostInfo("127.0.0.1", 7101)
@@ -79,6 +79,6 @@ def labels_in(exposition: str) -> dict[str, set[str]]:
 
 def names_of_the_supervisor() -> set[str]:
     """The families that the supervisor of worker processes adds."""
-    source = (ROOT / "shared/understudy_shared/processes/supervisor.py").read_text()
+    source = (ROOT / "shared/understudy_shared/server/supervisor.py").read_text()
     found = re.findall(r'_family\(\s*"(\w+)", "(\w+)"', source)
     return {f"{name}_total" if kind == "counter" else name for name, kind in found}

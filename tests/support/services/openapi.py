@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from understudy_shared.cursor import Cursor
-from understudy_shared.position import decode_position
+from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.position import decode_position
 
 Json = dict[str, Any]
 

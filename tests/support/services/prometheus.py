@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.ports import free_port
+from understudy_shared.base.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"

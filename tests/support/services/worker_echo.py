@@ -20,17 +20,17 @@ import orjson
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tests.support.services.lifespan import lifespan
 
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.http.connection_guard import ConnectionGuard
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.http.service import Departure, bound_socket, run
-from understudy_shared.logs import configure_logging, configured_logging
-from understudy_shared.processes import supervisor
 from understudy_shared.processes.group import Report, Status
 from understudy_shared.processes.link import WorkerLink
-from understudy_shared.processes.supervisor import run_workers
 from understudy_shared.processes.worker_process import WorkerOrder
-from understudy_shared.words import HostInfo
+from understudy_shared.server import supervisor
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.service import Departure, bound_socket, run
+from understudy_shared.server.supervisor import run_workers
+from understudy_shared.telemetry.logs import configure_logging, configured_logging
 
 IMPATIENT_S = 2.0
 """In place of the supervisor's half minute, for a test that cannot wait so long."""

@@ -14,7 +14,7 @@ from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import PlannedBatch, Planner
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.clock import ManualClock
+from understudy_shared.base.clock import ManualClock
 
 PATIENCE_MS = 30_000
 

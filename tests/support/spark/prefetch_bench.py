@@ -13,7 +13,7 @@ from understudy_pipeline.aligned.prefetch import Prefetch
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.clock import ManualClock
+from understudy_shared.base.clock import ManualClock
 
 
 class Bench:

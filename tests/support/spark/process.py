@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
 
-from understudy_shared.sockets import private_socket_dir
+from understudy_shared.base.sockets import private_socket_dir
 
 JOBS = Path(__file__).parent / "jobs"
 

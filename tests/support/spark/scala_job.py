@@ -18,7 +18,7 @@ from tests.support.spark.kinds import KINDS_SCHEMA, kinds_batches
 from tests.support.spark.queries import InputFolder, QueryOptions
 from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment, spark_conf
 
-from understudy_shared.sockets import private_socket_dir
+from understudy_shared.base.sockets import private_socket_dir
 
 SOURCE = Path(__file__).parent / "scala" / "TransformJob.scala"
 CLASS = "understudy.TransformJob"

@@ -16,9 +16,9 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from understudy_pipeline.demo.java_home import java_home
 from understudy_pipeline.demo.session import end_session
-from understudy_shared.java_home import java_home
-from understudy_shared.sockets import private_socket_dir
+from understudy_shared.base.sockets import private_socket_dir
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"

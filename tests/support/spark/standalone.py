@@ -20,8 +20,8 @@ from tests.support.spark.process import SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import LOG4J, REPOSITORY, java_environment
 
-from understudy_shared.local_redis import _FOLLOW_PARENT
-from understudy_shared.ports import free_port
+from understudy.demo.local_redis import _FOLLOW_PARENT
+from understudy_shared.base.ports import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

@@ -11,7 +11,7 @@ from typing import Any
 def forget_bounds() -> None:
     """Patch this process: the project's code has no hook for it."""
     from understudy_router.forwarding.forward import Forwarder
-    from understudy_shared.bounds import NO_BOUND
+    from understudy_shared.reads.bounds import NO_BOUND
 
     look_up = Forwarder.look_up
 

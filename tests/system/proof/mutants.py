@@ -189,7 +189,7 @@ def stay_silent_when_refused() -> None:
 
 def take_silence_for_death() -> None:
     """Drop a node that is silent on the bus, without asking it."""
-    from understudy_shared.silence import Silence
+    from understudy_shared.cluster.silence import Silence
 
     Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]
     Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def forget_connection_limits() -> None:
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
         return lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
 
-    patch("understudy_shared.http.service", "HttpProtocol", by_itself)
+    patch("understudy_shared.server.service", "HttpProtocol", by_itself)
 
 
 MUTANTS = {

@@ -20,7 +20,7 @@ from tests.support.services.command_line import environment
 from tests.support.spark.session import REPOSITORY
 from tests.system.proof.proxy import Toxics
 
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 END_LIMIT_S = 20
 

@@ -20,7 +20,7 @@ from tests.system.proof import query
 from tests.system.proof.storage import Storage
 from tests.system.proof.subjects import Subject
 
-from understudy_shared.sockets import private_socket_dir
+from understudy_shared.base.sockets import private_socket_dir
 
 TRUTH_LIMIT_S = 7200
 """Of every kind of state Spark reads a version in a few seconds. A process that ends is noticed at once."""

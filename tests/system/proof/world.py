@@ -29,7 +29,7 @@ from tests.system.proof.spark_driver import SparkDriver, spark_driver
 from tests.system.proof.storage import Storage, storage
 from tests.system.proof.subjects import COUNTS, SUBJECTS, Subject
 
-from understudy_shared.ports import free_port
+from understudy_shared.base.ports import free_port
 
 APPLICATION = "proof"
 NODES = ("node-1", "node-2", "node-3")

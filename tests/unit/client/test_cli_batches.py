@@ -11,7 +11,7 @@ from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, batc
 
 from understudy.exits import CommandError, ExitCode
 from understudy.reading import keys_of_lines
-from understudy_shared.bounds import MAX_BATCH_KEYS
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 
 def test_many_keys_are_asked_in_batches_in_their_order() -> None:

@@ -20,7 +20,7 @@ from understudy.commands import cli
 from understudy.exits import ExitCode
 from understudy.load import Load
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.http.service import Departure
+from understudy_shared.server.service import Departure
 
 KEYS = b'["here"]\n["gone"]\n'
 

@@ -15,8 +15,8 @@ from tests.support.services.command_line import ask
 
 from understudy.commands import cli
 from understudy.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.words import HostInfo
 
 COMMANDS = [
     "demo",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.logs import JsonLines, LogFormat, TextLines, configure_logging
+from understudy_shared.telemetry.logs import JsonLines, LogFormat, TextLines, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_i
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("understudy_shared.logs.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("understudy_shared.telemetry.logs.time.monotonic", lambda: now_s[0])
     configure_logging(log_format="json")
     log = logging.getLogger("understudy_shared.http.edge")
 

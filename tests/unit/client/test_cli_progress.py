@@ -24,7 +24,7 @@ from understudy.progress import (
 )
 from understudy_node.node import Node
 from understudy_router.router import Router
-from understudy_shared.words import ApplicationId, HostInfo, ReplicaState, TaskId
+from understudy_shared.base.words import ApplicationId, HostInfo, ReplicaState, TaskId
 
 
 def a_node_is_what_the_display_reads(node: Node) -> RunningNode:

@@ -19,9 +19,9 @@ from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKN
 from understudy.commands import cli
 from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
 
 
 def test_a_found_key_exits_0_and_shows_every_field_of_the_answer() -> None:

@@ -11,7 +11,7 @@ from understudy.lag_reports import lag_page
 from understudy.pages import Lines, Sheet
 from understudy.reports import not_served_lines, store_fields, store_row, unnamed_lines
 from understudy.values import answer_rows, batch_row, count_text, duration_text, quoted, shown
-from understudy_shared.printable import printable
+from understudy_shared.base.printable import printable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)

@@ -19,7 +19,7 @@ from tests.support.services.command_line import environment
 from tests.support.services.process_table import is_there
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.ports import free_ports
+from understudy_shared.base.ports import free_ports
 
 LIMIT_S = 60
 

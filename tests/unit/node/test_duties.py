@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy_node.duties import EVERYTHING, Duties
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
 
 
 def test_alone_a_node_is_active_for_every_task_of_every_layout() -> None:

@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from understudy_node.events import EventLog
-from understudy_shared.clock import ManualClock
+from understudy_shared.base.clock import ManualClock
 
 
 class Generation:

@@ -19,8 +19,8 @@ from tests.system.proof.sessions import Asked
 from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import Model
 
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
 
 Said = dict[str, Any]
 

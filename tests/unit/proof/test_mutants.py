@@ -20,7 +20,7 @@ for package in (understudy_node, understudy_router):
             importlib.import_module(module.name)
 
 async def speak():
-    from understudy_shared.http.service import Service
+    from understudy_shared.server.service import Service
     service = Service(lambda *_: None)
     service.config.load()
     service.config.http_protocol_class(config=service.config, server_state=service.server_state, app_state={})

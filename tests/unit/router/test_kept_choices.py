@@ -11,10 +11,10 @@ from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.settings import RouterSettings
-from understudy_shared.bounds import NO_BOUND
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.messages import Farewell
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Farewell
+from understudy_shared.reads.bounds import NO_BOUND
 
 NODES = ("a", "b", "c", "d")
 

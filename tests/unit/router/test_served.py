@@ -12,12 +12,12 @@ from tests.support.router.results import results_of
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
 from understudy_router.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
-from understudy_shared.bounds import NO_BOUND, Bound, Refusal, UnknownLag
-from understudy_shared.histogram import OFFSET_LAG_BOUNDS, Histogram
-from understudy_shared.hop_columns import FOUND, HopOutcome
+from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, TaskId
 from understudy_shared.http.problems import Problem, ProblemType, refused
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, LagInfo, Lineage, TaskId
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
+from understudy_shared.reads.hop_columns import FOUND, HopOutcome
+from understudy_shared.reads.position import Position
+from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, Histogram
 
 TASK = TaskId(ApplicationId("a"), 0, 3)
 LINEAGE = Lineage("l")

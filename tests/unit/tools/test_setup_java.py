@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.java_home import (
+from understudy_pipeline.demo.java_home import (
     VECTOR_MODULE_FLAG,
     JavaHome,
     Launch,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.sockets import MAX_SOCKET_PATH_BYTES, SocketPathError, private_socket_dir, socket_path
+from understudy_shared.base.sockets import MAX_SOCKET_PATH_BYTES, SocketPathError, private_socket_dir, socket_path
 
 
 def test_the_folder_is_private_takes_a_socket_and_is_gone_afterwards() -> None:

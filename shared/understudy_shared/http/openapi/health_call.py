@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy_shared.health import State
+from understudy_shared.http.health import State
 from understudy_shared.http.openapi import examples
 from understudy_shared.http.openapi.calls import OPERATIONS, Answer, Call
 from understudy_shared.http.openapi.json_schema import (

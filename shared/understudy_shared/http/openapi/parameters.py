@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from understudy_shared.bounds import MAX_LIMIT, MAX_WAIT_MS, UnknownLag
-from understudy_shared.cursor import MAX_CURSOR_CHARS
-from understudy_shared.cursor import PREFIX as CURSOR_PREFIX
 from understudy_shared.http.openapi.calls import path_parameter, query_parameter
 from understudy_shared.http.openapi.json_schema import FLAG, TEXT, Json, one_of, ref, said
-from understudy_shared.position import MAX_TOKEN_CHARS, PREFIX
-from understudy_shared.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads.bounds import MAX_LIMIT, MAX_WAIT_MS, UnknownLag
+from understudy_shared.reads.cursor import MAX_CURSOR_CHARS
+from understudy_shared.reads.cursor import PREFIX as CURSOR_PREFIX
+from understudy_shared.reads.position import MAX_TOKEN_CHARS, PREFIX
+from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 
 EXAMPLE_STORE, EXAMPLE_KEY = "aircraft", "N14228"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_shared.bounds import MAX_BATCH_KEYS
+from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.http.openapi.json_schema import (
     COUNT,
     COUNT_OR_UNKNOWN,
@@ -23,7 +23,7 @@ from understudy_shared.http.openapi.json_schema import (
 )
 from understudy_shared.http.openapi.parameters import EXAMPLE_KEY, bounds_schema, cursor_schema, position_schema
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.words import ReplicaState, Role, StoreKind
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 _ROLE = one_of(map(str, Role))
 _STATE = one_of(map(str, ReplicaState))

@@ -9,7 +9,7 @@ import pytest
 
 from understudy_node.checkpoint.arrival import wait_for_checkpoint
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_shared.errors import NotACheckpointError
+from understudy_shared.base.errors import NotACheckpointError
 
 
 class Clock:

@@ -14,8 +14,8 @@ from understudy_node.checkpoint.description import CheckpointDescription, descri
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.stores.schema_history import MAX_SHOWN_CHARACTERS, schema_history
-from understudy_shared.errors import CorruptFileError, UnsupportedError
-from understudy_shared.messages import MAX_SCHEMAS
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
+from understudy_shared.bus.messages import MAX_SCHEMAS
 
 STATE = "spark.sql.streaming.stateStore"
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'

@@ -18,7 +18,7 @@ from understudy_node.checkpoint.changelog import (
     iter_changelog_slices,
     parse_header,
 )
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
 LINEAGE = [(3, "a" * 36), (4, "b" * 36)]

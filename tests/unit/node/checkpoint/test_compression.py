@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
 from understudy_node.checkpoint.compression import decompress, decompressed_pieces, sniff_codec
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "lz4": lambda raw: spark.lz4(raw, block_bytes=1 << 10),

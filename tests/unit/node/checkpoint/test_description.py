@@ -12,7 +12,7 @@ from tests.support.checkpoint.handmade import schema_json
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_shared.errors import CorruptFileError, NotACheckpointError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, UnsupportedError
 
 KEY, VALUE = spark.struct_json("k"), spark.struct_json("count")
 UUID = "aaaaaaaa-0000-4000-8000-000000000000"

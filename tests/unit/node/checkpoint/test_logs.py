@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
 from understudy_node.checkpoint.logs import batch_ids, parse_commit, parse_offsets, parse_query_id
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
 

@@ -14,7 +14,7 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.s3 import S3Files
 from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
 from understudy_node.checkpoint.s3_failures import failure_of
-from understudy_shared.errors import CheckpointError, NotACheckpointError, SettingsError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
 CREDENTIALS = Path("/home/u/.aws/credentials")

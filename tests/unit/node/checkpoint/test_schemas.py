@@ -11,7 +11,7 @@ from tests.support.checkpoint import bytes as spark
 
 from understudy_node.checkpoint.operators import choose_metadata_batch, parse_operator_metadata
 from understudy_node.checkpoint.schemas import parse_schema_file
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 KEY, VALUE = spark.struct_json("k"), spark.struct_json("count", "sum")
 ENCODER = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'

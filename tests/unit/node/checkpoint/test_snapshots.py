@@ -25,7 +25,7 @@ from understudy_node.checkpoint.snapshots import (
     parse_state_files,
     patch_merge_operator,
 )
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 A, B, C = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
 

@@ -15,10 +15,10 @@ from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.state_variables import StateVariable, state_variables
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import StoreAlias, served_stores
-from understudy_shared.errors import CorruptFileError, UnsupportedError
-from understudy_shared.messages import AnnouncedStore, Announcement
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.words import StoreKind, StoreName
+from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.spark.types import parse_schema
-from understudy_shared.words import StoreKind, StoreName
 
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'
 PREFIXED = '{"keyStateEncoderType":"PrefixKeyScanStateEncoderSpec","numColsPrefixKey":1}'

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from understudy_node.cluster.assignor import Member, Replica, assign, duties_of
-from understudy_shared.messages import AssignedTask
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
+from understudy_shared.bus.messages import AssignedTask
 
 A, B, C, D = (Member(node_id) for node_id in "abcd")
 TASKS = [f"0_{partition}" for partition in range(4)]

@@ -10,11 +10,11 @@ from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.cluster.catalogue import catalogue_of, within_limits
+from understudy_shared.base.words import Role, StoreName
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.messages import Catalogue, CatalogueSchema, CatalogueStore
+from understudy_shared.bus.messages import Catalogue, CatalogueSchema, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
-from understudy_shared.words import Role, StoreName
 
 
 def test_a_codec_made_of_the_catalogue_encodes_and_places_keys_as_the_node_does(tmp_path: Path) -> None:

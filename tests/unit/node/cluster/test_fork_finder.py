@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.shared.test_forks import beat
+from tests.unit.shared.cluster.test_forks import beat
 
 from understudy_node.cluster.fork_finder import MAX_UNREAD, ForkFinder, OwnHistory
+from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.commits import SeenCommit
-from understudy_shared.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 HEARTBEAT_MS = 1000
 T_US = 1_795_000_000_000_001

@@ -9,8 +9,8 @@ from tests.support.cluster.followed_node import followed_node, heartbeat, held, 
 from tests.support.spark.queries import wait_until
 
 from understudy_node.node import Node
-from understudy_shared.messages import Heartbeat, QueryProgress
-from understudy_shared.words import Role
+from understudy_shared.base.words import Role
+from understudy_shared.bus.messages import Heartbeat, QueryProgress
 
 
 def test_tasks_in_step_are_reported_as_one_and_the_others_by_name(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.end import End
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Applied, Heartbeat, Restore
-from understudy_shared.words import LagInfo, ReplicaState
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import LagInfo, ReplicaState
+from understudy_shared.bus.messages import Applied, Heartbeat, Restore
 
 END = 9
 NOW_MS = 1005.0

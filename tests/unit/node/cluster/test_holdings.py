@@ -9,7 +9,7 @@ from tests.support.bus.documents import heartbeat
 from understudy_node.cluster.assignor import assign
 from understudy_node.cluster.holdings import members_of
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.messages import Endpoint, Heartbeat
+from understudy_shared.bus.messages import Endpoint, Heartbeat
 
 
 def seen(node_id: str, machine: str, zone: str | None = None) -> Seen:

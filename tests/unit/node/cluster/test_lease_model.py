@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.placement import Layout, Placement
+from understudy_shared.base.clock import ManualClock
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import ManualClock
-from understudy_shared.messages import Applied, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 
 BEAT_MS = 1000
 EXPIRY_MS = EXPIRY_HEARTBEATS * BEAT_MS

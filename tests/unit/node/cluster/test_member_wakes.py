@@ -10,8 +10,8 @@ from benchmarks.simulated import SimulatedNode
 
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_shared.base.clock import ManualClock
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import ManualClock
 
 
 class Loop:

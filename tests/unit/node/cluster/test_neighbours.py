@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.messages import Applied, Endpoint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Applied, Endpoint, Farewell, Heartbeat
 
 HEARTBEAT_MS = 1000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.bus.documents import assignment, heartbeat
 
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_shared.admission import limit_beside
+from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import Seen
-from understudy_shared.plausible import FIRST_SIGHT
+from understudy_shared.cluster.admission import limit_beside
 
 
 def knowing(term: int = 5, epoch: int = 7) -> Neighbours:

@@ -12,7 +12,7 @@ from understudy_node.cluster.assignor import assign
 from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, Layout
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import Gossip, Seen
-from understudy_shared.messages import Applied, Assignment
+from understudy_shared.bus.messages import Applied, Assignment
 
 LIMIT_S = 20.0
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
 from understudy_node.cluster.placement import Placement
-from understudy_shared.messages import Assignment
+from understudy_shared.bus.messages import Assignment
 
 
 async def settled(world: World, placement: Placement, *, nodes: str = "abc") -> Assignment:

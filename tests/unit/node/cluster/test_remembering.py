@@ -19,12 +19,12 @@ from tests.support.cluster.fake_node import status as reply
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.serve import main
 from understudy_node.node import Node
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.errors import SettingsError
-from understudy_shared.messages import Assignment, Endpoint
-from understudy_shared.remembered import Remembered
-from understudy_shared.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.cluster.remembered import Remembered
 
 OWN = HostInfo("127.0.0.1", 9)
 

@@ -14,11 +14,11 @@ from tests.support.spark.queries import wait_until
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import SystemClock
-from understudy_shared.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
 
 APPLICATION = "starting"
 

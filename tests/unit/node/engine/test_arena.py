@@ -17,7 +17,7 @@ from understudy_node.engine import arena_base, arena_format
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.arena_order import sorted_offsets
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 # Long equal beginnings, zeros and every length around a word's end are what the ordering could get wrong.
 KEYS = st.lists(st.sampled_from([b"", b"\0", b"\1", b"\xff", bytes(8), b"12345678"]), max_size=5).map(b"".join)

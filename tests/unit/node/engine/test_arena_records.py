@@ -16,7 +16,7 @@ from tests.support.checkpoint.engine_stores import hdfs_snapshot
 from understudy_node.engine.arena_chain import field_chain
 from understudy_node.engine.arena_hash import evenly_spaced_key_hashes, key_hashes
 from understudy_node.engine.arena_records import RecordFinder, entries_of
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 Records = list[tuple[bytes, bytes]]
 

@@ -11,7 +11,7 @@ from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_sums import BLOCK_BYTES, BlockSums
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 FEW = {b"key-%d" % number: b"value-%d" % number for number in range(20)}
 MANY = {b"key-%d" % number: b"%07d" % number * (1 + number % 9) for number in range(9_000)}

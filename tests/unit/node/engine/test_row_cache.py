@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.row_cache import ENTRY_OVERHEAD_BYTES, UNKNOWN, CachedBase, RowCache
 from understudy_node.engine.view import View
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 
 class Counted(EmptyBase):

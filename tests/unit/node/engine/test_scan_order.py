@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
 from understudy_node.engine.scan_order import ScanOrder, after_prefix
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.layout import fixed_bytes
 from understudy_shared.spark.types import DecimalType, Field, IntType, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.cadence import IDLE_AFTER_MS, Cadence
 from understudy_node.follow.end import End
-from understudy_shared.messages import QueryProgress
+from understudy_shared.bus.messages import QueryProgress
 
 FILE = FileStat(1, 1, 1)
 

@@ -10,7 +10,7 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.follow.history import MAX_PURGED, MAX_RECORDS, CommitRecord, History
-from understudy_shared.errors import CorruptFileError, VanishedError
+from understudy_shared.base.errors import CorruptFileError, VanishedError
 
 IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
 

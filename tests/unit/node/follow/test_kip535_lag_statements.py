@@ -20,9 +20,9 @@ from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import Answer
-from understudy_shared.bounds import Bound
-from understudy_shared.store_bounds import StoreBounds
-from understudy_shared.words import Role, StoreName
+from understudy_shared.base.words import Role, StoreName
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.store_bounds import StoreBounds
 
 FILE = FileStat(1, 30, 1)
 VERSIONS = st.integers(0, 50)

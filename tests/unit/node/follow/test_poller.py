@@ -12,8 +12,8 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
 from understudy_node.follow.poller import MAX_ADVANCE, QUICK_PROBE_MS, Poll, Poller
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import CheckpointError, CorruptFileError, NotACheckpointError
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, NotACheckpointError
 
 Action = Callable[[SparkCommits], None]
 

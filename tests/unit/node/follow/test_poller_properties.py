@@ -15,8 +15,8 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poller import Poller
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import CheckpointError, NotACheckpointError
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 
 Action = Callable[[SparkCommits], None]
 

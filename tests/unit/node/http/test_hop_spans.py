@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.http.hop_spans import MAX_SPANS, record_hop
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.hop import HopGroup, HopRequest, HopTrace
-from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
-from understudy_shared.spans import Attributes, Kind
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop import HopGroup, HopRequest, HopTrace
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.telemetry.spans import Attributes, Kind
+from understudy_shared.telemetry.trace import Trace
 
 TRACE = Trace("a" * 32, "b" * 16, True)
 OUTCOMES = [HopOutcome(FOUND, b""), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b'{"type":"not-owner"}')]

@@ -19,8 +19,9 @@ from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
 from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop import (
+from understudy_shared.base.words import Role, StoreName
+from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.reads.hop import (
     HOP_SLICE_GROUPS,
     MAX_HOP_KEYS,
     PATH,
@@ -30,9 +31,8 @@ from understudy_shared.hop import (
     decode_reply,
     encode_request,
 )
-from understudy_shared.hop_columns import FOUND, PROBLEM, HopKey
-from understudy_shared.store_bounds import StoreBounds
-from understudy_shared.words import Role, StoreName
+from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopKey
+from understudy_shared.reads.store_bounds import StoreBounds
 
 
 async def nowhere(*_: object) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from understudy_node.http.health import indicators
 from understudy_node.http.page import MARKS, node_page
-from understudy_shared.health import Report
+from understudy_shared.http.health import Report
 from understudy_shared.processes.group import Status
 
 

@@ -12,7 +12,7 @@ from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from understudy_node.http.replica_metrics import replica_metrics
 from understudy_node.node import Node
 from understudy_node.replica.progress import Progress
-from understudy_shared.words import LagInfo
+from understudy_shared.base.words import LagInfo
 
 PARTITIONS = 4
 Series = dict[tuple[tuple[str, str], ...], float]

@@ -17,7 +17,7 @@ from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.surroundings import StorePlace, Surroundings
-from understudy_shared.words import ApplicationId, Lineage, TaskId
+from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 DIRECTORY = "state/0/0"
 

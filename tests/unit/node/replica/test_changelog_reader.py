@@ -15,8 +15,8 @@ from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.surroundings import StorePlace, Surroundings
-from understudy_shared.errors import VanishedError
-from understudy_shared.words import ApplicationId, Lineage, TaskId
+from understudy_shared.base.errors import VanishedError
+from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 DIRECTORY = "state/0/0"
 FIRST, SECOND = str(UUID(int=1)), str(UUID(int=2))

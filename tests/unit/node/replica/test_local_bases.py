@@ -8,8 +8,8 @@ import pytest
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.replica.local_bases import BaseRecord, LocalBases, usable_again
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.words import ApplicationId, Lineage, TaskId
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 SOURCE = FileStat(mtime_ns=7, size=8, inode=9)
 RECORD = BaseRecord(

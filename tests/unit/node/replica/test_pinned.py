@@ -9,7 +9,7 @@ from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.pinned import HOLD_MS, PinnedViews, extra_bytes
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.words import ApplicationId, TaskId
+from understudy_shared.base.words import ApplicationId, TaskId
 
 TASKS = [TaskId(ApplicationId("a"), 0, partition) for partition in range(3)]
 

@@ -15,8 +15,8 @@ from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
 from understudy_node.replica.task_view import TaskView, task_view
-from understudy_shared.clock import ManualClock
-from understudy_shared.words import ApplicationId, HostInfo, Lineage, ReplicaState, Role, TaskId
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, ReplicaState, Role, TaskId
 
 FILE = FileStat(10**9, 30, 1)
 TASK = TaskId(ApplicationId("a"), 0, 3)

@@ -16,7 +16,7 @@ from understudy_node.engine.base import Base
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.restore import Snapshot, restore
-from understudy_shared.errors import CorruptFileError, VanishedError
+from understudy_shared.base.errors import CorruptFileError, VanishedError
 
 NAME = "7.snapshot"
 RECORDS = {b"%032d" % number: bytes(56) for number in range(40_000)}

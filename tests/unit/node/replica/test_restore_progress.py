@@ -10,8 +10,8 @@ from tests.support.cluster.followed_node import followed_node, heartbeat, wait_t
 
 from understudy_node.replica.restore_progress import CHOOSING, FETCHING, OPENING, REPLAYING, RestoreProgress, of_all
 from understudy_node.replica.task import TaskReplica
-from understudy_shared.messages import Restore
-from understudy_shared.words import ReplicaState
+from understudy_shared.base.words import ReplicaState
+from understudy_shared.bus.messages import Restore
 
 
 def progress(stage: str, done_bytes: int = 0, total_bytes: int | None = None) -> RestoreProgress:

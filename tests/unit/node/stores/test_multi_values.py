@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.stores.multi_values import split_records, split_values
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 
 ROWS = st.lists(st.binary(max_size=5).map(lambda data: data * 8), min_size=1, max_size=6)
 """Whole words, commas among their bytes."""

@@ -19,8 +19,8 @@ from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, read_aliases, served_stores
-from understudy_shared.messages import AnnouncedStore, Announcement, ResultColumn
-from understudy_shared.words import StoreName
+from understudy_shared.base.words import StoreName
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 
 
 @pytest.fixture

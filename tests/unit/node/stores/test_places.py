@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.stores.places import MAX_ISSUERS, MAX_START_BYTES, Places
-from understudy_shared.cursor import MAX_CURSOR_CHARS, Cursor, decode_cursor, key_digest
-from understudy_shared.plausible import CEILING
-from understudy_shared.selection import FIRST_PLACE, Place
+from understudy_shared.base.plausible import CEILING
+from understudy_shared.reads.cursor import MAX_CURSOR_CHARS, Cursor, decode_cursor, key_digest
+from understudy_shared.reads.selection import FIRST_PLACE, Place
 
 CURSOR = Cursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 OURS, THEIRS = Places(b"ours"), Places(b"theirs")

@@ -21,7 +21,7 @@ from understudy_node.stores.result_distinct import (
     words_of,
 )
 from understudy_node.stores.results import FUNCTIONS, ResultAlias, compile_results
-from understudy_shared.result_functions import RESULT_FUNCTIONS
+from understudy_shared.reads.result_functions import RESULT_FUNCTIONS
 from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     ArrayType,

@@ -20,12 +20,12 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.row_forms import row_form
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
-from understudy_shared.errors import CorruptFileError
-from understudy_shared.selection import EVERYTHING
+from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.words import StoreKind
+from understudy_shared.reads.selection import EVERYTHING
 from understudy_shared.spark.map_keys import WHOLE_MAP
 from understudy_shared.spark.types import Field, IntType, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
-from understudy_shared.words import StoreKind
 
 PREFIX, FAMILY, TABLE, FAMILIES = b"\x00", b"\x07\x00", Table("default", "seen"), {"seen": 7}
 KEY = StructType((Field("word", StringType()), Field("n", LongType(), nullable=False)))

@@ -14,9 +14,9 @@ from understudy_node.stores import many, sessions
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.http.problems import ProblemError, ProblemType
-from understudy_shared.selection import EVERYTHING, Selection
+from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

@@ -19,13 +19,13 @@ from understudy_node.stores import many, state_variables
 from understudy_node.stores.finder import Found
 from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.selection import EVERYTHING, Selection
+from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.map_keys import WHOLE_MAP
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, VoidType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
-from understudy_shared.words import StoreKind
 
 PREFIX, NOW_MS = b"\x00", 5_000
 KEY = StructType((Field("word", StringType()), Field("n", LongType())))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from understudy_pipeline.aligned.lock import LOCK_NAME, CheckpointInUseError, CheckpointLock
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 HOLDER = """
 import sys

@@ -13,7 +13,7 @@ from understudy_pipeline.inputs.files import FilesConfig
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_streams import RedisConfig
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}
 

@@ -9,7 +9,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

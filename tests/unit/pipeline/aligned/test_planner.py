@@ -25,7 +25,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -20,7 +20,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS, Planner
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")

@@ -13,7 +13,7 @@ import pyspark_understudy
 import understudy_pipeline
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.source import AlignedSource
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from understudy_pipeline.aligned.spark_kafka_options import INSTEAD, POSITIONS, 
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.start_positions import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 

@@ -18,12 +18,12 @@ from understudy_pipeline.announcing.query_plan import (
     StatefulAggregate,
     WrittenAggregate,
 )
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.base import BusError
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import SettingsError, UnderstudyError
-from understudy_shared.messages import Announcement
-from understudy_shared.position import Position, decode_position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.bus.messages import Announcement
+from understudy_shared.reads.position import Position, decode_position
 
 COUNT = Column(10, "count", "long")
 PLAN = QueryPlan(

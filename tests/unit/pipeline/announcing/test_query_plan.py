@@ -18,7 +18,7 @@ from understudy_pipeline.announcing.query_plan import (
     WrittenAggregate,
     announced_stores,
 )
-from understudy_shared.messages import AnnouncedStore, ResultColumn
+from understudy_shared.bus.messages import AnnouncedStore, ResultColumn
 
 KEY = Column(1, "k", "string")
 COUNT = Column(10, "count", "long")

@@ -11,7 +11,7 @@ import pytest
 
 from understudy_pipeline.demo import flights as flights_module
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights, parse_flights
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 FIRST_DEPARTURE = 1_357_034_400 + 15 * 60
 """2013-01-01T10:15:00Z: 05:15 in New York."""

@@ -11,7 +11,7 @@ import pytest
 from understudy_pipeline.demo import job as job_module
 from understudy_pipeline.demo.job import DemoJob, query_failed
 from understudy_pipeline.demo.settings import DemoSettings
-from understudy_shared.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError
 
 LATE = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 SETTINGS = DemoSettings(checkpoint=Path("/checkpoint"), input_redis="redis://input")

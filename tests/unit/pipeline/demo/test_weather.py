@@ -10,7 +10,7 @@ import pytest
 
 from understudy_pipeline.demo import flights as flights_module
 from understudy_pipeline.demo.weather import Weather, load_weather, parse_weather, weather_file
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 FIRST_HOUR = 1_357_020_000
 """2013-01-01T06:00:00Z: one o'clock in New York."""

@@ -31,7 +31,7 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import Range, UnknownTopicError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.opening import open_input, open_reader
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 
 
 def config(*properties: tuple[str, str]) -> KafkaConfig:

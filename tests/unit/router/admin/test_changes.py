@@ -18,7 +18,7 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 ONE = stores_named({"one": 0}, partitions=1)
 QUIET = Quiet("The query has not committed for 9000 ms", "it usually commits every 1000 ms", "look at the query")

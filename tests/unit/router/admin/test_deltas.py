@@ -23,8 +23,8 @@ from understudy_router.admin.overview import Material, Overview, overview_of
 from understudy_router.admin.settling import settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.tables import Tables
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.messages import Applied
+from understudy_shared.bus.messages import Applied
+from understudy_shared.reads.bounds import NO_BOUND
 
 PARTITIONS = 3
 STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)

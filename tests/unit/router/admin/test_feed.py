@@ -19,10 +19,10 @@ from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
 from understudy_router.admin.overview import Material, Overview, overview_of
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.clock import ManualClock
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.supervise import Supervisor
+from understudy_shared.reads.bounds import NO_BOUND
 
 STORES = stores_named({"one": 0}, partitions=1)
 

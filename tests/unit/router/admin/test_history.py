@@ -27,7 +27,7 @@ from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.recording import freshness_of, points_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import Applied, Freshness
+from understudy_shared.bus.messages import Applied, Freshness
 
 WHOLE = Key(LAG)
 numbers = st.none() | st.integers(0, 2**40)

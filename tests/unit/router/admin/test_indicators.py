@@ -19,9 +19,9 @@ from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.health import Indicator, Report, State
-from understudy_shared.messages import Applied, Freshness, QueryProgress
-from understudy_shared.times import utc_text
+from understudy_shared.bus.messages import Applied, Freshness, QueryProgress
+from understudy_shared.http.health import Indicator, Report, State
+from understudy_shared.spark.times import utc_text
 
 ONE = stores_named({"one": 0}, partitions=1)
 

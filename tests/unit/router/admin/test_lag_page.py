@@ -28,7 +28,7 @@ from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
-from understudy_shared.messages import AssignedTask
+from understudy_shared.bus.messages import AssignedTask
 
 PARTITIONS = 4
 STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)

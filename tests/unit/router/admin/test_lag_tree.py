@@ -22,8 +22,8 @@ from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import candidates_of
-from understudy_shared.errors import UnknownStoreError
-from understudy_shared.words import HostInfo
+from understudy_shared.base.errors import UnknownStoreError
+from understudy_shared.base.words import HostInfo
 
 World = tuple[Tables, Stores, float]
 FILTERS = st.builds(

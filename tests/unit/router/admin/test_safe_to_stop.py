@@ -23,8 +23,8 @@ from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.messages import Applied
+from understudy_shared.bus.messages import Applied
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 
 ONE = stores_named({"one": 0}, partitions=1)
 BOUNDS = st.sampled_from([NO_BOUND, NO_BOUND, Bound(max_lag=0), Bound(max_lag=2), Bound(max_staleness_ms=4000)])

@@ -10,7 +10,7 @@ from tests.support.router.tables import APPLICATION, LINEAGE
 
 from understudy_router.admin.schema_changes import FEW, KINDS, schema_changes
 from understudy_router.cluster.catalogue import Stores, stores_of
-from understudy_shared.messages import Catalogue, CatalogueStore
+from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
 COUNT = {"name": "count", "type": "bigint", "nullable": False}
 DELAY = {"name": "delay", "type": "double", "nullable": True}

@@ -12,7 +12,7 @@ from understudy_router.admin.snapshot import SLICE_NODES, gather
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import candidates_of
-from understudy_shared.messages import Applied
+from understudy_shared.bus.messages import Applied
 
 World = tuple[Tables, Stores, float]
 

@@ -15,7 +15,7 @@ from understudy_router.admin.store_reads import (
     StoreServed,
     served_between,
 )
-from understudy_shared.histogram import STALENESS_BOUNDS_MS, Histogram
+from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, Histogram
 
 
 @dataclass

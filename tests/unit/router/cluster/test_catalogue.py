@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_shared.errors import UnderstudyError
-from understudy_shared.messages import Catalogue, CatalogueStore
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
 STRING = '"string"'
 

@@ -11,9 +11,9 @@ from tests.support.bus.documents import APPLICATION
 
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.local_bus import LocalBus
-from understudy_shared.clock import ManualClock
-from understudy_shared.words import HostInfo
 
 TURNS = 60
 HANG_MS = 1002

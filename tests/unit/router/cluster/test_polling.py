@@ -10,9 +10,9 @@ from tests.support.router.tables import TASK, assigned, beat, task
 
 from understudy_router.cluster.polling import MAX_POLLS, Polls
 from understudy_router.cluster.tables import Tables
-from understudy_shared.http.node_calls import NodeCallError, NodeCalls
-from understudy_shared.messages import Assignment, Heartbeat
-from understudy_shared.words import HostInfo
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 
 
 class Nodes:

@@ -15,9 +15,9 @@ from understudy_router.cluster.remembering import RouterMemory, is_from_previous
 from understudy_router.cluster.tables import Tables
 from understudy_router.serve import main
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.errors import SettingsError
-from understudy_shared.remembered import Remembered
+from understudy_shared.cluster.remembered import Remembered
 
 ORDERS = st.tuples(st.integers(0, 3), st.integers(0, 3))
 

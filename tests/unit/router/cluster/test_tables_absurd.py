@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.admission import MAX_NODES, MAX_STRANGERS_TASKS, MIN_STRANGERS, QUIET_MS, limit_beside
-from understudy_shared.messages import Applied
-from understudy_shared.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
+from understudy_shared.base.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
+from understudy_shared.bus.messages import Applied
+from understudy_shared.cluster.admission import MAX_NODES, MAX_STRANGERS_TASKS, MIN_STRANGERS, QUIET_MS, limit_beside
 
 
 def test_an_assignment_far_above_the_known_one_is_refused_and_the_next_one_taken() -> None:

@@ -21,10 +21,10 @@ from understudy_router.routing.choose import Choice, Exclusion, Reason
 from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_router.transport.node_requests import Delay, HopFailure
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.http.problems import Problem, ProblemType, refused
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.reads.position import Position
 
 REASONS = [
     *WireError,

@@ -17,11 +17,11 @@ from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.clock import SystemClock
-from understudy_shared.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.words import HostInfo
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
 
 ROUTE: Any = SimpleNamespace(name="words")
 KEYS = HopKeys([0, 1, 0, 1], [b"a", b"b", b"c", b"d"])

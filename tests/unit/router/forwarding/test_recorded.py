@@ -9,10 +9,10 @@ import pytest
 from understudy_router.forwarding.recorded import RecordedRequest
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.wire import WireError
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
-from understudy_shared.spans import Attributes
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.telemetry.spans import Attributes
+from understudy_shared.telemetry.trace import Trace
 
 OWN = Trace("a" * 32, "c" * 16, True)
 REFUSED = HopOutcome(PROBLEM, b'{"type":"store-error","detail":"?"}')

@@ -13,7 +13,7 @@ from tests.support.router.crowds import BOUNDS, crowds
 from understudy_router.forwarding.fallback import Rejection, ReplicaPlan
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import choose
-from understudy_shared.bounds import Bound
+from understudy_shared.reads.bounds import Bound
 
 REASONS = st.sampled_from(["refused", "timeout", "not-owner", "overloaded", "lag-exceeded", "store-error"])
 

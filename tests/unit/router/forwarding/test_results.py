@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.router.results import results_of
 
 from understudy_router.forwarding.results import Result, Results
-from understudy_shared.hop_columns import ABSENT, FOUND, HopOutcome, HopOutcomes
 from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, HopOutcome, HopOutcomes
 
 KEYS = 6
 BAD_KEY = Problem(ProblemType.BAD_KEY, "no key")

@@ -24,7 +24,7 @@ from understudy_router.page.views import (
     safe_words,
     store_slots,
 )
-from understudy_shared.health import State
+from understudy_shared.http.health import State
 
 CSS = (Path(understudy_router.page.__file__).parent / "static" / "page.css").read_text()
 THEMES = ("light", "dark")

@@ -16,9 +16,9 @@ from tests.support.router.tables import candidate
 from understudy_router.cluster.health import Health
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice, Reason, choose, reason_against
-from understudy_shared.bounds import NO_BOUND, Bound, UnknownLag
-from understudy_shared.position import Position
-from understudy_shared.words import ApplicationId, Lineage
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.reads.position import Position
 
 LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
 

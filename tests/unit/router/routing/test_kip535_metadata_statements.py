@@ -27,11 +27,11 @@ from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import explain_key, explain_store
 from understudy_router.routing.resolve import resolve
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.errors import UnknownStoreError
+from understudy_shared.base.errors import UnknownStoreError
+from understudy_shared.base.words import HostInfo, KeyQueryMetadata
+from understudy_shared.bus.messages import Assignment, Farewell
 from understudy_shared.http.problems import ProblemError, ProblemType, problem_of
-from understudy_shared.messages import Assignment, Farewell
-from understudy_shared.words import HostInfo, KeyQueryMetadata
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 
 
 def host(node_id: str) -> HostInfo:

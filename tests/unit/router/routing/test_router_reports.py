@@ -18,7 +18,7 @@ from tests.support.router.tables import (
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.explain import SLICE_PARTITIONS, explain_key, explain_store
-from understudy_shared.bounds import NO_BOUND, Bound
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 
 
 def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:

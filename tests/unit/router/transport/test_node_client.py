@@ -17,11 +17,11 @@ from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeCl
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
-from understudy_shared.bounds import NO_BOUND
-from understudy_shared.clock import ManualClock
-from understudy_shared.hop import HopGroup, HopReply
-from understudy_shared.hop_columns import HopKey, HopOutcome
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop import HopGroup, HopReply
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 KEY = HopKey(0, b"r")

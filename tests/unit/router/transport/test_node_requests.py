@@ -11,10 +11,10 @@ from tests.support.cluster.fake_cluster import catalogue
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, parts_that_fit, take
 from understudy_router.transport.request_queue import RequestQueue
-from understudy_shared.bounds import NO_BOUND, Bound
-from understudy_shared.hop import HopRequest, decode_request, encode_request
-from understudy_shared.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
-from understudy_shared.trace import Trace
+from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.reads.hop import HopRequest, decode_request, encode_request
+from understudy_shared.reads.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
+from understudy_shared.telemetry.trace import Trace
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 OTHER = stores_of(catalogue(store="others"), "d1").get("others")

@@ -10,8 +10,8 @@ from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_router.cluster.tables import Tables
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.probing import MAX_PROBES, Probing
-from understudy_shared.clock import ManualClock
-from understudy_shared.words import HostInfo
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.words import HostInfo
 
 DEADLINE_MS = 1000
 

@@ -20,13 +20,13 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import ANYBODY, Authorization
-from understudy_shared.http.connection_guard import ConnectionGuard
-from understudy_shared.http.direct import Exchange
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.http.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.http.problems import Problem
-from understudy_shared.http.protocol import HttpProtocol, ParsedHead
-from understudy_shared.watched_file import WatchedFile
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.direct import Exchange
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.server.protocol import HttpProtocol, ParsedHead
 
 HOP = b"/internal/v1/lookup"
 SECRET = b"s" * 32

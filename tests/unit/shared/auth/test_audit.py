@@ -21,16 +21,16 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_key
-from understudy_shared.clock import ManualClock
-from understudy_shared.http.app import Framework, answer_with_problems, json_response, service_app
-from understudy_shared.http.direct import Exchange
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.reminders import REPEAT_MS
+from understudy_shared.base.token_bucket import TokenBucket
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive
-from understudy_shared.http.lookups import LookupsFirst
-from understudy_shared.http.request_counts import RequestCounts
-from understudy_shared.reminders import REPEAT_MS
-from understudy_shared.token_bucket import TokenBucket
-from understudy_shared.trace import Trace
-from understudy_shared.watched_file import WatchedFile
+from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
+from understudy_shared.server.direct import Exchange
+from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.trace import Trace
 
 SECRET = b"s" * 32
 

@@ -17,8 +17,8 @@ from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.key_sets import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
 from understudy_shared.auth.presented import presented_in
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.watched_file import WatchedFile
 
 PATH = "/v1/stores/words/keys/a"
 LIMIT_S = 60.0

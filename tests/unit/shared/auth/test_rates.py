@@ -15,8 +15,8 @@ from understudy_shared.auth.credentials import CredentialsError, parse_credentia
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.rates import RateLimits, Rates
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.problems import Problem
-from understudy_shared.watched_file import WatchedFile
 
 TARGET = b"/v1/stores/words/keys/a"
 

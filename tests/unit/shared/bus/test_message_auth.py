@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from understudy_shared.base.clock import ManualClock
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.reminders import FIRST_GAP_MS
 from understudy_shared.bus.key_file import LOOK_EVERY_MS, KeyFile, message_auth, parse_keys
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
 from understudy_shared.bus.replay import WINDOW_MS
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.clock import ManualClock
-from understudy_shared.errors import SettingsError
-from understudy_shared.reminders import FIRST_GAP_MS
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 DOCUMENT = b'{"x":1}'

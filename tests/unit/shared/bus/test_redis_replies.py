@@ -14,6 +14,7 @@ import pytest
 from tests.fuzz.hunting import peak_bytes
 
 from understudy_shared.bus.base import Back, BusError, BusGarbageError, Lost
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_pools import task_pool, thread_pool
 from understudy_shared.bus.redis_replies import (
@@ -27,7 +28,6 @@ from understudy_shared.bus.redis_replies import (
     ReplyBudget,
 )
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.messages import Announcement
 
 MiB = 1 << 20
 HALF = MAX_REPLY_BYTES // 2

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import parse_url
 
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked
 from understudy_shared.bus.redis_connection import Parse
 from understudy_shared.bus.redis_tls import TlsOptions, TlsTrouble, tls_trouble
 from understudy_shared.bus.redis_url import with_password_file, with_tls_files
 from understudy_shared.bus.settings import BusSettings
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import masked
 
 READ: Parse = parse_url
 CA, CERTIFICATE, KEY = Path("/etc/tls/ca.pem"), Path("/etc/tls/a b.pem"), Path("/etc/tls/key.pem")

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from redis.connection import SSLConnection, parse_url
 from redis.exceptions import ConnectionError, ResponseError  # noqa: A004  # redis-py's
 
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import MAX_PAUSE_MS, MIN_PAUSE_MS, RedisBus, pause_ms
 from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, bus_error, sentinel_place
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.errors import SettingsError
-from understudy_shared.masking import masked
 
 READ: Parse = parse_url
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.http.cors import MAX_ORIGINS, Cors, is_shared, origin_in, parse_origins
 
 APP, LOCAL = b"https://app.example.com", b"http://localhost:3000"

@@ -19,12 +19,12 @@ from tests.support.services.openapi import described_answers, resolved, strict, 
 
 from understudy_node.http.openapi import node_service
 from understudy_router.http.openapi import router_service
-from understudy_shared.bounds import MAX_LIMIT, BadBoundError, parse_bound
 from understudy_shared.http.openapi.calls import Call
 from understudy_shared.http.openapi.document import document, nameless
 from understudy_shared.http.openapi.json_schema import references
 from understudy_shared.http.openapi.page import HEADERS, page
 from understudy_shared.http.problems import ProblemType
+from understudy_shared.reads.bounds import MAX_LIMIT, BadBoundError, parse_bound
 
 SERVICES = {"router": router_service(), "node": node_service()}
 """Each with every call that it may have."""

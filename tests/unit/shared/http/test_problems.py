@@ -5,8 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from understudy_shared.bounds import BadBoundError, Refusal, parse_bound
-from understudy_shared.errors import (
+from understudy_shared.base.errors import (
     BadKeyError,
     CheckpointError,
     CorruptFileError,
@@ -17,7 +16,8 @@ from understudy_shared.errors import (
     VanishedError,
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
-from understudy_shared.position import BadPositionError, LineageChangedError, decode_position
+from understudy_shared.reads.bounds import BadBoundError, Refusal, parse_bound
+from understudy_shared.reads.position import BadPositionError, LineageChangedError, decode_position
 
 
 def test_types_and_statuses_are_the_documented_ones() -> None:

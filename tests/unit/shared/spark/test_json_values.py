@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from tests.support.spark.values import schemas_and_rows, struct_of
 
-from understudy_shared.errors import BadKeyError, CorruptFileError
+from understudy_shared.base.errors import BadKeyError, CorruptFileError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,

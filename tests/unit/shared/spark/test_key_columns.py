@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.values import schemas_and_rows, struct_of
 
-from understudy_shared.errors import BadKeyError
+from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.key_columns import EncodedKeys
 from understudy_shared.spark.types import (

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from understudy_shared.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.values import same, schemas, schemas_and_rows, struct_of
 
-from understudy_shared.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.types import (
     ArrayType,
     ByteType,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.support.services.certificates import APPLICATION, Files, Signer, replace, uri
 
-from understudy_shared.errors import SettingsError
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.tls import service_tls
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load, tls_plan
 from understudy_shared.tls.names import PeerRole

@@ -1,0 +1,103 @@
+"""A file that is read again when it changes. What cannot be used is said, and the last good content counts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.reminders import Reminder
+
+log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+_Signature = tuple[int, int, int, int, int]
+
+
+class WatchedFile(Generic[T]):
+    """`value` is what the file last said. `refused` is why its present content is not used; None while it is.
+
+    Kubernetes replaces a mounted secret by another file, an operator's editor may write in place: both are noticed by
+    what the file system says of the file. Each change has a line in the audit log.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parse: Callable[[bytes], T],
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises SettingsError for a file that cannot be used at the start. `parse` raises UnderstudyError."""
+        self.path = path
+        self.refused: str | None = None
+        self._parse = parse
+        self._max_bytes = max_bytes
+        self._clock: Clock = clock or SystemClock()
+        self._reminder = Reminder()
+        try:
+            self._signature, data = _read(path, max_bytes)
+            self.value = parse(data)
+        except (OSError, UnderstudyError) as error:
+            raise _refusal(path, error) from None
+
+    def __repr__(self) -> str:
+        return f"WatchedFile({self.path}, {self.refused or 'used'})"
+
+    def look(self) -> bool:
+        """Read the file if it changed; True when there is a new value. It blocks."""
+        try:
+            if _signature_of(os.stat(self.path)) == self._signature and self.refused is None:  # noqa: PTH116
+                return False
+            signature, data = _read(self.path, self._max_bytes)
+            if signature == self._signature and self.refused is None:
+                return False
+            value = self._parse(data)
+        except (OSError, UnderstudyError) as error:
+            self._refuse(str(_refusal(self.path, error)))
+            return False
+        self._signature, self.value, self.refused = signature, value, None
+        log.warning("%s was read again", self.path, extra={**self._said, "outcome": "used"})
+        return True
+
+    def _refuse(self, why: str) -> None:
+        if why != self.refused:
+            self._reminder.reset()
+        if self._reminder.is_due(self._clock.monotonic_ms()):
+            log.error("%s. What it said before still counts", why, extra={**self._said, "outcome": "refused"})
+        self.refused = why
+
+    @property
+    def _said(self) -> dict[str, str]:
+        return {"action": "audit-config", "file": str(self.path)}
+
+
+def _read(path: Path, max_bytes: int) -> tuple[_Signature, bytes]:
+    """The content, and the signature from before it was read: what is written meanwhile is another one."""
+    with path.open("rb") as file:
+        signature = _signature_of(os.fstat(file.fileno()))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise SettingsError(f"the file has more than {max_bytes} bytes", fix="Check that it is the right file")
+    return signature, data
+
+
+def _signature_of(status: os.stat_result) -> _Signature:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _refusal(path: Path, error: Exception) -> SettingsError:
+    if isinstance(error, UnderstudyError):
+        where = f"{path}: {error.where}" if error.where else str(path)
+        kind = type(error) if isinstance(error, SettingsError) else SettingsError
+        return kind(error.what, where=where, fix=error.fix)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return SettingsError(f"the file cannot be read: {why}", where=str(path), fix="Check the path and who may read it")

@@ -1,0 +1,398 @@
+"""What nodes, routers and pipelines tell each other: versioned documents, validated where they arrive.
+
+Unknown fields are ignored, so that old and new releases mix; a document of a later major format is refused by name. No
+document holds a clock reading that another machine would compare with its own: ages are durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import islice
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import CEILING
+from understudy_shared.base.words import HostInfo, StoreKind, TaskId
+from understudy_shared.bus.commits import SeenCommit
+
+FORMAT: Literal[1] = 1
+"""The major format of every document here. A reader accepts its own format and older ones."""
+
+MAX_ERRORS = 100
+"""Most validation errors of one document that are collected."""
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Above an assignment of 100,000 replicas; nothing longer is parsed."""
+
+MAX_TASKS = 131_072
+"""Most tasks of one document: above an assignment of 100,000."""
+
+SLICE_TASKS = 512
+"""Tasks of an assignment that are written in one piece: about a millisecond."""
+
+_NO_TASKS = b'"tasks":{}'
+
+MAX_PARTITIONS = 1_048_576
+MAX_STORES = 1024
+MAX_COLUMNS = 4096
+MAX_SCHEMAS = 32
+"""Schemas of one store that are shown: the newest."""
+"""Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
+
+MAX_SCHEMA_CHARACTERS = 262_144
+MAX_TYPE_CHARACTERS = 65_536
+"""Longest type of a result: an array of structs of some hundred columns."""
+
+MAX_ANNOUNCED = 256
+"""Stores of one announcement; each is tried against the checkpoint."""
+
+MAX_FORKS = 16
+"""Nodes that one heartbeat names as forks."""
+
+MAX_FORK_CHARACTERS = 2048
+
+Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Count = Annotated[int, Field(ge=0, le=CEILING)]
+ForkText = Annotated[str, StringConstraints(max_length=MAX_FORK_CHARACTERS)]
+TaskKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})$")]
+"""A task within its application: `{operator}_{partition}`, in the only way to write it."""
+
+
+class BadMessageError(UnderstudyError):
+    """A document from the bus that is malformed, oversized, foreign or of a later format. Nothing of it was used."""
+
+
+class Message(BaseModel):
+    """A document. `format` is its major format."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    format: Literal[1] = FORMAT
+    application_id: Name
+
+    def encode(self) -> bytes:
+        return orjson.dumps(self.model_dump(mode="json"))
+
+    @classmethod
+    def decode(cls, payload: bytes, *, application_id: str, where: str) -> Self:
+        """The document in `payload`. Raises BadMessageError: what was wrong, and in which key or channel."""
+        kind = cls.__name__.lower()
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise BadMessageError(f"a {kind} of {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
+        try:
+            fields = orjson.loads(payload)
+        except (orjson.JSONDecodeError, RecursionError) as error:
+            raise BadMessageError(f"a {kind} that is not JSON: {error}", where=where) from None
+        if not isinstance(fields, dict):
+            raise BadMessageError(f"a {kind} that is not a JSON object", where=where)
+        found_format = fields.get("format")
+        if type(found_format) is int and found_format > FORMAT:
+            raise BadMessageError(
+                f"a {kind} of format {found_format}; this release reads up to {FORMAT}",
+                where=where,
+                fix="Upgrade this process before those that write",
+            )
+        for name, declared in cls.model_fields.items():
+            if declared.is_required() and name not in fields:  # pydantic copies the whole document for each
+                raise BadMessageError(f"a {kind} whose {name} is wrong: Field required", where=where)
+        del fields
+        try:
+            message = cls.model_validate_json(payload)
+        except ValidationError as error:
+            raise BadMessageError(f"a {kind} {_first_of(error)}", where=where) from None
+        if message.application_id != application_id:
+            raise BadMessageError(
+                f"a {kind} of application {message.application_id!r}, not of {application_id!r}", where=where
+            )
+        return message
+
+
+class Endpoint(BaseModel):
+    """Where a node listens for other processes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    host: Name
+    port: int = Field(ge=1, le=65535)
+
+    def host_info(self) -> HostInfo:
+        return HostInfo(self.host, self.port)
+
+
+class Restore(BaseModel):
+    """How far a restore is. `total_bytes` is None while that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    stage: str = Field(max_length=64)
+    done_bytes: Count
+    total_bytes: Count | None = None
+
+
+class Freshness(BaseModel):
+    """Time from commits to the moment when a node could serve them, over the last minute; rounded up."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    p50_ms: Count
+    p99_ms: Count
+
+
+class QueryProgress(BaseModel):
+    """What the checkpoint's files show of the query itself, as far as a node saw them change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    since_commit_ms: Count | None = None
+    """Since the last commit arrived; None when this node saw none arrive."""
+    commit_interval_ms: Count | None = None
+    """Between the last two commits that it saw arrive."""
+    batch_ms: Count | None = None
+    """Since it first saw that the batch after the end has begun; None: that batch has not begun."""
+
+
+class Applied(BaseModel):
+    """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: Count | None
+    time_lag_ms: Count | None = None
+    state: Literal["CREATED", "RESTORING", "RUNNING", "CLOSED"] = "RUNNING"
+    error: str | None = Field(default=None, max_length=2048)
+    restore: Restore | None = None
+    """Set while the replica restores; None from a release that does not say it."""
+
+
+class Heartbeat(Message):
+    """One node, now. Its size does not grow with the tasks that are in step: `applied` holds for every task that the
+    node's epoch gives it, but for those in `exceptions`. Roles follow from the epoch.
+    """
+
+    node_id: Name
+    incarnation: Name
+    """Identifies the process: another process with the same node id has another incarnation."""
+    sequence: Count
+    """Counts the heartbeats of an incarnation; an older one that arrives later is dropped."""
+    endpoint: Endpoint
+    zone: str | None = Field(default=None, max_length=256)
+    state: Literal["starting", "serving", "draining", "failed"]
+    leaving: bool = False
+    """It is stopping and answers for a moment more: ask it last, and leave its replicas where they are."""
+    heartbeat_ms: int = Field(ge=1, le=3_600_000)
+    """Time to the next one; after three of these without one the node is dead."""
+    lineage: Name | None
+    """None while the checkpoint could not be read."""
+    partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] | None = None
+    """Shuffle partitions of the layout that is served; None before the first commit."""
+    end_version: Count
+    end_age_ms: Count | None
+    """How long ago this node's poll confirmed the end; None while the end is not confirmed: lag is unknown then."""
+    applied: Applied
+    exceptions: dict[TaskKey, Applied] = Field(default_factory=dict, max_length=MAX_TASKS)
+    held: list[TaskKey] | None = Field(default=None, max_length=MAX_TASKS)
+    """Every task held, when that is not what the assignment of (term, epoch) gives this node; else None."""
+    term: Count
+    epoch: Count
+    """The epoch of the assignment that this node follows."""
+    catalogue: str | None = Field(default=None, max_length=64)
+    """Hash of the catalogue it serves by."""
+    checkpoint: str = Field(default="", max_length=4096)
+    """The checkpoint's location in this node's settings, for people to compare."""
+    degraded: list[Name] = Field(default_factory=list, max_length=32)
+    """Causes, by name, of what does not work at this node although lookups do."""
+    freshness: Freshness | None = None
+    """None when this node made nothing visible lately, or does not know when it was committed."""
+    query: QueryProgress | None = None
+    """None from a node of an older release."""
+    waits_for: str | None = Field(default=None, max_length=2048)
+    """What must be there before it can hold anything, in words: the checkpoint, or the query's first commit."""
+    commits: list[SeenCommit] = Field(default_factory=list, max_length=8)
+    """The newest commits as this node read them; empty from a node of an older release."""
+    forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
+    """The nodes that this node found to follow another history of the same checkpoint id, and how that shows."""
+
+    @property
+    def standing(self) -> str:
+        """The state that readers and people care for: a node that leaves does, whatever else it is. One that starts and
+        waits for its checkpoint is `waiting`.
+        """
+        if self.leaving:
+            return "leaving"
+        return "waiting" if self.waits_for and self.state == "starting" else self.state
+
+    @property
+    def is_asked_last(self) -> bool:
+        """Whether readers should go to others while there are any: it goes, or something in it has died."""
+        return self.standing in {"leaving", "draining", "failed"}
+
+
+class Farewell(Message):
+    """A node leaves in good order."""
+
+    node_id: Name
+    incarnation: Name
+
+
+class CatalogueSchema(BaseModel):
+    """A schema that a store was written by, only shown. Columns have name, type, nullable."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    schema_id: Count
+    from_batch: Count | None
+    key: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
+    value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
+
+
+class CatalogueStore(BaseModel):
+    """One store: all that is needed to encode, place and print its keys, and to describe it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    store: Name
+    operator_id: Count
+    operator: Name
+    kind: Name = StoreKind.VALUE.value
+    """What it keeps of a key (`StoreKind`); nodes of an older release serve values only."""
+    key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
+    """Spark's JSON of the key columns' struct."""
+    key_names: list[str] = Field(max_length=MAX_COLUMNS)
+    num_hash_columns: Count | None = None
+    is_normalised: bool = True
+    partitions: Partitions
+    value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
+    """The value columns as `GET /v1/stores` shows them: name, type, nullable."""
+    result: list[str] = Field(default_factory=list, max_length=MAX_COLUMNS)
+    """Names of the result columns, empty when the results are not known."""
+    result_types: list[str] = Field(default_factory=list)
+    """Types of the result columns, in the order of `result`; empty from nodes of an older release."""
+    unnamed: list[str] = Field(default_factory=list)
+    """Value columns that no result is made of, where results are known."""
+    schemas: list[CatalogueSchema] = Field(default_factory=list, max_length=MAX_SCHEMAS)
+    """The history of its schemas; empty from nodes of an older release, and where there is no room for it."""
+
+
+class Catalogue(Message):
+    """What can be asked of an application in one layout of one lineage; named by the hash of its bytes."""
+
+    lineage: Name
+    partitions: Partitions
+    stores: list[CatalogueStore] = Field(max_length=MAX_STORES)
+    not_served: list[dict[str, str | int]] = Field(default_factory=list, max_length=MAX_STORES)
+
+
+class AssignedTask(BaseModel):
+    """Who has a task: node ids. A warm-up restores and is read from like a standby, but counts as none."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    active: str | None
+    standbys: list[str] = Field(default_factory=list)
+    warmups: list[str] = Field(default_factory=list)
+
+    @property
+    def holders(self) -> list[str]:
+        """Everybody who has a replica, the active first."""
+        return [*([] if self.active is None else [self.active]), *self.standbys, *self.warmups]
+
+
+class Assignment(Message):
+    """Which node has which task. (term, epoch) only ever grows; written by the holder of `term`."""
+
+    term: Count
+    epoch: Count
+    written_by: Name
+    lineage: Name
+    partitions: Partitions
+    """Shuffle partitions of the layout that these tasks belong to."""
+    tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
+    members: dict[str, Endpoint] = Field(default_factory=dict)
+    """Where the nodes it names listened when it was written; those that only keep a place meanwhile are left out."""
+    draining: list[str] = Field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Grows from one assignment to the next."""
+        return (self.term, self.epoch)
+
+    @cached_property
+    def holders(self) -> frozenset[str]:
+        """Every node that has a task."""
+        return frozenset(node_id for task in self.tasks.values() for node_id in task.holders)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As every model's, without what was computed of the original."""
+        copied = super().model_copy(update=update, deep=deep)
+        vars(copied).pop("holders", None)
+        return copied
+
+    def encode(self) -> bytes:
+        """As every message, but in slices: a thread that does it lets the others work in between."""
+        text = orjson.dumps(self.model_copy(update={"tasks": {}}).model_dump(mode="json"))
+        head, _, tail = text.partition(_NO_TASKS)  # in a string its quotes would be escaped
+        tasks = iter(self.tasks.items())
+        slices = iter(lambda: dict(islice(tasks, SLICE_TASKS)), {})
+        found = [orjson.dumps(_TASKS.dump_python(few, mode="json"))[1:-1] for few in slices]
+        return head + _NO_TASKS[:-1] + b",".join(found) + b"}" + tail
+
+
+_TASKS = TypeAdapter(dict[str, AssignedTask])
+
+
+class CommitHint(Message):
+    """The query committed `version`: look at the commit log now. Only a hint; the commit log is the authority."""
+
+    version: Count
+
+
+class ResultColumn(BaseModel):
+    """One output column that can be computed exactly from the stored buffers of an aggregate."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    name: Name
+    function: Name
+    """One of `ResultFunction`, or of a later release: a node leaves out the columns of those that it does not know."""
+    buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
+    """Indexes of the value columns it is made of, in Spark's order."""
+    type: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TYPE_CHARACTERS)]
+    """Spark's name of the output type; of an array its JSON."""
+
+
+class AnnouncedStore(BaseModel):
+    """Names that the job's author chose for one store, by its operator."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    operator_id: Count
+    name: Name | None = None
+    key: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    value: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    result: list[ResultColumn] = Field(default_factory=list, max_length=MAX_COLUMNS)
+
+
+class Announcement(Message):
+    """What the pipeline tells of its query, by one call in the user's job. Names only: never needed to answer."""
+
+    query_id: Name
+    """The lineage it is about; ignored by nodes that follow another."""
+    stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
+
+
+def _first_of(error: ValidationError) -> str:
+    """What is wrong first. Of very many errors their number: pydantic makes a dict of each before one can be seen."""
+    if error.error_count() > MAX_ERRORS:
+        return f"of which {error.error_count()} values are wrong"
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"whose {'.'.join(map(str, first['loc']))[:200] or 'content'} is wrong: {first['msg']:.300}"
+
+
+def task_key(task: TaskId) -> str:
+    """The task within its application."""
+    return f"{task.operator_id}_{task.partition}"

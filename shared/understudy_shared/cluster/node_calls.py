@@ -1,0 +1,245 @@
+"""What is asked of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
+
+Ordinary HTTP with httpx. Rule: whatever comes back is bounded in time and size and is JSON, else it is refused unread;
+redirects are not followed, nothing is unpacked. Documents are then validated as if they came over the bus; with a key
+they must be signed, for this very question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from importlib.util import find_spec
+from typing import NamedTuple, TypeVar
+
+import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
+import httpx
+import orjson
+
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.message_auth import (
+    LARGE_BYTES,
+    NONCE_HEADER,
+    SIGNATURE_HEADER,
+    MessageAuth,
+    UnauthenticError,
+)
+from understudy_shared.bus.messages import (
+    MAX_MESSAGE_BYTES,
+    Assignment,
+    Catalogue,
+    Heartbeat,
+    Message,
+)
+from understudy_shared.bus.sliced_assignment import decode
+
+if find_spec("sniffio") is None:
+    # httpcore tries to import it for each of its locks. A search of the disk for what is not there is half of a call.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # Python's own sign for that
+
+TIMEOUT_S = 1.0
+"""For a connection, and for each part of a reply."""
+
+DEADLINE_S = 3.0
+"""For a reply as a whole: a node that sends byte by byte is not waited for."""
+
+MAX_CONNECTIONS = 32
+"""To all nodes together; heartbeats of a thousand nodes still pass within a second."""
+
+MAX_DRAIN_BYTES = 64 * 1024
+"""Largest reply to a drain; it names the node and whether it drains."""
+
+UNKNOWN_HERE = "it does not know this service as one of its cluster"
+SAME_FILE = "Give all nodes and routers the same --cluster-secret-file, and certificates of the same authority"
+
+_JSON_TYPES = frozenset(("application/json", "application/problem+json"))
+
+M = TypeVar("M", bound=Message)
+
+
+class NodeCallError(UnderstudyError):
+    """A node did not answer, or not with what was asked for."""
+
+
+class BadReplyError(NodeCallError):
+    """A node answered with what no node of ours sends, or more of it. Nothing of it was used."""
+
+
+class _Reply(NamedTuple):
+    status: int
+    body: bytes
+    signature: str | None
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    """When the peer resets a connection as it is made, there is no socket any more, and anyio
+    asks it for its peer's name. That is an AttributeError there, and a node that cannot be reached here.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except (AttributeError, OSError) as error:
+            raise httpx.ConnectError(str(error), request=request) from error
+
+
+class _TlsTransport(_Transport):
+    """The same by TLS. httpcore leaves a connection open whose handshake is cancelled, so it is not: a question that
+    nobody waits for any more goes on until it has its answer or its deadline passes.
+    """
+
+    def __init__(self, *, verify: ssl.SSLContext, limits: httpx.Limits) -> None:
+        super().__init__(verify=verify, limits=limits, trust_env=False)
+        self._asked: set[asyncio.Task[httpx.Response]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        task = asyncio.get_running_loop().create_task(self._ask(request), name=f"ask {request.url}")
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._drop)
+            raise
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await super().handle_async_request(request)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout(f"no answer within {DEADLINE_S:g} s", request=request) from error
+
+    def _drop(self, task: asyncio.Task[httpx.Response]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            closing = asyncio.get_running_loop().create_task(task.result().aclose(), name="drop an answer")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        if self._asked:
+            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # as long as a handshake may take
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=TIMEOUT_S)
+        await super().aclose()
+
+
+class NodeCalls:
+    """The nodes' HTTP, for one application. `identity` is shown to them."""
+
+    def __init__(
+        self, application_id: str, auth: MessageAuth | None = None, identity: ClusterIdentity | None = None
+    ) -> None:
+        """`auth` judges signatures of documents; without it none is looked at. `identity` is shown to the nodes."""
+        self._application_id = application_id
+        self._auth = auth or MessageAuth(application_id)
+        self._identity = identity or ClusterIdentity(None, application_id)
+        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+        # Nodes are reached directly, whatever proxy the environment names.
+        peers = self._identity.peers
+        transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=TIMEOUT_S,
+            transport=transport,
+            trust_env=False,
+            follow_redirects=False,  # a node that sends its callers elsewhere is none of ours
+            headers={"accept": "application/json", "accept-encoding": "identity"},
+        )
+
+    async def heartbeat(self, host: HostInfo) -> Heartbeat:
+        return await self._get(Heartbeat, host, "/internal/v1/lags")
+
+    async def catalogue(self, host: HostInfo) -> Catalogue:
+        return await self._get(Catalogue, host, "/internal/v1/catalogue")
+
+    async def assignment(self, host: HostInfo) -> Assignment:
+        return await self._get(Assignment, host, "/internal/v1/assignment")
+
+    async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
+        """Status and JSON object of the node's reply."""
+        url = self._url(host, "/admin/v1/drain")
+        reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
+        try:
+            document = orjson.loads(reply.body)
+        except orjson.JSONDecodeError as error:
+            raise BadReplyError(f"the node's reply is not JSON: {error}", where=url) from None
+        if not isinstance(document, dict):
+            raise BadReplyError("the node's reply is not a JSON object", where=url)
+        return reply.status, document
+
+    def _url(self, host: HostInfo, path: str) -> str:
+        name = f"[{host.host}]" if ":" in host.host else host.host
+        return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
+
+    async def close(self) -> None:
+        """Give connections back."""
+        await self._client.aclose()
+
+    async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
+        url = self._url(host, path)
+        nonce = self._auth.new_nonce()
+        reply = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES, nonce=nonce)
+        if reply.status in (401, 403):
+            raise NodeCallError(f"the node answers {reply.status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
+        if reply.status != 200:
+            raise NodeCallError(f"the node answers {reply.status}", where=url)
+        await self._authenticate(kind, reply, nonce, url)
+        return await decode(kind, reply.body, application_id=self._application_id, where=url, give=_give)
+
+    async def _authenticate(self, kind: type[Message], reply: _Reply, nonce: str | None, url: str) -> None:
+        """Refuse a reply that no process of this cluster has signed for this question. Raises BadReplyError."""
+        name = kind.__name__.lower().encode()
+        try:
+            if self._auth.is_on and len(reply.body) > LARGE_BYTES:
+                await asyncio.to_thread(self._auth.check_answer, reply.signature, nonce, name, reply.body)
+            else:
+                self._auth.check_answer(reply.signature, nonce, name, reply.body)
+        except UnauthenticError as error:
+            self._auth.on_refused(error, url)
+            raise BadReplyError(f"the node's reply is refused: {error.what}", where=url, fix=error.fix) from None
+
+    async def _exchange(
+        self, method: str, url: str, content: bytes | None, *, max_bytes: int, nonce: str | None = None
+    ) -> _Reply:
+        """Status, JSON and signature of a reply. Raises NodeCallError."""
+        kind = {} if content is None else {"content-type": "application/json"}
+        headers = {**kind, **self._identity.headers}
+        if nonce is not None:
+            headers[NONCE_HEADER] = nonce
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                self._client.stream(method, url, content=content, headers=headers) as reply,
+            ):
+                body = await _body(reply, url, max_bytes)
+                return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
+            trouble = self._identity.tls_failure(url.split("/")[2], error)
+            what = f"the node does not answer: {trouble or error or type(error).__name__}"
+            raise NodeCallError(what, where=url) from None
+
+
+async def _give() -> None:
+    await asyncio.sleep(0)
+
+
+async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
+    """The bytes as they came over the wire: what is packed may be a thousand times as large."""
+    kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
+        raise BadReplyError(f"the node answers {reply.status_code}: neither an answer nor a problem", where=url)
+    if kind not in _JSON_TYPES:
+        raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
+    if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise BadReplyError("the node's reply is packed, unasked", where=url)
+    parts: list[bytes] = []
+    size_bytes = 0
+    async for part in reply.aiter_raw():
+        size_bytes += len(part)
+        if size_bytes > max_bytes:
+            raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,197 @@
+"""Documents kept on disk for a start without the bus: one file of each kind, the last one saved.
+
+A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or the
+other, whole. It carries its format, a hash, and, with a key, a signature. What is damaged, foreign, oversized, unsigned
+or of a later release is a warning, and nothing is remembered. A folder that cannot be written is a warning once: what
+is remembered is never needed while the bus is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from understudy_shared.base.private_files import PRIVATE_FOLDER
+from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
+from understudy_shared.bus.signing import MAX_LINE_BYTES
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"understudy-remembered 1"
+"""The mark of this file format; the document in the file has a format of its own."""
+
+MIN_GAP_S = 1.0
+"""Between two writes: an assignment that moves step by step is not worth more."""
+
+FLUSH_TIMEOUT_S = 2.0
+"""At the end of the process; a disk that hangs is not waited for."""
+
+_MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256 + MAX_LINE_BYTES
+
+M = TypeVar("M", bound=Message)
+
+
+class Remembered:
+    """The documents of one application in one folder. Calls block on the disk; two processes may share a folder."""
+
+    def __init__(self, folder: Path, application_id: str, auth: MessageAuth | None = None) -> None:
+        """Nothing is touched yet. `auth` signs and judges documents; without it no signature is looked at."""
+        self.folder = folder
+        self._application_id = application_id
+        self._auth = auth or MessageAuth(application_id)
+        self._refused: str | None = None
+
+    def load(self, kind: type[M]) -> M | None:
+        """The last document of a kind that was saved; None, with a warning, when what is there cannot be used."""
+        path = self._path(kind)
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"cannot be read: {error.strerror or error}", path)
+            return None
+        head, _, document = content.partition(b"\n")
+        written, _, line = head.partition(b" signed")
+        if len(content) > _MAX_FILE_BYTES or written != _head(document):
+            self._warn("is damaged, or of a later release", path)
+            return None
+        try:
+            signature = f"signed{line.decode('latin-1')}" if line else None
+            self._auth.check_remembered(signature, _name(kind), document)
+        except UnauthenticError as error:
+            self._auth.on_refused(error, str(path))
+            self._warn(f"is {error.what}", path)
+            return None
+        try:
+            return kind.decode(document, application_id=self._application_id, where=str(path))
+        except BadMessageError as error:
+            self._warn(str(error), path)
+            return None
+
+    def save(self, document: Message) -> bool:
+        """Keep a document instead of the last one of its kind. False, with a warning once, when that failed."""
+        payload = document.encode()
+        if len(payload) > MAX_MESSAGE_BYTES:
+            return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
+        try:
+            self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            line = self._auth.remembered_line(_name(type(document)), payload)
+            head = _head(payload) if line is None else b"%b %b" % (_head(payload), line)
+            _replace(self._path(type(document)), head + b"\n" + payload)
+        except OSError as error:
+            return self._not_saved(error.strerror or str(error))
+        self._refused = None
+        return True
+
+    def _path(self, kind: type[Message]) -> Path:
+        return self.folder / f"{kind.__name__.lower()}.remembered"
+
+    def _warn(self, why: str, path: Path) -> None:
+        log.warning("what was remembered %s: nothing is (%s)", why, path, extra={"action": "not-remembered"})
+
+    def _not_saved(self, why: str) -> bool:
+        if why != self._refused:
+            text = "cannot remember for a start without Redis: %s (%s)"
+            log.warning(text, why, self.folder, extra={"action": "cannot-remember"})
+        self._refused = why
+        return False
+
+
+class Memory:
+    """Saves the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it."""
+
+    def __init__(self, remembered: Remembered) -> None:
+        self.writes = 0
+        """Documents handed to the disk."""
+        self._remembered = remembered
+        self._waiting: dict[type[Message], Message] = {}
+        self._told = asyncio.Event()
+        self._writing: asyncio.Future[None] | None = None
+
+    def note(self, document: Message) -> None:
+        """Save it soon, in place of what waits of its kind."""
+        self._waiting[type(document)] = document
+        self._told.set()
+
+    async def load(self, kind: type[M]) -> M | None:
+        """The last document of a kind that was saved, by this process or one before it."""
+        return await asyncio.to_thread(self._remembered.load, kind)
+
+    async def keep(self) -> None:
+        """Save what is noted, for ever."""
+        while True:
+            await self._told.wait()
+            await self._write()
+            await asyncio.sleep(MIN_GAP_S)
+
+    async def flush(self) -> None:
+        """Save what still waits, with a warning when the disk hangs; after `keep` was ended."""
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                if self._writing is not None:
+                    await self._writing
+                if self._waiting:
+                    await self._write()
+        except TimeoutError:
+            log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
+
+    async def _write(self) -> None:
+        self._told.clear()
+        documents, self._waiting = list(self._waiting.values()), {}
+        self.writes += len(documents)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, documents))
+        await asyncio.shield(self._writing)  # a write that began is waited for by `flush`: they must not overtake
+
+    def _save(self, documents: list[Message]) -> None:
+        for document in documents:
+            self._remembered.save(document)
+
+
+def _name(kind: type[Message]) -> bytes:
+    return kind.__name__.lower().encode()
+
+
+def _head(document: bytes) -> bytes:
+    return MAGIC + b" " + hashlib.sha256(document).hexdigest().encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` in the place of a file in one step that survives a crash; what a killed writer left is removed."""
+    _remove_drafts(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as draft:
+            draft.write(content)
+            draft.flush()
+            os.fsync(draft.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _remove_drafts(path: Path) -> None:
+    """Remove drafts older than the file itself: their writers were killed, or were overtaken."""
+    try:
+        newest_ns = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return
+    for draft in path.parent.glob(f".{path.name}.*.draft"):
+        try:
+            if draft.stat().st_mtime_ns < newest_ns:
+                draft.unlink()
+        except FileNotFoundError:  # its writer was quicker
+            continue

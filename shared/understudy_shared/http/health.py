@@ -1,0 +1,105 @@
+"""Health as an operator needs it: what is wrong, who is hurt, why, and what to do (data).
+
+Each indicator looks at one thing; the worst state wins. What a reader notices is `hurt`, what takes away a reserve is
+`attention`. Nodes and routers report alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Self
+
+from understudy_shared.spark.times import utc_text
+
+MAX_AFFECTED = 100
+
+
+class State(IntEnum):
+    """A higher one wins. The numbers are values of the metric `understudy_health`."""
+
+    OK = 0
+    ATTENTION = 1
+    UNKNOWN = 2
+    HURT = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """One thing that is looked at. The texts are empty while it is ok."""
+
+    name: str
+    state: State = State.OK
+    symptom: str = ""
+    impact: str = ""
+    cause: str = ""
+    action: str = ""
+    affected: tuple[str, ...] = ()
+
+    @property
+    def runbook(self) -> str:
+        """Give the path of the runbook in the repository. A router shows it at /admin/runbooks/{name}."""
+        return f"docs/runbooks/{self.name}.md"
+
+    def document(self, since: str | None = None) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "state": self.state.word,
+            "since": since,
+            "symptom": self.symptom,
+            "impact": self.impact,
+            "cause": self.cause,
+            "action": self.action,
+            "runbook": self.runbook,
+            "affected": list(self.affected[:MAX_AFFECTED]),
+        }
+
+    def sentence(self) -> str:
+        """Say what is wrong and what to do. Impact and cause are fields of their own."""
+        return f"{self.symptom}. Do: {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All indicators, causes before what follows from them, and since when each is in its state."""
+
+    indicators: tuple[Indicator, ...]
+    since_us: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, before: Report | None, found: Sequence[Indicator], now_us: int) -> Self:
+        """The report of a look. What was in its state at the look before keeps its time."""
+        known = {} if before is None else {each.name: each.state for each in before.indicators}
+        since_us = {
+            each.name: before.since_us[each.name] if before and known.get(each.name) is each.state else now_us
+            for each in found
+        }
+        return cls(tuple(found), since_us)
+
+    @property
+    def worst(self) -> Indicator:
+        """The first of the worst."""
+        return max(self.indicators, key=lambda each: each.state)
+
+    @property
+    def headline(self) -> str:
+        worst = self.worst
+        return "all well" if worst.state is State.OK else worst.sentence()
+
+    def document(self) -> dict[str, object]:
+        worst = self.worst
+        return {
+            "state": worst.state.word,
+            "since": self._since(worst),
+            "headline": self.headline,
+            "runbook": None if worst.state is State.OK else worst.runbook,
+            "indicators": [each.document(self._since(each)) for each in self.indicators],
+        }
+
+    def _since(self, indicator: Indicator) -> str | None:
+        return utc_text(self.since_us.get(indicator.name))

@@ -1,0 +1,95 @@
+"""The cursor of a long list: where its next page begins, and of what (pure).
+
+It is bound to the store, the key, the lineage and the version that the first page was read from: pages of two versions
+do not make one list. The commit time catches a rewound history, as in a position. `place` is where the node that issued
+it found the next element; nobody else reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import CEILING
+from understudy_shared.base.printable import clipped
+
+PREFIX: Final = "uc1."
+MAX_CURSOR_CHARS: Final = 2048
+"""Far above any real cursor (about 200)."""
+
+_FIX: Final = "Send the `next_cursor` of an answer, unchanged, with the same store and key; or begin without one"
+
+
+class BadCursorError(UnderstudyError):
+    """A cursor that this project did not issue, that was cut, or that belongs to something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """`key` is the digest of the key's row, `offset` the number of elements on the pages before, `place` where the next
+    one is, as the issuing node has sealed it.
+    """
+
+    store: str
+    lineage: str
+    key: str
+    version: int
+    committed_at_us: int | None
+    offset: int
+    place: str = ""
+
+    def encode(self) -> str:
+        """The token: `uc1.` and URL-safe base64 of a JSON array."""
+        fields = [self.store, self.lineage, self.key, self.version, self.committed_at_us, self.offset]
+        fields += [self.place] if self.place else []
+        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    def require_of(self, store: str, lineage: str) -> None:
+        """Raises BadCursorError unless it is of this store and lineage."""
+        if self.store != store:
+            raise _other(f"the cursor is of the store {clipped(self.store)}, not of {store!r}")
+        if self.lineage != lineage:
+            raise _other(f"the cursor is of lineage {clipped(self.lineage)}, and this store is of {lineage}")
+
+    def require_key(self, row: bytes) -> None:
+        """Raises BadCursorError unless it is of this key. `row` is the key's, without the provider's prefix."""
+        if self.key != key_digest(row):
+            raise _other("the cursor is of another key")
+
+
+def key_digest(row: bytes) -> str:
+    """The digest of a key's row: a key is too long for a cursor, and may be nobody else's business."""
+    return blake2b(row, digest_size=12).hexdigest()
+
+
+def decode_cursor(token: object) -> Cursor:
+    """Parse a token; BadCursorError says why it is not one."""
+    if not isinstance(token, str) or not token.startswith(PREFIX) or len(token) > MAX_CURSOR_CHARS:
+        raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_CURSOR_CHARS} characters")
+    body = token[len(PREFIX) :]
+    try:
+        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
+        match fields:
+            case [str(store), str(lineage), str(key), int(version), int() | None as time_us, int(offset), *place] if (
+                all(isinstance(each, str) for each in place) and len(place) <= 1
+            ):
+                cursor = Cursor(store, lineage, key, version, time_us, offset, *place)
+                is_exact = cursor.encode() == token and bool not in map(type, fields)
+                if is_exact and 0 <= version <= CEILING and 0 < offset <= CEILING:
+                    return cursor
+    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
+        raise _bad(token, f"its body does not decode ({error})") from None
+    raise _bad(token, "its fields are not as they were issued")
+
+
+def _bad(token: object, why: str) -> BadCursorError:
+    return BadCursorError(f"{clipped(token)} is not a cursor: {why}", where="cursor", fix=_FIX)
+
+
+def _other(what: str) -> BadCursorError:
+    return BadCursorError(what, where="cursor", fix=_FIX)

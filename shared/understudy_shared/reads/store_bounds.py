@@ -1,0 +1,84 @@
+"""The bounds of readers that give none, by store: a TOML file of the operator's.
+
+A table per store, and `["*"]` for every store. Each parameter counts by itself: the reader's, else the store's, else
+that of `*`. A reader takes one back with `none`.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, parse_bound
+
+log = logging.getLogger(__name__)
+
+EVERY_STORE = "*"
+_CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag, wait_ms, limit and include_expired"
+_OF_A_READER = ("min_position", "cursor")
+
+
+class StoreBounds:
+    """Combines the parameters of a request with the defaults of its store."""
+
+    def __init__(self, by_store: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._by_store = dict(by_store or {})
+        self._defaults: dict[str, Bound] = {}
+        """Bounds of requests without parameters: one object per store, so that equal requests share a group of a hop.
+        """
+
+    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
+        """The bound of a reader of an existing store. Raises BadBoundError."""
+        if params:
+            return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in params.items()}})
+        known = self._defaults.get(store)
+        if known is None:
+            defaults = self.of(store)
+            known = self._defaults[store] = parse_bound(defaults) if defaults else NO_BOUND
+        return known
+
+    def of(self, store: str) -> dict[str, object]:
+        """The default parameters of a store."""
+        return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
+
+    def warn_of_unknown(self, stores: Iterable[str]) -> None:
+        """Say which tables fit none of the stores there are: a misspelt name protects no reader."""
+        unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
+        if unknown:
+            log.warning(
+                "store_bounds names %s, and there is no such store",
+                ", ".join(unknown),
+                extra={"action": "bounds-unused"},
+            )
+
+
+def read_store_bounds(path: Path | None) -> StoreBounds:
+    """The file's bounds; none without a file. Raises SettingsError: what is wrong, and in which table."""
+    if path is None:
+        return StoreBounds()
+    try:
+        tables = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise SettingsError("there is no such file", where=str(path), fix="Check the path of --store-bounds") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"the bounds are not TOML ({error})", where=str(path)) from None
+    for store, table in tables.items():
+        where = f"{path}: [{store}]"
+        fix = f'A table per store, or ["*"], with {_CAN_BE_DEFAULT}'
+        if not isinstance(table, dict):
+            raise SettingsError(f"{store!r} is not a table", where=where, fix=fix)
+        for name in _OF_A_READER:
+            if name in table:
+                raise SettingsError(f"{name} is a reader's own", where=where, fix=fix)
+        try:
+            parse_bound(table)
+        except BadBoundError as error:
+            raise SettingsError(error.what, where=where, fix=error.fix) from None
+    return StoreBounds(tables)
+
+
+def _taken_back(value: object) -> object:
+    return None if value == "none" else value

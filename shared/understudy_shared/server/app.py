@@ -1,0 +1,172 @@
+"""The common part of every service's FastAPI application: JSON, errors as problems, no calls for other sites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import orjson
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_problem
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.cross_site import why_refused
+from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.people import HEADERS, is_for_people, problem_page
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import refuse_unroutable
+
+
+def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """The application of a service. Each of its routes refuses changes from pages of other sites."""
+    return FastAPI(
+        title=title,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
+        dependencies=[Depends(_refuse_cross_site)],
+    )
+
+
+def json_response(content: object, status: int = 200) -> Response:
+    """A response of one line of JSON."""
+    body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
+    return Response(body, status, media_type="application/json")
+
+
+def is_head(request: Request) -> bool:
+    """Whether a request that is routed as GET was HEAD: an answer without an end has to be none then."""
+    return request.scope.get(_ASKED) == "HEAD"
+
+
+LONG_BYTES = 1 << 20
+"""A longer answer of many pieces may be sent while it is made: to join 24 MB holds the loop for 20 ms and more."""
+
+
+async def streamed_json_response(pieces: Iterator[bytes]) -> Response:
+    """A response of one line of JSON whose pieces may be made as slowly as they are read: of something that does not
+    change. A long one is sent piece by piece, without its length; an error after its beginning ends the connection.
+    """
+    made, size_bytes = [], 0
+    for piece in pieces:
+        made.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > LONG_BYTES:
+            return StreamingResponse(_sent(b"".join(made), pieces), media_type="application/json")
+        await asyncio.sleep(0)
+    return Response(b"".join([*made, b"\n"]), media_type="application/json")
+
+
+async def _sent(made: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    yield made
+    for piece in rest:
+        if piece:
+            yield piece
+        await asyncio.sleep(0)  # sending waits for nothing while the reader takes all
+    yield b"\n"
+
+
+async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
+    """A response of one line of JSON that is made piece by piece; other requests are answered in between."""
+    made = []
+    for piece in pieces:
+        made.append(piece)
+        await asyncio.sleep(0)
+    return Response(b"".join([*made, b"\n"]), media_type="application/json")
+
+
+class Framework:
+    """ASGI application in front of `http`: every request of a service that FastAPI answers passes here.
+
+    It refuses a path that the framework might take for another, answers HEAD wherever GET is answered, and turns any
+    exception that escapes the framework into an internal problem.
+    """
+
+    def __init__(self, http: FastAPI) -> None:
+        self._http = http
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._http(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET", _ASKED: "HEAD"}, without_body(send)
+        has_begun = False
+
+        async def send_and_note(message: MutableMapping[str, Any]) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(_with_nosniff(message))
+
+        try:
+            refuse_unroutable(scope["raw_path"])
+            await self._http(scope, receive, send_and_note)
+        except UnderstudyError as error:
+            await send_problem(send, problem_of(error))
+        except Exception as error:
+            if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
+                await send_problem(send, shown_problem(authorization_of(scope).principal, bug(error)))
+
+
+def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The start of a response with the header, if the route did not set it."""
+    if message["type"] != "http.response.start" or any(name == NOSNIFF[0] for name, _ in message["headers"]):
+        return message
+    return {**message, "headers": [*message["headers"], NOSNIFF]}
+
+
+_ASKED = "understudy.method"
+"""The key in the scope of a HEAD request, which is routed as GET, that holds the original method."""
+
+
+def answer_with_problems(http: FastAPI) -> None:
+    """Answer every error with `application/problem+json`: our own, the framework's, and bugs."""
+    http.add_exception_handler(UnderstudyError, _ours)
+    http.add_exception_handler(HTTPException, _theirs)
+    http.add_exception_handler(RequestValidationError, _parameters)
+    http.add_exception_handler(Exception, _bug)
+
+
+async def _refuse_cross_site(request: Request) -> None:
+    refused = why_refused(request.method, request.headers)
+    if refused is not None:
+        raise ProblemError(refused)
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, UnderstudyError), "registered for these only"
+    return _response(request, shown_problem(authorization_of(request.scope).principal, problem_of(error)))
+
+
+async def _theirs(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
+        return _response(request, not_allowed(request.scope.get(_ASKED, request.method), allow))
+    return _response(request, unknown_path(request.scope["raw_path"]))
+
+
+async def _parameters(request: Request, error: Exception) -> Response:
+    return _response(
+        request, Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json")
+    )
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    return _response(request, shown_problem(authorization_of(request.scope).principal, bug(error)))
+
+
+def _response(request: Request, problem: Problem) -> Response:
+    headers = {name.decode(): value.decode() for name, value in problem.headers}
+    if is_for_people(request.scope):
+        headers |= {name.decode(): value.decode() for name, value in HEADERS}
+        return Response(problem_page(problem), problem.status, media_type="text/html", headers=headers)
+    return Response(problem.body(), problem.status, media_type=CONTENT_TYPE.decode(), headers=headers)

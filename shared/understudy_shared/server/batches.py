@@ -1,0 +1,195 @@
+"""A batch's request, its keys, and its answer, the same for nodes and routers (pure).
+
+An answer is assembled of bytes. Its long form repeats in every result what all results of one partition share; its
+compact form says that once, in `reads`, and each result has the index of its read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from typing import NamedTuple
+
+import orjson
+
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.shown import require_printed_key
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import clipped
+from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import parse_query
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, parse_flag
+from understudy_shared.reads.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
+from understudy_shared.spark.key_codec import KeyCodec
+
+_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
+
+_FOUND_MEMBERS = (
+    *("found", "value", "result", "expires_at", "expired", "timeout_at"),
+    *("sessions", "rows", "values", "entries", "timers", "next_cursor"),
+)
+
+
+class BatchForm(NamedTuple):
+    """How the answer to a batch is written."""
+
+    is_compact: bool
+    longs_as_text: bool
+
+
+class BatchKeys(NamedTuple):
+    """Keys of a batch as columns, in their order: partition, UnsafeRow bytes, JSON. `problems` are by index."""
+
+    partitions: list[int]
+    rows: list[bytes]
+    printed: list[bytes]
+    problems: dict[int, Problem]
+
+    def extend(self, others: BatchKeys) -> None:
+        """Add the keys that follow."""
+        first = len(self.rows)
+        self.problems.update({first + index: problem for index, problem in others.problems.items()})
+        self.partitions.extend(others.partitions)
+        self.rows.extend(others.rows)
+        self.printed.extend(others.printed)
+
+    def by_partition(self) -> dict[int, list[int]]:
+        """The indexes of the keys of each partition."""
+        return indexes_by_partition(self.partitions)
+
+
+def batch_form(query: bytes) -> BatchForm:
+    """`compact` and `longs` in the query of a batch, which takes nothing else there: its bounds are in its body."""
+    parameters = parse_query(query)
+    form = BatchForm(parse_flag(parameters, "compact"), pop_longs(parameters))
+    unknown = parameters.keys() - {"compact"}
+    if unknown:
+        raise ProblemError(
+            Problem(
+                ProblemType.BAD_REQUEST,
+                f"a batch has no query parameter {min(unknown)!r}",
+                where="query",
+                fix="Send bounds in the body; compact=true and longs=string here",
+            )
+        )
+    return form
+
+
+def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
+    """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
+    try:
+        envelope = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"the body is not JSON: {error}", where="body", fix=_FORM)
+        ) from None
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("keys"), list):
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the body has no list of keys", where="body", fix=_FORM))
+    unknown = sorted(set(envelope) - {"keys", "bounds"})
+    bounds = envelope.get("bounds", {})
+    if unknown or not isinstance(bounds, dict):
+        what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_FORM))
+    if bounds.get("cursor") is not None:
+        what = "a batch takes no cursor: it is of one key"
+        fix = "Send it with a lookup of that key"
+        raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="cursor", fix=fix))
+    keys = envelope["keys"]
+    if len(keys) > MAX_BATCH_KEYS:
+        detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
+    return keys, bounds
+
+
+def resolve_keys(
+    codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int, scope: KeyScope = EVERY_KEY
+) -> BatchKeys:
+    """Parse, encode, place and print keys: by columns where that is possible, else one by one. A key outside of `scope`
+    has a problem.
+    """
+    encoded = codec.encode_columns(keys, partitions) if scope.prefixes is None else None
+    if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:
+        return BatchKeys(*encoded, {})
+    resolved = BatchKeys([], [], [], {})
+    for index, key in enumerate(keys):
+        try:
+            row = codec.parse_json(key)
+            data = encoded_key(codec, row, max_key_bytes)
+            partition, printed = codec.partition(row, partitions), orjson.dumps(codec.to_json(data))
+            require_printed_key(scope, printed)
+        except UnderstudyError as error:
+            resolved.problems[index] = problem_of(error)
+            partition, data, printed = NO_PARTITION, b"", b""
+        resolved.partitions.append(partition)
+        resolved.rows.append(data)
+        resolved.printed.append(printed)
+    return resolved
+
+
+class BatchAnswer:
+    """Assembles the answer to one batch.
+
+    A result of a found or absent key is `found` or `absent`, the key's JSON, a comma, the members that say what was
+    found, and the end that `end_of` gives. One of a problem is `problem_result`.
+    """
+
+    def __init__(self, json_name: bytes, *, is_compact: bool) -> None:
+        """`json_name` is the store's name as JSON."""
+        store = b"" if is_compact else b'"store":%b,' % json_name
+        self.found = b'{"status":200,%b"key":' % store
+        self.absent = b'{"status":404,%b"key":' % store
+        self._json_name = json_name
+        self._is_compact = is_compact
+        self._ends: dict[bytes, bytes] = {}
+
+    def end_of(self, tail: bytes) -> bytes:
+        """The end of a result. `tail` are the members that say from where and how old it is, and the closing brace."""
+        if not self._is_compact:
+            return tail.rstrip()
+        end = self._ends.get(tail)
+        if end is None:
+            end = self._ends[tail] = b'"read":%d}' % len(self._ends)
+        return end
+
+    def parted(self, body: bytes) -> tuple[bytes, bytes]:
+        """What was found, and the tail, of an answer that came as a whole, from a node of an older release."""
+        if not self._is_compact:
+            return b"", body
+        fields = orjson.loads(b"{" + body)
+        found = {name: fields.pop(name) for name in _FOUND_MEMBERS if name in fields}
+        return orjson.dumps(found)[1:-1] + b",", orjson.dumps(fields)[1:] + b"\n"
+
+    def body(self, results: Sequence[bytes]) -> bytes:
+        """The whole answer."""
+        return self._whole(b",".join(results))
+
+    def of_columns(
+        self, kinds: Sequence[int], printed: Sequence[bytes], bodies: Sequence[bytes], tails: Sequence[bytes]
+    ) -> bytes:
+        """The whole answer, from the parts of every result: nothing is made per key but its place in one list. The body
+        of a problem is the result itself.
+        """
+        heads = (b"," + self.found, b"," + self.absent, b",")
+        ends = {tail: self.end_of(tail) for tail in dict.fromkeys(tails) if tail}
+        commas: Iterable[bytes] = repeat(b",", len(kinds))
+        if PROBLEM in kinds:
+            ends[b""] = b""
+            printed = [b"" if kind == PROBLEM else key for kind, key in zip(kinds, printed, strict=True)]
+            commas = [b"" if kind == PROBLEM else b"," for kind in kinds]
+        found = zip(map(heads.__getitem__, kinds), printed, commas, bodies, map(ends.__getitem__, tails), strict=True)
+        parts = list(chain.from_iterable(found))
+        parts[:1] = [part[1:] for part in parts[:1]]  # no comma before the first result, if there is one
+        return self._whole(b"".join(parts))
+
+    def _whole(self, joined: bytes) -> bytes:
+        """The answer around results that are joined by commas."""
+        if not self._is_compact:
+            return b'{"results":[%b]}\n' % joined
+        reads = b",".join([b"{" + tail.rstrip() for tail in self._ends])
+        return b'{"store":%b,"reads":[%b],"results":[%b]}\n' % (self._json_name, reads, joined)
+
+
+def problem_result(problem: Problem) -> bytes:
+    """A problem as the result of a key; it says its status itself."""
+    return problem.body().rstrip()

@@ -1,0 +1,215 @@
+"""Keeps a service's connections within their limits: checks all of them four times a second, and counts refusals.
+
+`connection_limits` decides, this module acts. There is one guard per service; a connection asks it when it opens and
+when a request begins. Nothing here awaits, and an error in one check does not end the checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.base.sizes import size_text
+from understudy_shared.server.connection_limits import (
+    EVICTED_AT_ONCE,
+    ConnectionLimits,
+    ConnectionState,
+    PeerLog,
+    Pressure,
+    Refusal,
+    goes_under_pressure,
+    is_overdue,
+    is_reserved,
+    pressure,
+    to_evict,
+)
+from understudy_shared.server.memory_use import MemoryMeter, give_back
+
+LOOK_EVERY_S = 0.25
+GIVE_BACK_EVERY_S = 5.0
+
+MEMORY = "memory"
+"""The cause by which a guard reports a service as degraded."""
+
+log = logging.getLogger(__name__)
+
+
+class GuardedConnection(Protocol):
+    """What the guard uses of a connection."""
+
+    def state(self, now_s: float) -> ConnectionState: ...
+
+    def go_on(self) -> None:
+        """Start the next request of a pipeline if it may start, or take the next step of a TLS handshake."""
+
+    def expire(self) -> None:
+        """End the connection: it exceeded the time limit of its phase."""
+
+    def drop(self, refusal: Refusal) -> None:
+        """Close the connection at once."""
+
+
+class ConnectionGuard:
+    """Checks the connections of one service. `refused` counts refusals by reason, for the metrics."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        self.limits = limits or ConnectionLimits()
+        self.refused: Counter[Refusal] = Counter()
+        self.connections: set[GuardedConnection] = set()
+        self.pressure = Pressure.NONE
+        self.used_bytes = 0
+        self._waiting: dict[GuardedConnection, None] = {}
+        """Connections whose next request or step of a handshake may start, in order."""
+        self._peers = PeerLog()
+        self._meter: MemoryMeter | None = None
+        self._next_look: asyncio.TimerHandle | None = None
+        self._given_back_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"ConnectionGuard({len(self.connections)} of {self.limits.max_connections}, {self.pressure.name})"
+
+    def causes(self) -> dict[str, str]:
+        """Why the service is degraded, by cause; empty while memory suffices."""
+        if self.pressure is Pressure.NONE:
+            return {}
+        limit, what = size_text(self.limits.memory_limit_bytes), "requests are refused"
+        done = "idle connections are closed" if self.pressure is Pressure.SHED else what
+        return {MEMORY: f"memory is short: {self.used_bytes >> 20} MiB of {limit} used, {done}"}
+
+    # ---- the service's side
+
+    def start(self) -> None:
+        """Begin to check all connections, on the running loop."""
+        self._meter = MemoryMeter() if self.limits.memory_limit_bytes else None
+        self._look_later()
+
+    def stop(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        if self._meter is not None:
+            self._meter.close()
+            self._meter = None
+
+    # ---- a connection's side
+
+    def admit(self, connection: GuardedConnection, now_s: float) -> bool | None:
+        """Admit a new connection. True: without restriction. False: for probes and internal paths. None: refused."""
+        self.connections.add(connection)
+        limits = self.limits
+        excess = len(self.connections) - limits.max_connections
+        if excess <= 0 or self._evict(connection, excess, now_s):
+            return True
+        if excess <= limits.reserved_connections:
+            return False
+        self.connections.discard(connection)
+        return None
+
+    def refuses(self, path: str, *, restricted: bool) -> Refusal | None:
+        """Why a request is refused now, None when it is answered."""
+        if is_reserved(path) or not (restricted or self.pressure is Pressure.REFUSE):
+            return None
+        return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
+
+    def note(self, refusal: Refusal, peer: tuple[str, int] | None, now_s: float) -> None:
+        """Count a refusal, and log the first one of a peer within a minute."""
+        self.refused[refusal] += 1
+        host = peer[0] if peer else "unknown"
+        if self._peers.is_news(host, now_s):
+            port = peer[1] if peer else 0
+            log.warning(
+                "a connection was refused: %s (peer %s, port %d); no more of this peer for a minute",
+                refusal,
+                host,
+                port,
+                extra={"action": "connection-refused", "reason": str(refusal), "peer": host},
+            )
+
+    def go_on_later(self, connection: GuardedConnection) -> None:
+        """Have `go_on` called in its turn: one per turn of the loop, over all connections."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_goes_on)
+        self._waiting[connection] = None
+
+    def _next_goes_on(self) -> None:
+        connection = next(iter(self._waiting))
+        del self._waiting[connection]
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_goes_on)
+        connection.go_on()
+
+    # ---- checks
+
+    def look(self, now_s: float) -> None:
+        """End overdue connections, and close idle ones when memory is short."""
+        self._measure(now_s)
+        for connection in tuple(self.connections):
+            state = connection.state(now_s)
+            if is_overdue(state, self.limits, now_s):
+                connection.expire()
+            elif self.pressure and goes_under_pressure(state, now_s):
+                connection.drop(Refusal.MEMORY)
+
+    def _measure(self, now_s: float) -> None:
+        if self._meter is None:
+            return
+        self.used_bytes, before = self._meter.used_bytes(), self.pressure
+        self.pressure = pressure(self.used_bytes, self.limits.memory_limit_bytes)
+        if self.pressure and now_s - self._given_back_s > GIVE_BACK_EVERY_S:
+            self._given_back_s = now_s
+            give_back()
+        if self.pressure > before:
+            log.error("%s", self.causes()[MEMORY], extra={"action": "memory-short"})
+        elif self.pressure < before and not self.pressure:
+            log.info("memory is enough again", extra={"action": "memory-enough"})
+
+    def _evict(self, newest: GuardedConnection, excess: int, now_s: float) -> bool:
+        """Close the least needed connections for a new one. True when there is room for it now."""
+        others = ((each, each.state(now_s)) for each in self.connections if each is not newest)
+        count = max(excess, self.limits.max_connections // EVICTED_AT_ONCE)
+        gone = to_evict(others, count, now_s)
+        for connection in gone:
+            connection.drop(Refusal.CONNECTIONS)
+            self.connections.discard(connection)
+        return len(gone) >= excess
+
+    def _look_later(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._looked)
+
+    def _looked(self) -> None:
+        self._look_later()
+        try:
+            self.look(asyncio.get_running_loop().time())
+        except Exception:
+            log.exception("connections could not be checked", extra={"action": "guard-failed"})
+
+    def metrics(self) -> Iterator[Metric]:
+        """The metrics of the connections and of memory."""
+        yield GaugeMetricFamily("understudy_connections", "Connections that are open", len(self.connections))
+        refused = CounterMetricFamily(
+            "understudy_connections_refused", "Connections and requests refused, by reason", labels=("reason",)
+        )
+        for reason in Refusal:
+            refused.add_metric((reason,), self.refused[reason])
+        yield refused
+        yield GaugeMetricFamily("understudy_memory_pressure", "0: none, 1: sheds, 2: refuses", self.pressure)
+        yield GaugeMetricFamily(
+            "understudy_memory_limit_bytes", "memory_limit_bytes as in force; 0 is none", self.limits.memory_limit_bytes
+        )
+
+
+def file_limit() -> int:
+    """How many descriptors the system allows this process."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def raise_file_limit() -> None:
+    """Use all descriptors that the system allows: connections and open tables take one each."""
+    limit = file_limit()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    log.info("file descriptors", extra={"action": "file-limit", "limit": limit})

@@ -1,0 +1,166 @@
+"""Requests that are answered by callback: an application gets an `Exchange`, and replies to it, at once or later.
+
+The scope, task and messages of ASGI cost more than a lookup. So the protocol hands lookups to an application that
+`AnswersDirectly`; the few that take the ASGI way, such as HEAD, pass through the same code with an `AsgiExchange`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from understudy_shared.auth.principals import UNGUARDED, Authorization
+from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
+from understudy_shared.http.problems import CONTENT_TYPE, Problem
+from understudy_shared.telemetry.trace import Trace
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_TYPE_LINES = {kind: b"%b\r\n%b: %b" % (kind, *NOSNIFF) for kind in (JSON_TYPE, CONTENT_TYPE)}
+"""What follows `content-type:` in answers for readers; hops have a type of their own, and go to routers only."""
+
+
+class ReaderLeftError(Exception):
+    """The reader disconnected: the answer has no receiver."""
+
+
+class Exchange(Protocol):
+    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what it was
+    granted.
+    """
+
+    trace: Trace | None
+    authorization: Authorization
+
+    def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
+        """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        """Call back when the reader disconnects before the reply; at once if it has."""
+
+    def forget(self) -> None:
+        """No longer call back."""
+
+
+def reply_problem(exchange: Exchange, problem: Problem) -> None:
+    """Reply with a problem."""
+    exchange.reply(problem.status, CONTENT_TYPE, problem.body(), problem.headers)
+
+
+@runtime_checkable
+class AnswersDirectly(Protocol):
+    """An application that answers some GET requests without ASGI."""
+
+    def answer_directly(self, target: bytes, exchange: Exchange, /) -> bool:
+        """Answer a GET of `target`, path and query as sent. False: it takes the ASGI way, and nothing was replied.
+
+        It does not raise.
+        """
+
+
+@runtime_checkable
+class AnswersBodies(Protocol):
+    """An application that answers some POST requests without ASGI."""
+
+    def accepts_body(self, target: bytes, size_bytes: int, /) -> bool:
+        """Whether a POST with a body of that size goes to `answer_body`. False: it takes the ASGI way."""
+
+    def answer_body(self, body: bytes, exchange: Exchange, /) -> None:
+        """Answer a POST that was accepted. It does not raise."""
+
+
+class DirectExchange:
+    """A request that the protocol handed over. `send` writes the reply."""
+
+    __slots__ = ("_on_left", "_send", "authorization", "trace")
+
+    def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
+        self.trace: Trace | None = None
+        self.authorization = UNGUARDED
+        self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
+        self._on_left: Callable[[], None] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The address that the request came from: that of the connection to which the reply goes."""
+        client = getattr(getattr(self._send, "__self__", None), "client", None)
+        return client[0] if client else "unknown"
+
+    def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
+        send, self._send = self._send, None
+        if send is not None:
+            send(status, content_type, body, headers)
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        if self._send is None:
+            callback()
+        else:
+            self._on_left = callback
+
+    def forget(self) -> None:
+        self._on_left = None
+
+    def leave(self) -> None:
+        """The connection was lost."""
+        self._send = None
+        if self._on_left is not None:
+            self._on_left()
+
+
+class Reply(NamedTuple):
+    """What was replied to a request that came by ASGI."""
+
+    status: int
+    content_type: bytes
+    body: bytes
+    headers: Headers
+
+
+class AsgiExchange:
+    """A request that came by ASGI. Watching for the reader's disconnect costs a task."""
+
+    def __init__(self, receive: Receive, trace: Trace | None = None, authorization: Authorization = UNGUARDED) -> None:
+        self.trace = trace
+        self.authorization = authorization
+        self._receive = receive
+        self._replied: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def replied(self) -> Reply | None:
+        """Wait for the reply; None when the reader left."""
+        return await self._replied
+
+    def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
+        if not self._replied.done():
+            self._replied.set_result(Reply(status, content_type, body, headers))
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._until_left(callback), name="watch a reader")
+
+    def forget(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _until_left(self, callback: Callable[[], None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass  # its request was read before
+        callback()
+        if not self._replied.done():
+            self._replied.set_result(None)
+
+
+def response(status: int, content_type: bytes, body: bytes, headers: Headers, *, close: bool) -> bytes:
+    """The bytes of a whole response; `close` says that the connection ends with it."""
+    more = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
+    if close:
+        more += b"connection: close\r\n"
+    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
+        STATUS_LINE[status],
+        _TYPE_LINES.get(content_type, content_type),
+        len(body),
+        more,
+        body,
+    )

@@ -1,0 +1,241 @@
+"""Lookups in front of the FastAPI application, which serves everything else: the same for nodes and routers.
+
+A framework's routing and validation cost four times what a lookup does, and ASGI twice as much. So a GET of one key is
+answered by callback, without ASGI where the protocol allows it; a batch is plain ASGI.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
+from understudy_shared.auth.audit import PREFIX as AUDITED
+from understudy_shared.auth.audit import peer_of
+from understudy_shared.auth.principals import KeyScope, NotingScope
+from understudy_shared.auth.shown import shown_batch, shown_problem
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.edge import (
+    JSON_TYPE,
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    send_problem,
+    send_reply,
+    without_body,
+)
+from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import STORES, split_path
+from understudy_shared.server.batches import batch_form
+from understudy_shared.server.compression import Compression, Packer
+from understudy_shared.server.connection_limits import INTERNAL_PREFIX
+from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
+from understudy_shared.server.recorded_exchange import RecordedExchange
+from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
+from understudy_shared.telemetry.spans import Spans, begin_request, end_request
+from understudy_shared.telemetry.trace import Trace, trace_of
+
+INTERNAL = INTERNAL_PREFIX.encode()
+KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
+
+
+class LookupsFirst(ABC):
+    """ASGI application. `requests` are its counts, for the metrics; `access` decides who may ask it what."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        max_in_flight: int,
+        requests: RequestCounts,
+        failed: Callable[[Problem], None] = lambda problem: None,
+        access: Access | None = None,
+        compression: Compression = Compression.GZIP,
+    ) -> None:
+        """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
+        self.access = access or Access()
+        self.requests = requests
+        self._failed = failed
+        self.in_flight = 0
+        self.spans: Spans | None = None
+        """Where spans of requests are recorded, if anywhere."""
+        self._packer = Packer(compression)
+        self._app = app
+        self._max_in_flight = max_in_flight
+
+    @abstractmethod
+    def answer(self, target: bytes, exchange: Exchange) -> None:
+        """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
+
+    @abstractmethod
+    async def batch_body(
+        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    ) -> bytes:
+        """The answer to the batch in a body; `trace` is that of its request, `scope` the keys that it may ask for.
+
+        Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
+        """
+
+    @abstractmethod
+    def has_store(self, store: str) -> bool:
+        """Whether there is a store of that name: only these get a label."""
+
+    # ---- the two ways in
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        """See `AnswersDirectly`."""
+        at = target.find(b"/", len(STORES))  # the end of the store's name, in nearly all lookups
+        is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
+        if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
+            return False
+        self._answer(target, exchange)
+        return True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
+            # Our protocol has decided before. A server that is not ours has not.
+            await self.access.admitted(scope, self)(scope, receive, send)
+            return
+        if scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED)):
+            principal = authorization_of(scope).principal
+            await self.access.audit.watch(self._routed, scope, receive, send, principal)
+        else:
+            await self._routed(scope, receive, send)
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = _call(scope["raw_path"]) if scope["type"] == "http" else None
+        if call is None:
+            is_packed = scope["type"] == "http" and not scope["raw_path"].startswith(INTERNAL)
+            await self._app(scope, receive, self._packer.packing(scope, send) if is_packed else send)
+        elif scope["method"] == "GET":
+            await self._single(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            await self._single(scope, receive, without_body(send))
+        elif scope["method"] == "POST" and call == b"lookup":
+            await self._batch(scope, receive, self._packer.packing(scope, send))
+        else:
+            allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
+            await self._refuse("lookup", not_allowed(scope["method"], allow), send)
+
+    async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query: bytes = scope["query_string"]
+        exchange = AsgiExchange(receive, trace_of(scope["headers"]), authorization_of(scope))
+        target = b"%b?%b" % (scope["raw_path"], query) if query else scope["raw_path"]
+        self._answer(target, exchange, scope["method"])
+        reply = await exchange.replied()
+        if reply is not None:
+            await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
+
+    def _answer(self, target: bytes, exchange: Exchange, method: str = "GET") -> None:
+        asked = exchange
+        try:
+            if self.spans is not None:
+                exchange = self._recorded(self.spans, method, target.partition(b"?")[0], exchange)
+            self.answer(target, exchange)
+        except UnderstudyError as error:
+            problem = problem_of(error)
+            if problem.type is ProblemType.FORBIDDEN and isinstance(asked, DirectExchange):
+                self.access.key_refused(asked.authorization.principal, asked.peer, method, target)
+            self.reply_problem(exchange, problem)
+        except Exception as error:
+            self.reply_problem(exchange, bug(error))
+
+    def _recorded(self, spans: Spans, method: str, raw_path: bytes, exchange: Exchange) -> Exchange:
+        """The exchange with a span, if that is sampled."""
+        route = LOOKUP_ROUTE if _call(raw_path) == b"lookup" else KEY_ROUTE
+        trace = begin_request(spans, method, route, exchange.trace, self._known_store(raw_path))
+        return exchange if trace is None else RecordedExchange(exchange, trace)
+
+    def _known_store(self, raw_path: bytes) -> str:
+        """The store that a path names, if there is one of that name: else it may be anything, even a key."""
+        name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
+        return name if self.has_store(name) else ""
+
+    async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_s, store = time.monotonic(), NO_STORE
+        problem: Problem | None = None
+        outcome, body = "answered", b""
+        trace = trace_of(scope["headers"])
+        recorded = None
+        if self.spans is not None:
+            known = self._known_store(scope["raw_path"])
+            recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, trace, known)
+        principal, keys = authorization_of(scope)
+        keys = keys if keys.prefixes is None else NotingScope(keys.prefixes)
+        try:
+            self.begin()
+            try:
+                form = batch_form(scope["query_string"])
+                store = _store_of_batch(scope["raw_path"])
+                body = await self.batch_body(store, receive, recorded or trace, keys, is_compact=form.is_compact)
+                body = shown_batch(principal, body)
+                if form.longs_as_text:
+                    body = longs_as_text(body)
+            finally:
+                self.in_flight -= 1
+        except ReaderLeftError:
+            outcome = "cancelled"
+        except UnderstudyError as error:
+            problem = problem_of(error)
+        except Exception as error:
+            problem = bug(error)
+        if isinstance(keys, NotingScope) and keys.refused:
+            self.access.key_refused(principal, peer_of(scope), "POST", scope["raw_path"])
+        counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
+        counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
+        counts.count(outcome if problem is None else problem.type.slug)
+        if recorded is not None:
+            end_request(recorded.span, problem.status if problem else 200 if outcome == "answered" else None)
+        if problem is not None:
+            self._failed(problem)
+            await send_problem(send, shown_problem(principal, problem))
+        elif outcome == "answered":
+            await send_reply(send, 200, body, JSON_TYPE)
+
+    async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
+        self.requests.of(operation).count(problem.type.slug)
+        await send_problem(send, problem)
+
+    # ---- used by `answer`
+
+    def begin(self) -> None:
+        """Count one more request in flight. Raises an overloaded problem above the limit, and counts nothing."""
+        if self.in_flight >= self._max_in_flight:
+            detail = f"{self.in_flight} requests are in flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self.in_flight += 1
+
+    def reply_found(self, exchange: Exchange, counts: OperationCounts, body: bytes) -> None:
+        counts.outcomes["found"] += 1
+        exchange.reply(200, JSON_TYPE, body)
+
+    def reply_absent(self, exchange: Exchange, counts: OperationCounts, body: bytes) -> None:
+        counts.outcomes["absent"] += 1
+        exchange.reply(404, JSON_TYPE, body)
+
+    def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
+        """Reply with a problem; without `counts` to a request that names no store there is."""
+        (counts or self.requests.of("lookup")).count(problem.type.slug)
+        self._failed(problem)
+        reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
+
+
+def _call(raw_path: bytes) -> bytes | None:
+    """What a path asks of a store, `keys`, `keys/...` or `lookup`; None when it is no lookup."""
+    if not raw_path.startswith(STORES):
+        return None
+    call = raw_path[len(STORES) :].partition(b"/")[2]
+    return call if call.startswith(b"keys/") or call in {b"keys", b"lookup"} else None
+
+
+def _store_of_batch(raw_path: bytes) -> str:
+    match split_path(raw_path):
+        case ["v1", "stores", store, "lookup"]:
+            return store
+        case _:
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))

@@ -1,0 +1,47 @@
+"""What a client reads when the protocol refuses its request or its connection."""
+
+from __future__ import annotations
+
+from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES, Refusal
+from understudy_shared.server.direct import response
+
+_PROBLEMS = {
+    Refusal.MALFORMED: Problem(ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"),
+    Refusal.HOST: Problem(ProblemType.BAD_REQUEST, "the request does not name one host", fix="Send one Host header"),
+    Refusal.HEADER_SIZE: Problem(
+        ProblemType.HEADERS_TOO_LARGE, f"the headers are above {MAX_HEADER_BYTES} bytes", fix="Send fewer, or shorter"
+    ),
+    Refusal.TARGET_SIZE: Problem(
+        ProblemType.TARGET_TOO_LONG,
+        f"the request target is above {MAX_REQUEST_TARGET_BYTES} bytes",
+        fix="Send keys in the body of a batch lookup",
+    ),
+    Refusal.HEADER_TIME: Problem(
+        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send it at once"
+    ),
+    Refusal.BODY_TIME: Problem(ProblemType.REQUEST_TIMEOUT, "the body did not come in time", fix="Send it at once"),
+    Refusal.CONNECTIONS: Problem(ProblemType.OVERLOADED, "there are too many connections", fix="Retry after a second"),
+    Refusal.MEMORY: Problem(ProblemType.OVERLOADED, "memory is short", fix="Retry after a second"),
+}
+
+
+def says_why(refusal: Refusal) -> Problem | None:
+    """The problem of a refusal; None when the connection is closed without one."""
+    return _PROBLEMS.get(refusal)
+
+
+def problem_response(problem: Problem) -> bytes:
+    """The last response of a connection."""
+    return response(problem.status, CONTENT_TYPE, problem.body(), problem.headers, close=True)
+
+
+def refusing(refusal: Refusal) -> App:
+    """The application that answers with the problem of a refusal."""
+    problem = _PROBLEMS[refusal]
+
+    async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_problem(send, problem)
+
+    return refuse

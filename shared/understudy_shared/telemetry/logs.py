@@ -1,0 +1,148 @@
+"""Logging as text or JSON lines on stderr, with each record's `extra` fields (`action` and ids) in it.
+
+The process that starts a service configures logging, once; libraries and services only log. One line per record: what
+is in a message can never look like a record of its own. Logins in URLs are masked in every record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from understudy_shared.base.masking import masked_text
+from understudy_shared.base.printable import printable
+from understudy_shared.base.reminders import Repeats
+
+LogFormat = Literal["text", "json"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+"""Attributes that every record has; all others came with `extra`."""
+
+_QUIET = ("uvicorn", "httpx", "httpcore")
+"""Libraries that tell every request or phase at INFO: only their warnings matter here."""
+
+
+def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") -> None:
+    """Send every record of `level` and above to stderr; Python's warnings too, as records."""
+    handler = _StderrHandler()
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    warnings.showwarning = _log_warning
+
+
+def configured_logging() -> tuple[LogFormat, str] | None:
+    """Format and level that `configure_logging` was last given; None when logging is somebody else's."""
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if isinstance(handler, _StderrHandler)]
+    if not ours:
+        return None
+    return "json" if isinstance(ours[0].formatter, JsonLines) else "text", logging.getLevelName(root.level)
+
+
+def name_records(**fields: object) -> None:
+    """Have every record of this process carry `fields`: of a worker its number, of a router its name."""
+    usual = logging.getLogRecordFactory()
+
+    def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = usual(*args, **kwargs)
+        vars(record).update(fields)
+        return record
+
+    logging.setLogRecordFactory(named)
+
+
+class TextLines(logging.Formatter):
+    """`2026-11-20T11:00:03.120Z WARNING idle: no commit for a while action=idle`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_moment(record)} {record.levelname} {printable(record.getMessage())}"
+        text += "".join(f" {name}={_field(value)}" for name, value in extra_fields(record).items())
+        trace = _trace(self, record)
+        return masked_text(f"{text} exception={_quoted(trace)}" if trace else text)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: `at`, `level`, `logger`, `message`, the extra fields, `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": _moment(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **extra_fields(record),
+        }
+        if trace := _trace(self, record):
+            line["exception"] = trace
+        return masked_text(json.dumps(line, default=str, ensure_ascii=False))
+
+
+def extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller gave as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to what `sys.stderr` is at that moment: a progress display replaces it to keep records out of its way.
+
+    A bug that every request meets is written once a minute, with the number of times that were left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bugs = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if record.exc_info and record.exc_info[0] is not None:
+                bug = (record.name, record.getMessage(), record.exc_info[0], str(record.exc_info[1]))
+                left_out = self._bugs.due(bug, time.monotonic() * 1000)
+                if left_out is None:
+                    return
+                if left_out:
+                    record.left_out = left_out
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def _moment(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def _field(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() and " " not in text and text else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return printable(json.dumps(text, ensure_ascii=False))
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
+
+
+def _log_warning(  # noqa: PLR0917  # the signature of `warnings.showwarning`
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """In place of `warnings.showwarning`: the place in the code does not help with a setting."""
+    logging.getLogger("py.warnings").warning(
+        "%s", message, extra={"action": "warning", "category": category.__name__, "place": f"{filename}:{lineno}"}
+    )

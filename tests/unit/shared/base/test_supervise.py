@@ -1,0 +1,172 @@
+"""Background tasks have an owner: a task that fails, or merely ends, is known by name."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from contextlib import suppress
+
+import pytest
+from tests.support.bus.documents import eventually
+
+from understudy_shared.base import supervise
+from understudy_shared.base.supervise import Supervisor
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def died(supervisor: Supervisor) -> None:
+    """Wait until a task failed."""
+
+    async def is_dead() -> bool:
+        return supervisor.failure is not None
+
+    await eventually(is_dead, what="a failure")
+
+
+async def test_all_is_well_while_every_task_runs() -> None:
+    supervisor = Supervisor()
+    supervisor.start("one", forever())
+    supervisor.start("two", forever())
+    await asyncio.sleep(0)
+    assert (supervisor.failure, supervisor.dead) == (None, None)
+    await supervisor.stop()
+    assert (supervisor.failure, supervisor.dead) == (None, None), "to be stopped is no failure"
+
+
+async def test_a_task_that_raises_is_a_failure_with_name_and_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise OSError("disk on fire")
+
+    supervisor = Supervisor()
+    supervisor.start("tail", fails())
+    supervisor.start("beat", forever())
+    with caplog.at_level(logging.ERROR):
+        await died(supervisor)
+    assert supervisor.failure is not None
+    assert supervisor.failure[0] == "tail"
+    assert supervisor.dead == "background task 'tail' died: OSError('disk on fire')"
+    assert [record.getMessage() for record in caplog.records] == ["background task tail died"]
+    await supervisor.stop()
+
+
+async def test_the_first_failure_is_the_one_that_is_reported() -> None:
+    gate = asyncio.Event()
+
+    async def fails(why: str) -> None:
+        if why == "second":
+            await gate.wait()
+        raise ValueError(why)
+
+    supervisor = Supervisor()
+    supervisor.start("b", fails("second"))
+    supervisor.start("a", fails("first"))
+    await died(supervisor)
+    gate.set()
+    await asyncio.sleep(0.01)
+    await supervisor.stop()
+    assert supervisor.dead == "background task 'a' died: ValueError('first')"
+
+
+async def test_a_task_that_ends_early_is_a_failure() -> None:
+    async def ends() -> None:
+        await asyncio.sleep(0)
+
+    supervisor = Supervisor()
+    supervisor.start("tail", ends())
+    await died(supervisor)
+    assert supervisor.dead == "background task 'tail' died: RuntimeError('it ended')"
+    await supervisor.stop()
+
+
+async def test_a_task_whose_own_wait_was_cancelled_is_a_failure() -> None:
+    async def waits_for_what_is_cancelled() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    supervisor = Supervisor()
+    supervisor.start("tail", waits_for_what_is_cancelled())
+    await died(supervisor)
+    assert supervisor.dead == "background task 'tail' died: CancelledError()"
+    await supervisor.stop()
+
+
+async def test_stopping_cancels_in_reverse_order_of_the_start() -> None:
+    ended: list[str] = []
+
+    async def tells(name: str) -> None:
+        try:
+            await forever()
+        finally:
+            ended.append(name)
+
+    supervisor = Supervisor()
+    for name in ("first", "second", "third"):
+        supervisor.start(name, tells(name))
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert ended == ["third", "second", "first"]
+    await supervisor.stop()
+
+
+async def test_a_task_stopped_before_its_first_step_leaves_nothing_behind() -> None:
+    work = forever()
+    supervisor = Supervisor()
+    supervisor.start("never ran", work)
+    await supervisor.stop()
+    await asyncio.sleep(0)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED, "or Python warns of a coroutine never awaited"
+    assert supervisor.failure is None
+
+
+async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    monkeypatch.setattr(supervise, "STOP_TIMEOUT_S", 0.01)
+    supervisor = Supervisor()
+    supervisor.start("stubborn", stubborn())
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    release.set()
+    await asyncio.sleep(0)
+
+
+async def test_a_task_that_lost_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def loses_one() -> None:
+        with suppress(asyncio.CancelledError):  # as asyncio.wait_for of Python 3.11, when its work is done just then
+            await forever()
+        try:
+            await forever()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(supervise, "CANCEL_AGAIN_S", 0.01)
+    supervisor = Supervisor()
+    supervisor.start("loses one", loses_one())
+    await asyncio.sleep(0)
+    await supervisor.stop()
+    assert ended.is_set()
+    assert supervisor.failure is None
+
+
+async def test_a_name_is_used_once() -> None:
+    supervisor = Supervisor()
+    supervisor.start("tail", forever())
+    second = forever()
+    with pytest.raises(AssertionError, match="tail"):
+        supervisor.start("tail", second)
+    second.close()
+    await supervisor.stop()

@@ -1,0 +1,152 @@
+"""A large assignment is read and written in slices: with the same result as in one piece, whatever is in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.bus import messages, sliced_assignment
+from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Endpoint, Heartbeat
+from understudy_shared.bus.sliced_assignment import decode, decode_slices
+
+APPLICATION = "flights"
+AWKWARD = ['"tasks":{', ',"tasks":{', ']},"', ']}},"', "]},", "\\", '\\"', "tasks", '"tasks":{}', "ü", "a"]
+names = st.sampled_from(AWKWARD) | st.text(min_size=1, max_size=8)
+small = st.integers(0, 999)
+tasks = st.dictionaries(
+    st.builds(lambda operator, partition: f"{operator}_{partition}", small, small),
+    st.builds(AssignedTask, active=st.none() | names, standbys=st.lists(names, max_size=3), warmups=st.lists(names)),
+    max_size=12,
+)
+assignments = st.builds(
+    Assignment,
+    application_id=st.just(APPLICATION),
+    term=small,
+    epoch=small,
+    written_by=names,
+    lineage=names,
+    partitions=st.integers(1, 9),
+    tasks=tasks,
+    members=st.dictionaries(names, st.builds(Endpoint, host=names, port=st.integers(1, 65535)), max_size=3),
+    draining=st.lists(names, max_size=3),
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliced_assignment, "MIN_BYTES", 1)
+    monkeypatch.setattr(sliced_assignment, "SLICE_BYTES", 1)
+    monkeypatch.setattr(messages, "SLICE_TASKS", 2)
+
+
+def in_slices(document: bytes) -> tuple[Assignment, int]:
+    """The assignment, and how often other tasks could run."""
+    turns = 0
+
+    async def give() -> None:
+        nonlocal turns
+        turns += 1
+
+    found = asyncio.run(decode(Assignment, document, application_id=APPLICATION, where="here", give=give))
+    return found, turns
+
+
+@given(assignments)
+def test_slices_are_written_as_the_whole_would_be(assignment: Assignment) -> None:
+    assert assignment.encode() == orjson.dumps(assignment.model_dump(mode="json"))
+
+
+@given(assignments)
+def test_an_assignment_read_in_slices_is_the_one_read_whole(assignment: Assignment) -> None:
+    document = assignment.encode()
+    found, _ = in_slices(document)
+    assert found == assignment == Assignment.decode(document, application_id=APPLICATION, where="here")
+    assert list(found.tasks) == list(assignment.tasks)
+    assert found.holders == frozenset(node for task in assignment.tasks.values() for node in task.holders)
+
+
+def document_of(count: int, **fields: Any) -> bytes:
+    duties = {f"0_{number}": {"active": "a", "standbys": ["b"], "warmups": []} for number in range(count)}
+    known: Mapping[str, Any] = {
+        "format": 1, "application_id": APPLICATION, "term": 1, "epoch": 2, "written_by": "a", "lineage": "l",
+        "partitions": 8, "tasks": duties, "members": {}, "draining": [],
+    }  # fmt: skip
+    return orjson.dumps({**known, **fields})
+
+
+def test_other_tasks_run_between_two_slices() -> None:
+    found, turns = in_slices(document_of(8))
+    assert (len(found.tasks), turns) == (8, 8)
+
+
+UNKNOWN_FIELD = b'{"x":{"y":1,"tasks":{"0_9":{"active":"x","standbys":[],"warmups":[]}},"z":1},'
+ODD = {
+    "tasks of an unknown field": UNKNOWN_FIELD + document_of(3)[1:],
+    "tasks of an unknown field alone": UNKNOWN_FIELD + document_of(0)[1:],
+    "tasks twice": document_of(3)[:-1] + b',"tasks":{"0_1":{"active":"z","standbys":[],"warmups":[]}},"x":1}',
+    "a task twice": document_of(2).replace(b'"0_1"', b'"0_0"'),
+    "members before tasks": orjson.dumps(
+        {"members": {"tasks": {"host": "h", "port": 1}}, **orjson.loads(document_of(3))}
+    ),
+    "fields that a later release adds": document_of(3).replace(b'"warmups":[]}', b'"warmups":[],"later":[1]}'),
+    "spaces": document_of(3).replace(b",", b", "),
+    "no tasks": document_of(0),
+}
+
+
+@pytest.mark.parametrize("document", ODD.values(), ids=ODD)
+def test_a_document_that_is_written_in_another_way_is_read_as_the_whole(document: bytes) -> None:
+    assert in_slices(document)[0] == Assignment.decode(document, application_id=APPLICATION, where="here")
+
+
+BAD = {
+    "a bad task": document_of(3).replace(b'"0_1"', b'"0_x"'),
+    "a task that is no object": document_of(3).replace(
+        b'{"active":"a","standbys":["b"],"warmups":[]},"0_2"', b'7,"0_2"'
+    ),
+    "cut off": document_of(3)[:-9],
+    "another application": document_of(3, application_id="other"),
+    "no lineage": document_of(3).replace(b'"lineage":"l",', b""),
+}
+
+
+@pytest.mark.parametrize("document", BAD.values(), ids=BAD)
+def test_a_bad_document_is_refused_with_the_words_of_the_whole(document: bytes) -> None:
+    with pytest.raises(BadMessageError) as whole:
+        Assignment.decode(document, application_id=APPLICATION, where="here")
+    with pytest.raises(BadMessageError) as sliced:
+        in_slices(document)
+    assert str(sliced.value) == str(whole.value)
+
+
+@given(st.binary(max_size=3), st.integers(0, 400), st.integers(0, 6))
+def test_a_damaged_document_means_the_same_in_slices_or_is_refused_by_both(put: bytes, at: int, cut: int) -> None:
+    document = document_of(3)
+    at = min(at, len(document))
+    damaged = document[:at] + put + document[at + cut :]
+    try:
+        whole = Assignment.decode(damaged, application_id=APPLICATION, where="here")
+    except BadMessageError:
+        with pytest.raises(BadMessageError):
+            in_slices(damaged)
+    else:
+        assert in_slices(damaged)[0] == whole
+
+
+def test_other_messages_are_read_in_one_piece() -> None:
+    assert list(decode_slices(b"{}", application_id=APPLICATION, where="here")) == []
+    with pytest.raises(BadMessageError, match="heartbeat"):
+        asyncio.run(decode(Heartbeat, b"{}", application_id=APPLICATION, where="here", give=lambda: asyncio.sleep(0)))
+
+
+@given(assignments, tasks)
+def test_a_copy_with_other_tasks_has_other_holders(assignment: Assignment, others: dict[str, AssignedTask]) -> None:
+    assert assignment.holders is assignment.holders
+    copied = assignment.model_copy(update={"tasks": others})
+    assert copied.holders == frozenset(node for task in others.values() for node in task.holders)

@@ -1,0 +1,325 @@
+"""Bounds: what parses, what is refused and by which name, and which replica may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
+from understudy_shared.reads.bounds import (
+    MAX_LIMIT,
+    MAX_WAIT_MS,
+    NO_BOUND,
+    WAIT_WITH_POSITION_MS,
+    BadBoundError,
+    Bound,
+    Refusal,
+    UnknownLag,
+    parse_bound,
+    refusal,
+)
+from understudy_shared.reads.position import BadPositionError, Position
+
+SEEN_AT_US = 1_000_000
+SEEN = Position(ApplicationId("a"), Lineage("life-1"), 10, SEEN_AT_US)
+TIMELESS = Position(ApplicationId("a"), Lineage("life-1"), 10, None)
+
+
+def lag(offset_lag: int | None, time_lag_ms: int | None = None, *, version: int = 10) -> LagInfo:
+    return LagInfo(version, None if offset_lag is None else version + offset_lag, offset_lag, time_lag_ms)
+
+
+def verdict(
+    bound: Bound, lag_info: LagInfo, *, role: Role = Role.STANDBY, committed_at_us: int | None = SEEN_AT_US
+) -> Refusal | None:
+    version = lag_info.current_offset_position
+    return refusal(bound, lag=lag_info, role=role, version=version, position_committed_at_us=committed_at_us)
+
+
+UNKNOWN = lag(None)
+TIMELESS_LAG = lag(2)
+"""Behind by a known number of versions, of which the first one's commit time was purged."""
+SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
+
+
+@pytest.mark.parametrize(
+    ("bound", "lag_info", "expected"),
+    [
+        pytest.param(NO_BOUND, lag(0, 0), None, id="no bound, at the end"),
+        pytest.param(NO_BOUND, lag(10**6, 10**9), None, id="no bound, far behind"),
+        pytest.param(NO_BOUND, UNKNOWN, None, id="no bound, unknown"),
+        pytest.param(Bound(max_lag=2), lag(2, 9), None, id="max_lag is inclusive"),
+        pytest.param(Bound(max_lag=2), lag(3, 9), Refusal.LAG_EXCEEDED, id="max_lag exceeded by one"),
+        pytest.param(Bound(max_lag=0), lag(0, 10**9), None, id="max_lag says nothing about time"),
+        pytest.param(Bound(max_lag=0), UNKNOWN, Refusal.LAG_UNKNOWN, id="unknown is not 0"),
+        pytest.param(Bound(max_lag=10**9), UNKNOWN, Refusal.LAG_UNKNOWN, id="unknown is above every bound"),
+        pytest.param(Bound(max_lag=2), TIMELESS_LAG, None, id="max_lag needs no time lag"),
+        pytest.param(Bound(max_staleness_ms=50), lag(3, 50), None, id="max_staleness_ms is inclusive"),
+        pytest.param(Bound(max_staleness_ms=50), lag(0, 51), Refusal.LAG_EXCEEDED, id="staleness exceeded at the end"),
+        pytest.param(Bound(max_staleness_ms=50), UNKNOWN, Refusal.LAG_UNKNOWN, id="staleness, unknown"),
+        pytest.param(Bound(max_staleness_ms=50), TIMELESS_LAG, Refusal.LAG_UNKNOWN, id="staleness, time unknown"),
+        pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(1, 51), Refusal.LAG_EXCEEDED, id="both, time exceeded"),
+        pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(2, 50), Refusal.LAG_EXCEEDED, id="both, lag exceeded"),
+        pytest.param(
+            Bound(max_lag=1, max_staleness_ms=50), TIMELESS_LAG, Refusal.LAG_EXCEEDED, id="both, time unknown, exceeded"
+        ),
+        pytest.param(Bound(unknown_lag=REFUSE), UNKNOWN, Refusal.LAG_UNKNOWN, id="refuse unknown without a bound"),
+        pytest.param(Bound(unknown_lag=REFUSE), lag(99, 99), None, id="refuse unknown, but it is known"),
+        pytest.param(Bound(unknown_lag=REFUSE), TIMELESS_LAG, None, id="refuse unknown, lag known, time not asked for"),
+        pytest.param(Bound(max_lag=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under max_lag"),
+        pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under staleness"),
+        pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), TIMELESS_LAG, None, id="serve unknown time"),
+        pytest.param(
+            Bound(max_lag=0, unknown_lag=SERVE), lag(1), Refusal.LAG_EXCEEDED, id="serve excuses nothing known"
+        ),
+        pytest.param(
+            Bound(max_lag=1, max_staleness_ms=50, unknown_lag=SERVE),
+            TIMELESS_LAG,
+            Refusal.LAG_EXCEEDED,
+            id="serve unknown time excuses no known lag",
+        ),
+        pytest.param(Bound(min_position=SEEN), UNKNOWN, None, id="unknown lag does not block a position"),
+        pytest.param(Bound(min_position=SEEN, max_lag=1), UNKNOWN, Refusal.LAG_UNKNOWN, id="position and max_lag"),
+        pytest.param(Bound(min_position=SEEN), lag(5, version=9), Refusal.BELOW_MIN_POSITION, id="one version below"),
+        pytest.param(
+            Bound(min_position=SEEN, max_lag=0), lag(9, version=9), Refusal.BELOW_MIN_POSITION, id="position first"
+        ),
+    ],
+)
+def test_which_replica_may_answer(bound: Bound, lag_info: LagInfo, expected: Refusal | None) -> None:
+    assert verdict(bound, lag_info) is expected
+
+
+@pytest.mark.parametrize(
+    ("position", "version", "committed_at_us", "expected"),
+    [
+        pytest.param(SEEN, 10, SEEN_AT_US, None, id="the very version"),
+        pytest.param(SEEN, 10, SEEN_AT_US + 1, Refusal.LINEAGE_CHANGED, id="the same number, committed later: rewound"),
+        pytest.param(SEEN, 10, SEEN_AT_US - 1, Refusal.LINEAGE_CHANGED, id="the same number, committed earlier"),
+        pytest.param(SEEN, 10, None, None, id="the replica's commit file is purged"),
+        pytest.param(TIMELESS, 10, SEEN_AT_US, None, id="the token's commit file was purged"),
+        pytest.param(SEEN, 11, SEEN_AT_US, None, id="a later version"),
+        pytest.param(SEEN, 11, SEEN_AT_US + 1, Refusal.LINEAGE_CHANGED, id="a later version of a rewound history"),
+        pytest.param(SEEN, 9, SEEN_AT_US, Refusal.BELOW_MIN_POSITION, id="an earlier version"),
+        pytest.param(SEEN, 9, SEEN_AT_US + 1, Refusal.LINEAGE_CHANGED, id="an earlier one: waiting would not help"),
+        pytest.param(SEEN, 0, None, Refusal.BELOW_MIN_POSITION, id="no version yet"),
+    ],
+)
+def test_a_position_is_never_undercut(
+    position: Position, version: int, committed_at_us: int | None, expected: Refusal | None
+) -> None:
+    bound = Bound(min_position=position)
+    assert verdict(bound, lag(0, 0, version=version), committed_at_us=committed_at_us) is expected
+
+
+@pytest.mark.parametrize("lag_info", [lag(0, 0), UNKNOWN], ids=["at the end", "unknown"])
+def test_only_the_active_answers_when_the_active_is_required(lag_info: LagInfo) -> None:
+    bound = Bound(require_active=True)
+    assert verdict(bound, lag_info, role=Role.STANDBY) is Refusal.NOT_ACTIVE
+    assert verdict(bound, lag_info, role=Role.ACTIVE) is None
+
+
+def test_the_active_is_held_to_the_bound_too() -> None:
+    assert verdict(Bound(require_active=True, max_lag=1), lag(2, 0), role=Role.ACTIVE) is Refusal.LAG_EXCEEDED
+
+
+NUMBERS = st.integers(0, 12)
+LAGS = st.builds(
+    lambda offset_lag, time_lag_ms: lag(offset_lag, None if offset_lag is None else time_lag_ms),
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
+)
+BOUNDS = st.builds(
+    Bound,
+    max_lag=st.none() | NUMBERS,
+    max_staleness_ms=st.none() | NUMBERS,
+    min_position=st.none() | st.sampled_from([SEEN, TIMELESS]),
+    require_active=st.booleans(),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
+)
+
+
+def tightened(bound: Bound, *, max_lag: int | None, max_staleness_ms: int | None) -> Bound:
+    return Bound(
+        max_lag=max_lag,
+        max_staleness_ms=max_staleness_ms,
+        min_position=bound.min_position,
+        require_active=bound.require_active,
+        unknown_lag=bound.unknown_lag,
+    )
+
+
+@given(BOUNDS, LAGS, st.sampled_from(Role), NUMBERS)
+def test_a_replica_that_is_refused_is_refused_under_every_tighter_bound(
+    bound: Bound, lag_info: LagInfo, role: Role, smaller: int
+) -> None:
+    assume(verdict(bound, lag_info, role=role) is not None)
+    lag_limit, time_limit = bound.max_lag, bound.max_staleness_ms
+    for tighter in (
+        tightened(bound, max_lag=_least(lag_limit, smaller), max_staleness_ms=time_limit),
+        tightened(bound, max_lag=lag_limit, max_staleness_ms=_least(time_limit, smaller)),
+    ):
+        assert verdict(tighter, lag_info, role=role) is not None
+
+
+def _least(limit: int | None, other: int) -> int:
+    return other if limit is None else min(limit, other)
+
+
+@given(BOUNDS, LAGS, st.sampled_from(Role))
+def test_a_replica_that_may_answer_is_inside_every_bound_or_its_unknown_lag_was_accepted(
+    bound: Bound, lag_info: LagInfo, role: Role
+) -> None:
+    assume(verdict(bound, lag_info, role=role) is None)
+    for measured, limit in ((lag_info.offset_lag, bound.max_lag), (lag_info.time_lag_ms, bound.max_staleness_ms)):
+        if limit is not None:
+            assert measured is not None or bound.unknown_lag is UnknownLag.SERVE
+            assert measured is None or measured <= limit
+    assert role is Role.ACTIVE or not bound.require_active
+
+
+def test_nothing_given_is_no_bound() -> None:
+    assert parse_bound({}) == NO_BOUND
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {
+            "max_lag": "3",
+            "max_staleness_ms": "250",
+            "min_position": SEEN.encode(),
+            "require_active": "true",
+            "unknown_lag": "serve",
+            "wait_ms": "40",
+        },
+        {
+            "max_lag": 3,
+            "max_staleness_ms": 250,
+            "min_position": SEEN.encode(),
+            "require_active": True,
+            "unknown_lag": "serve",
+            "wait_ms": 40,
+        },
+    ],
+    ids=["query", "json"],
+)
+def test_query_and_json_say_the_same(parameters: Mapping[str, object]) -> None:
+    assert parse_bound(parameters) == Bound(
+        max_lag=3,
+        max_staleness_ms=250,
+        min_position=SEEN,
+        require_active=True,
+        unknown_lag=UnknownLag.SERVE,
+        wait_ms=40,
+    )
+
+
+def test_null_in_json_is_as_good_as_absent() -> None:
+    names = ("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms")
+    assert parse_bound(dict.fromkeys(names)) == NO_BOUND
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("true", True), ("1", True), (True, True), ("false", False), ("0", False), (False, False)]
+)
+def test_flags_parse(value: object, expected: bool) -> None:
+    assert parse_bound({"require_active": value}).require_active is expected
+
+
+def test_a_whole_number_may_be_written_with_a_decimal_point_as_json_allows() -> None:
+    assert parse_bound({"max_lag": 5.0, "wait_ms": 7.0}) == Bound(max_lag=5, wait_ms=7)
+
+
+NOT_WHOLE = ["", " 3", "-1", "+1", "1.5", "1e3", "0x10", "٣", "1_000", "9" * 19, "null", "True"]
+NOT_WHOLE_IN_JSON: list[object] = [-1, 1.5, float("inf"), True, [], {}, MAX_LIMIT + 1]
+
+
+@pytest.mark.parametrize("name", ["max_lag", "max_staleness_ms", "wait_ms"])
+@pytest.mark.parametrize("value", [*NOT_WHOLE, *NOT_WHOLE_IN_JSON], ids=repr)
+def test_a_number_that_is_not_whole_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(BadBoundError) as refused:
+        parse_bound({name: value})
+    assert refused.value.where == name
+    assert f"{name}={value!r}" in refused.value.what
+    assert name in refused.value.fix
+
+
+@pytest.mark.parametrize("value", ["", "yes", "T", "on", "2", 1, 0, 1.0, [], {}], ids=repr)
+def test_a_flag_that_is_neither_true_nor_false_is_refused_by_name(value: object) -> None:
+    with pytest.raises(BadBoundError) as refused:
+        parse_bound({"require_active": value})
+    assert refused.value.where == "require_active"
+    assert refused.value.fix == "Send true or false"
+
+
+@pytest.mark.parametrize("value", ["", "SERVE", "maybe", True, 0, [], {}], ids=repr)
+def test_another_answer_to_unknown_lag_is_refused_by_name(value: object) -> None:
+    with pytest.raises(BadBoundError) as refused:
+        parse_bound({"unknown_lag": value})
+    assert refused.value.where == "unknown_lag"
+    assert refused.value.fix == "Send serve or refuse"
+
+
+@pytest.mark.parametrize("value", [7, True, [], {}], ids=repr)
+def test_a_position_that_is_no_text_is_refused_by_name(value: object) -> None:
+    with pytest.raises(BadBoundError) as refused:
+        parse_bound({"min_position": value})
+    assert refused.value.where == "min_position"
+
+
+def test_a_position_that_was_cut_is_refused_by_name() -> None:
+    with pytest.raises(BadPositionError) as refused:
+        parse_bound({"min_position": SEEN.encode()[:-3]})
+    assert refused.value.where == "min_position"
+
+
+def test_a_bound_nobody_knows_is_refused_with_the_ones_there_are() -> None:
+    with pytest.raises(BadBoundError, match="'max_stalenes_ms'") as refused:
+        parse_bound({"max_lag": "1", "max_stalenes_ms": "5"})
+    assert "max_staleness_ms" in refused.value.fix
+
+
+def test_a_reader_with_a_position_waits_a_little_by_default() -> None:
+    token = SEEN.encode()
+    assert parse_bound({"min_position": token}).wait_ms == WAIT_WITH_POSITION_MS
+    assert parse_bound({"min_position": token, "wait_ms": "0"}).wait_ms == 0
+    assert parse_bound({"max_lag": "3"}).wait_ms == 0
+
+
+def test_nobody_waits_longer_than_the_longest_wait() -> None:
+    assert parse_bound({"wait_ms": MAX_WAIT_MS}).wait_ms == MAX_WAIT_MS
+    with pytest.raises(BadBoundError, match=str(MAX_WAIT_MS)) as refused:
+        parse_bound({"wait_ms": MAX_WAIT_MS + 1})
+    assert refused.value.where == "wait_ms"
+
+
+@pytest.mark.parametrize(
+    ("bound", "lag_info", "known_end", "expected"),
+    [
+        pytest.param(Bound(max_lag=2), UNKNOWN, 13, Refusal.LAG_EXCEEDED, id="unknown, but at least three behind"),
+        pytest.param(Bound(max_lag=2), UNKNOWN, 12, Refusal.LAG_UNKNOWN, id="unknown, at least two behind"),
+        pytest.param(Bound(max_lag=2, unknown_lag=SERVE), UNKNOWN, 13, Refusal.LAG_EXCEEDED, id="serve excuses no gap"),
+        pytest.param(Bound(max_lag=2, unknown_lag=SERVE), UNKNOWN, 12, None, id="serve unknown inside the gap"),
+        pytest.param(Bound(max_lag=2), lag(0, 0), 13, Refusal.LAG_EXCEEDED, id="at an end that is not the newest"),
+        pytest.param(Bound(max_lag=3), lag(0, 0), 13, None, id="the gap is inclusive"),
+        pytest.param(Bound(max_lag=0), lag(0, 0), 9, None, id="somebody heard less"),
+        pytest.param(Bound(max_staleness_ms=5), lag(0, 5), 99, None, id="time lag is the replica's own measure"),
+        pytest.param(NO_BOUND, UNKNOWN, 99, None, id="no bound"),
+    ],
+)
+def test_the_newest_end_that_anybody_heard_of_counts(
+    bound: Bound, lag_info: LagInfo, known_end: int, expected: Refusal | None
+) -> None:
+    found = refusal(
+        bound,
+        lag=lag_info,
+        role=Role.STANDBY,
+        version=lag_info.current_offset_position,
+        position_committed_at_us=None,
+        known_end=known_end,
+    )
+    assert found is expected

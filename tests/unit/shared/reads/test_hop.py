@@ -1,0 +1,367 @@
+"""The hop between router and node: it comes back as it was, and what is cut or changed is refused, never a crash."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.hop import (
+    HOP_SLICE_GROUPS,
+    MAX_HOP_BYTES,
+    MAX_HOP_HEADER_BYTES,
+    MAX_HOP_KEYS,
+    MAX_LAYOUT_CHARS,
+    MAX_TAIL_BYTES,
+    HopGroup,
+    HopReply,
+    HopRequest,
+    HopTrace,
+    decode_in_steps,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.telemetry.trace import Trace
+
+CURSOR = Cursor("visits", "l1", "00", 3, None, 7)
+counts = st.integers(0, 2**48)
+maybe_counts = st.none() | counts
+positions = st.builds(
+    Position, st.text().map(ApplicationId), st.text().map(Lineage), st.integers(0, 2**40), maybe_counts
+).filter(lambda position: len(position.encode()) <= 2048)
+bounds = st.just(NO_BOUND) | st.builds(
+    Bound,
+    max_lag=maybe_counts,
+    max_staleness_ms=maybe_counts,
+    min_position=st.none() | positions,
+    require_active=st.booleans(),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
+    selection=st.sampled_from([EVERYTHING, Selection(5), Selection(1, CURSOR, include_expired=False)]),
+)
+keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
+layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
+groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
+requests = st.builds(
+    HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.booleans(), st.just(())
+)
+tails = st.sampled_from([b"", b'"version":1}', b'"version":2}']) | st.binary(max_size=9)
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40), tails)
+replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
+
+REQUEST = HopRequest(
+    "flights",
+    7,
+    1,
+    2,
+    900,
+    [
+        HopGroup("a", "l1", 8, NO_BOUND, [HopKey(3, b"key one"), HopKey(4, b"")]),
+        HopGroup("b", "l1", 8, Bound(max_lag=0, require_active=True), [HopKey(0, b"\x00" * 16)]),
+    ],
+)
+REPLY = HopReply(1, 2, 7, [HopOutcome(FOUND, b'"found":true}'), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b"{}")])
+TAIL = b'"version":7}'
+SHARED = HopReply(
+    1,
+    2,
+    7,
+    [
+        HopOutcome(FOUND, b'"found":true,', TAIL),
+        HopOutcome(PROBLEM, b"{}"),
+        HopOutcome(ABSENT, b'"found":false,', TAIL),
+        HopOutcome(ABSENT, b"", b'"version":8}'),
+    ],
+)
+ENCODED = [encode_request(REQUEST), encode_reply(REPLY), encode_reply(SHARED, shares_tails=True)]
+"""A request, a reply with whole bodies, and one with tails apart."""
+
+
+@given(requests)
+def test_a_request_comes_back_as_it_was(request: HopRequest) -> None:
+    assert decode_request(encode_request(request)) == request
+
+
+@given(replies)
+def test_a_reply_comes_back_as_it_was(reply: HopReply) -> None:
+    assert decode_reply(encode_reply(reply, shares_tails=True)) == reply
+
+
+@given(replies)
+def test_a_router_that_does_not_take_tails_apart_gets_them_with_the_bodies(reply: HopReply) -> None:
+    body = encode_reply(reply)
+    assert "tails" not in header_of(body)
+    assert decode_reply(body).outcomes == [HopOutcome(kind, found + tail) for kind, found, tail in reply.outcomes]
+
+
+def test_a_tail_travels_once_however_many_keys_have_it() -> None:
+    reply = HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL), HopOutcome(FOUND, b"b", TAIL)] * 50)
+    assert encode_reply(reply, shares_tails=True).count(TAIL) == 1
+    assert encode_reply(reply).count(TAIL) == 100
+
+
+def test_a_long_tail_travels_with_its_bodies_and_a_reply_that_shares_one_is_refused() -> None:
+    long = b"x" * (MAX_TAIL_BYTES + 1)
+    body = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", long)]), shares_tails=True)
+    assert decode_reply(body).outcomes == [HopOutcome(FOUND, b"a" + long)]
+    shared = encode_reply(SHARED, shares_tails=True)
+    for sizes in ([MAX_TAIL_BYTES + 1, 12], [0, 12], [True, 12], 24, [12] * (MAX_HOP_KEYS + 1), [-1]):
+        with pytest.raises(BadHopError, match="tails"):
+            decode_reply(with_header(shared, {**header_of(shared), "tails": sizes}))
+
+
+def test_a_tail_that_is_not_there_is_refused() -> None:
+    shared = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL)]), shares_tails=True)
+    place = len(shared) - len(TAIL) - 1 - 2
+    assert shared[place : place + 2] == b"\x01\x00"
+    with pytest.raises(BadHopError, match="does not fit"):
+        decode_reply(shared[:place] + b"\x02" + shared[place + 1 :])
+
+
+@pytest.mark.parametrize("wait_ms", [0, 200, 5000])
+def test_a_bound_with_a_position_asks_for_no_waiting_on_the_other_side(wait_ms: int) -> None:
+    bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None), wait_ms=wait_ms)
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    assert decode_request(encode_request(sent)).groups[0].bound == Bound(min_position=bound.min_position)
+
+
+def test_a_selection_stands_beside_the_bound_so_that_who_knows_none_still_takes_the_bound() -> None:
+    bound = Bound(max_lag=1, selection=Selection(1, CURSOR, include_expired=False))
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    header: Any = header_of(encode_request(sent))
+    (group,) = header["groups"]
+    assert group["bound"] == {"max_lag": 1}
+    assert group["select"] == {"limit": 1, "cursor": CURSOR.encode(), "include_expired": False}
+
+
+@pytest.mark.parametrize("select", [{"limit": 0}, {"cursor": "x"}, {"include_expired": 7}, {"more": 1}, [], 7])
+def test_a_selection_that_is_none_is_a_bad_hop(select: object) -> None:
+    bound = Bound(max_lag=1, selection=Selection(1))
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    body = encode_request(sent)
+    header: Any = header_of(body)
+    header["groups"][0]["select"] = select
+    changed = orjson.dumps(header)
+    rest = body[8 + int.from_bytes(body[4:8], "little") :]
+    with pytest.raises(BadHopError):
+        decode_request(body[:4] + len(changed).to_bytes(4, "little") + changed + rest)
+
+
+def test_every_truncation_and_every_longer_body_is_refused() -> None:
+    request, *encoded = ENCODED
+    for cut in range(len(request)):
+        with pytest.raises(BadHopError):
+            decode_request(request[:cut])
+    for longer in (request + b"\x00", request * 2):
+        with pytest.raises(BadHopError):
+            decode_request(longer)
+    for reply in encoded:
+        for cut in range(len(reply)):
+            with pytest.raises(BadHopError):
+                decode_reply(reply[:cut])
+        with pytest.raises(BadHopError):
+            decode_reply(reply + b"\x00")
+
+
+def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> None:
+    request, *encoded = ENCODED
+    refused = 0
+    for place in range(len(request)):
+        for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, request[place] ^ 1):
+            try:
+                read = decode_request(request[:place] + bytes([other]) + request[place + 1 :])
+            except BadHopError:
+                refused += 1
+            else:
+                assert decode_request(encode_request(read)) == read
+    for reply in encoded:
+        for place in range(len(reply)):
+            for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, reply[place] ^ 1):
+                try:
+                    answered = decode_reply(reply[:place] + bytes([other]) + reply[place + 1 :])
+                except BadHopError:
+                    refused += 1
+                else:
+                    assert decode_reply(encode_reply(answered, shares_tails=True)) == answered
+    assert refused > len(request)
+
+
+@given(st.binary(max_size=100))
+def test_arbitrary_bytes_are_refused(body: bytes) -> None:
+    for decode in (decode_request, decode_reply):
+        for hop in (body, b"USH1" + body, b"USH1" + struct.pack("<I", len(body)) + body):
+            with pytest.raises(BadHopError):
+                decode(hop)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1) | st.text(),
+    lambda parts: st.lists(parts, max_size=2) | st.dictionaries(st.text(), parts, max_size=2),
+    max_leaves=4,
+)
+
+
+def with_header(body: bytes, header: object) -> bytes:
+    """The hop with another header."""
+    (length,) = struct.unpack_from("<I", body, 4)
+    packed = orjson.dumps(header)
+    return b"USH1" + struct.pack("<I", len(packed)) + packed + body[8 + length :]
+
+
+def header_of(body: bytes) -> dict[str, object]:
+    (length,) = struct.unpack_from("<I", body, 4)
+    header: dict[str, object] = orjson.loads(body[8 : 8 + length])
+    return header
+
+
+@given(st.data(), json_values)
+def test_a_header_with_any_value_in_any_place_gives_a_hop_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = encode_request(REQUEST)
+    header = header_of(body)
+    assert isinstance(header["groups"], list)
+    holder = data.draw(st.sampled_from([header, *header["groups"], header["groups"][1]["bound"]]))
+    name = data.draw(st.sampled_from([*holder, "bound", "min_position"]))
+    holder[name] = value
+    try:
+        read = decode_request(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_request(encode_request(read)) == read
+
+
+@given(st.data(), json_values)
+def test_a_reply_with_any_value_in_its_header_gives_a_reply_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = data.draw(st.sampled_from(ENCODED[1:]))
+    header = header_of(body)
+    header[data.draw(st.sampled_from(sorted(header)))] = value
+    try:
+        read = decode_reply(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_reply(encode_reply(read, shares_tails=True)) == read
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, "7", True, None, []])
+@pytest.mark.parametrize("name", ["end_version", "term", "epoch", "deadline_ms"])
+def test_a_number_of_a_request_is_a_whole_number(name: str, value: object) -> None:
+    body = encode_request(REQUEST)
+    with pytest.raises(BadHopError, match=name):
+        decode_request(with_header(body, {**header_of(body), name: value}))
+
+
+def test_more_keys_than_the_limit_are_refused_before_they_are_read() -> None:
+    allowed = HopRequest("a", 0, 0, 0, 1, [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")] * MAX_HOP_KEYS)])
+    assert decode_request(encode_request(allowed)) == allowed
+    too_many = HopRequest("a", 0, 0, 0, 1, [*allowed.groups, HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")])])
+    with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
+        decode_request(encode_request(too_many))
+    header = {"term": 0, "epoch": 0, "end_version": 0, "count": MAX_HOP_KEYS + 1}
+    with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
+        decode_reply(with_header(encode_reply(REPLY), header))
+
+
+def test_groups_without_keys_are_refused_and_so_are_more_groups_than_keys_may_be() -> None:
+    body = encode_request(HopRequest("a", 0, 0, 0, 1, []))
+    empty = {"store": "s", "lineage": "l", "partitions": 1, "count": 0}
+    for groups, why in (([empty], "empty group"), ([empty] * (MAX_HOP_KEYS + 1), str(MAX_HOP_KEYS)), ({}, "list")):
+        with pytest.raises(BadHopError, match=why):
+            decode_request(with_header(body, {**header_of(body), "groups": groups}))
+
+
+def test_a_header_above_its_limit_is_refused_before_it_is_parsed() -> None:
+    body = encode_request(HopRequest("a", 0, 0, 0, 1, []))
+    long = {**header_of(body), "application_id": "a" * MAX_HOP_HEADER_BYTES}
+    with pytest.raises(BadHopError, match=str(MAX_HOP_HEADER_BYTES)):
+        decode_request(with_header(body, long))
+
+
+def test_a_request_of_many_groups_is_decoded_in_slices_that_carry_its_deadline() -> None:
+    groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")])] * (5 * HOP_SLICE_GROUPS)
+    request = HopRequest("a", 0, 0, 0, 900, groups)
+    assert list(decode_in_steps(encode_request(request))) == [900] * 4
+    assert decode_request(encode_request(request)) == request
+
+
+@pytest.mark.parametrize("layout", ["", "x" * (MAX_LAYOUT_CHARS + 1), 7, []])
+def test_a_layout_is_the_name_of_one_and_an_older_release_says_none(layout: object) -> None:
+    body = encode_request(REQUEST)
+    header = header_of(body)
+    assert [group.layout for group in decode_request(body).groups] == ["", ""]
+    groups = cast("list[dict[str, object]]", header["groups"])
+    groups[0]["layout"] = layout
+    with pytest.raises(BadHopError, match="layout"):
+        decode_request(with_header(body, header))
+
+
+def test_a_hop_above_the_size_limit_is_refused() -> None:
+    large = HopReply(0, 0, 0, [HopOutcome(FOUND, b"x" * MAX_HOP_BYTES)])
+    with pytest.raises(BadHopError, match=str(MAX_HOP_BYTES)):
+        decode_reply(encode_reply(large))
+
+
+def test_another_protocol_says_what_to_do() -> None:
+    with pytest.raises(BadHopError) as caught:
+        decode_request(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert "one release" in caught.value.fix
+
+
+def test_an_unknown_kind_of_outcome_is_refused() -> None:
+    with pytest.raises(BadHopError, match="unknown kind"):
+        decode_reply(encode_reply(HopReply(0, 0, 0, [HopOutcome(3, b"")])))
+
+
+TRACES = (HopTrace(0, Trace("a" * 32, "b" * 16, True)), HopTrace(2, Trace("c" * 32, "d" * 16, False)))
+
+
+def test_traces_travel_with_the_keys_of_their_readers() -> None:
+    traced = REQUEST._replace(traces=TRACES)
+    assert decode_request(encode_request(traced)) == traced
+    assert decode_request(encode_request(traced)).traces == TRACES, "kept headers are not mixed up"
+    assert decode_request(encode_request(REQUEST)).traces == ()
+
+
+def test_a_hop_without_traces_is_what_an_older_release_sends_and_one_with_them_is_read_by_it() -> None:
+    """An older release takes the fields that it knows and leaves the others."""
+    plain, traced = header_of(encode_request(REQUEST)), header_of(encode_request(REQUEST._replace(traces=TRACES)))
+    assert "traces" not in plain
+    assert {name: value for name, value in traced.items() if name != "traces"} == plain
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        None,
+        7,
+        {},
+        "00-a",
+        [7],
+        [[0]],
+        [[0, 7]],
+        [[0, "no trace"]],
+        [[3, TRACES[0].trace.traceparent]],
+        [[-1, TRACES[0].trace.traceparent]],
+        [[True, TRACES[0].trace.traceparent]],
+        [[0.0, TRACES[0].trace.traceparent]],
+    ],
+)
+def test_no_lookup_fails_by_its_trace(traces: object) -> None:
+    body = encode_request(REQUEST)
+    assert decode_request(with_header(body, {**header_of(body), "traces": traces})) == REQUEST
+
+
+def test_there_are_no_more_traces_than_keys() -> None:
+    body = encode_request(REQUEST)
+    many = {**header_of(body), "traces": [[0, TRACES[0].trace.traceparent]] * 50}
+    assert len(decode_request(with_header(body, many)).traces) == 3

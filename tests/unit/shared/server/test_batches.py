@@ -1,0 +1,198 @@
+"""Batches: their parameters, their keys, and an answer that says the same in both forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.spark.values import struct_of
+
+from understudy.reading import expanded
+from understudy_shared.auth.principals import KeyScope
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads import hop_columns
+from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.server.batches import (
+    BatchAnswer,
+    BatchForm,
+    BatchKeys,
+    batch_form,
+    problem_result,
+    resolve_keys,
+)
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.types import LongType, StringType
+
+DOCUMENT = (Path(__file__).parents[4] / "docs/api.md").read_text()
+TEXTS = KeyCodec(struct_of(StringType()))
+PARTITIONS, MAX_KEY_BYTES = 4, 100
+
+
+@pytest.mark.parametrize(
+    ("query", "form"),
+    [
+        (b"", BatchForm(is_compact=False, longs_as_text=False)),
+        (b"compact=true", BatchForm(is_compact=True, longs_as_text=False)),
+        (b"compact=True&longs=string", BatchForm(is_compact=True, longs_as_text=True)),
+        (b"compact=1", BatchForm(is_compact=True, longs_as_text=False)),
+        (b"compact=false&longs=number", BatchForm(is_compact=False, longs_as_text=False)),
+    ],
+)
+def test_a_batch_is_long_with_numbers_unless_its_query_asks_for_something_else(query: bytes, form: BatchForm) -> None:
+    assert batch_form(query) == form
+
+
+def test_a_form_that_is_no_choice_and_a_bound_in_the_query_are_refused() -> None:
+    with pytest.raises(BadBoundError, match="compact"):
+        batch_form(b"compact=maybe")
+    with pytest.raises(ProblemError, match="max_lag") as refused:
+        batch_form(b"compact=true&max_lag=5")
+    assert "compact=true" in refused.value.fix
+
+
+keys = st.text(max_size=5).map(lambda text: [text]) | st.sampled_from(
+    [None, 7, [7], ["a", "b"], {"c0": "a"}, {"c1": "a"}, [None], ["x" * MAX_KEY_BYTES]]
+)
+
+
+@given(st.lists(keys, max_size=12))
+def test_each_key_of_a_batch_becomes_what_it_becomes_alone_or_is_a_problem_alone(batch: list[object]) -> None:
+    whole = resolve_keys(TEXTS, batch, PARTITIONS, MAX_KEY_BYTES)
+    one_by_one = BatchKeys([], [], [], {})
+    for key in batch:
+        one_by_one.extend(resolve_keys(TEXTS, [key], PARTITIONS, MAX_KEY_BYTES))
+    assert whole == one_by_one
+    assert set(whole.problems) == {index for index, key in enumerate(batch) if key_problem(key)}
+    for index, problem in whole.problems.items():
+        assert problem.type.slug == key_problem(batch[index])
+    placed = sorted(index for indexes in whole.by_partition().values() for index in indexes)
+    assert placed == [index for index in range(len(batch)) if index not in whole.problems]
+
+
+@given(st.lists(keys, max_size=12), st.sampled_from(["", "a", "b"]))
+def test_a_key_outside_of_what_was_granted_is_a_problem_and_all_others_are_as_ever(
+    batch: list[object], may: str
+) -> None:
+    scope = KeyScope(((orjson.dumps(may),),))
+    free, bound = (resolve_keys(TEXTS, batch, PARTITIONS, MAX_KEY_BYTES, *more) for more in ((), (scope,)))
+    for index in range(len(batch)):
+        granted = index not in free.problems and free.printed[index] == b'{"c0":%b}' % orjson.dumps(may)
+        if granted:
+            assert (bound.partitions[index], bound.rows[index], bound.printed[index]) == (
+                free.partitions[index], free.rows[index], free.printed[index],
+            )  # fmt: skip
+        else:
+            assert (bound.rows[index], bound.printed[index]) == (b"", b"")
+            slug = key_problem(batch[index]) or "forbidden"
+            assert bound.problems[index].type.slug == slug
+    assert sorted(index for indexes in bound.by_partition().values() for index in indexes) == [
+        index for index in range(len(batch)) if index not in bound.problems
+    ]
+
+
+def key_problem(key: object) -> str:
+    """Why a key of `keys` has none; "" for a good one."""
+    if key == ["x" * MAX_KEY_BYTES]:
+        return "too-large"
+    is_good = key in ({"c0": "a"}, [None]) or (isinstance(key, list) and len(key) == 1 and isinstance(key[0], str))
+    return "" if is_good else "bad-key"
+
+
+def test_a_long_key_is_refused_alone_when_all_of_the_batch_are_plain() -> None:
+    resolved = resolve_keys(TEXTS, [["a"], ["x" * MAX_KEY_BYTES], ["b"]], PARTITIONS, MAX_KEY_BYTES)
+    assert [problem.type.slug for problem in resolved.problems.values()] == ["too-large"]
+    assert list(resolved.problems) == [1]
+
+
+READS = [
+    b'"partition":%d,"version":%d,"lag":{"offset_lag":null},"served_by":{"host":"n%d"},"marks":["x"],"position":"us1.a"}\n'
+    % (number % 2, 7 + number, number)
+    for number in range(4)
+]
+"""Two reads of each of two partitions: one of a router's attempts may have come from another node, or later."""
+PROBLEM = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "none", extra={"candidates": [{"reason": "lag-exceeded"}]})
+values: st.SearchStrategy[Any] = st.dictionaries(
+    st.sampled_from(["read", "status", "store", "n"]), st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+)
+results = st.lists(
+    st.none() | st.tuples(st.text(max_size=4), st.none() | values, st.sampled_from(READS), st.booleans()), max_size=9
+)
+
+
+def answered(items: list[Any], *, is_compact: bool) -> bytes:
+    """An answer of problems (None) and of (key, value, read, whether its body came as a whole)."""
+    answer = BatchAnswer(b'"words"', is_compact=is_compact)
+    joined = []
+    for item in items:
+        if item is None:
+            joined.append(problem_result(PROBLEM))
+            continue
+        key, value, tail, is_whole = item
+        found = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
+        if is_whole:
+            found, tail = answer.parted(found + tail)
+        head = answer.absent if value is None else answer.found
+        joined.append(head + orjson.dumps({"word": key}) + b"," + found + answer.end_of(tail))
+    return answer.body(joined)
+
+
+def answered_by_columns(items: list[Any], *, is_compact: bool) -> bytes:
+    """The same answer, from the parts of all results."""
+    answer = BatchAnswer(b'"words"', is_compact=is_compact)
+    kinds, printed, bodies, tails = [], [], [], []
+    for item in items:
+        key, value, tail, is_whole = ("", None, b"", False) if item is None else item
+        body = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
+        if is_whole:
+            body, tail = answer.parted(body + tail)
+        kinds.append(
+            hop_columns.PROBLEM if item is None else hop_columns.ABSENT if value is None else hop_columns.FOUND
+        )
+        printed.append(orjson.dumps({"word": key}))
+        bodies.append(problem_result(PROBLEM) if item is None else body)
+        tails.append(tail)
+    return answer.of_columns(kinds, printed, bodies, tails)
+
+
+@pytest.mark.parametrize("is_compact", [True, False])
+@given(items=results)
+def test_an_answer_of_columns_is_the_answer_of_its_results(items: list[Any], *, is_compact: bool) -> None:
+    assert answered_by_columns(items, is_compact=is_compact) == answered(items, is_compact=is_compact)
+
+
+@given(results)
+def test_a_compact_answer_expanded_is_the_long_answer(items: list[Any]) -> None:
+    long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
+    assert expanded(compact) == long["results"] == expanded(long)
+    assert [list(item) for item in expanded(compact)] == [list(item) for item in long["results"]]
+    assert len(compact["results"]) == len(items)
+    used = {result["read"] for result in compact["results"] if "read" in result}
+    assert used == set(range(len(compact["reads"])))
+    assert len(compact["reads"]) == len({item[2] for item in items if item is not None})
+
+
+@given(results)
+def test_the_function_that_the_documentation_gives_expands_a_compact_answer(items: list[Any]) -> None:
+    (function,) = [block for block in DOCUMENT.split("```") if "def expanded" in block]
+    names: dict[str, Any] = {}
+    exec(function.removeprefix("python"), names)  # our own documentation
+    long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
+    assert names["expanded"](compact) == long["results"]
+
+
+def test_a_compact_answer_says_what_results_share_once() -> None:
+    items = [(str(number), {"n": number}, READS[0], False) for number in range(100)]
+    long, compact = (answered(items, is_compact=form) for form in (False, True))
+    assert (long.count(b'"position"'), compact.count(b'"position"')) == (100, 1)
+    assert len(compact) < len(long) / 2
+
+
+def test_numbers_of_every_column_type_are_resolved_by_columns_too() -> None:
+    codec = KeyCodec(struct_of(StringType(), LongType()))
+    resolved = resolve_keys(codec, [["a", 1], ["b", 2**63]], PARTITIONS, MAX_KEY_BYTES)
+    assert list(resolved.problems) == [1]
+    assert resolved.printed[0] == b'{"c0":"a","c1":1}'

@@ -1,0 +1,83 @@
+"""A histogram loses no value, puts each where Prometheus would, and its quantiles are never below the true ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from prometheus_client import Histogram as Theirs
+from prometheus_client.parser import text_string_to_metric_families
+
+from understudy_shared.processes.group import exposition
+from understudy_shared.telemetry.histogram import Histogram, upper_bound
+from understudy_shared.telemetry.metric_families import histogram_family
+
+BOUNDS = (1, 2.5, 10, 1000)
+VALUES = st.lists(st.sampled_from([0, 1, 1.0001, 2.5, 9, 10, 11, 1000, 1001]) | st.floats(0, 2000), max_size=30)
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    return {
+        (sample.name, sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+@given(values=VALUES)
+def test_it_is_written_as_the_library_writes_its_own(values: list[float]) -> None:
+    ours = Histogram(BOUNDS)
+    theirs = Theirs("h", "text", buckets=BOUNDS, registry=CollectorRegistry())
+    for value in values:
+        ours.observe(value)
+        theirs.observe(value)
+    found, expected = (
+        samples(exposition(families).decode()) for families in ([histogram_family("h", "text", ours)], theirs.collect())
+    )
+    assert found.pop(("h_sum", "")) == pytest.approx(expected.pop(("h_sum", "")))
+    assert found == expected
+    assert ours.total == len(values)
+
+
+@given(value=st.floats(0, 2000), times=st.integers(0, 50))
+def test_equal_values_are_counted_at_once(value: float, times: int) -> None:
+    one, other = Histogram(BOUNDS), Histogram(BOUNDS)
+    one.observe_many(value, times)
+    for _ in range(times):
+        other.observe(value)
+    assert one.counts == other.counts
+    assert one.sum == pytest.approx(other.sum)
+
+
+def test_units_are_changed_where_it_is_written() -> None:
+    histogram = Histogram(BOUNDS)
+    histogram.observe(2.5)
+    found = samples(exposition([histogram_family("h", "text", histogram, per=1000)]).decode())
+    assert (found["h_bucket", "0.001"], found["h_bucket", "0.0025"], found["h_sum", ""]) == (0, 1, 0.0025)
+
+
+@pytest.mark.parametrize("bounds", [(), (1, 1), (2, 1)])
+def test_bounds_that_do_not_grow_are_refused(bounds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must grow"):
+        Histogram(bounds)
+
+
+@given(values=VALUES.filter(bool), share=st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_the_first_bound_that_keeps_its_share(values: list[float], share: float) -> None:
+    histogram = Histogram(BOUNDS)
+    for value in values:
+        histogram.observe(value)
+    found = upper_bound(BOUNDS, histogram.counts, share)
+    assert found is not None
+    kept = sum(value <= found for value in values)
+    assert kept >= share * len(values)
+    assert all(sum(value <= bound for value in values) < share * len(values) for bound in BOUNDS if bound < found)
+
+
+def test_nothing_has_no_quantile_and_what_is_above_all_bounds_is_infinite() -> None:
+    assert upper_bound(BOUNDS, [0, 0, 0, 0, 0], 0.5) is None
+    assert upper_bound(BOUNDS, [0, 0, 0, 0, 1], 0.5) == math.inf
