@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.inputs.arrays import scalar, to_numpy
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import Input, InputConfig
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
@@ -67,8 +69,10 @@ def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
     if not end.offset:
         return None, True
     counts = [chunk.rows.num_rows]
-    counts.extend(np.flatnonzero(chunk.rows.column("offset").to_numpy(zero_copy_only=False) == end.offset) + 1)
-    ordinals = chunk.rows.column("ordinal").to_numpy()
+    at = pc.index(chunk.rows.column("offset"), scalar(end.offset, pa.string())).as_py()
+    if at >= 0:
+        counts.append(at + 1)
+    ordinals = to_numpy(chunk.rows.column("ordinal"))
     if end.ordinal > 0 and ordinals[-1] >= end.ordinal - 1:
         counts.append(ordinals.searchsorted(end.ordinal))
     count = int(min(counts))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.inputs.arrays import to_numpy
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import (
     NO_TIME_MS,
@@ -68,7 +69,7 @@ class Retained:
         stamps = chunk.rows.column("timestamp_ms")
         times_ms = partition_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
         size = int(chunk.sizes.sum())
-        own_ms = stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+        own_ms = to_numpy(stamps, null=NO_TIME_MS)
         begin_ms = int(self._effective_ms.values[-1]) if len(self) else NO_TIME_MS
         self._rows.append(chunk.rows)
         self._timestamps_ms.append(own_ms)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from understudy_pipeline.inputs.arrays import booleans, is_null, numbers, scalar, to_numpy
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 _KAFKA_DDL = """
@@ -81,7 +81,7 @@ def output_rows(
         _repeated(place.topic, count, pa.string()),
         partition,
         rows.column("ordinal" if long_offsets else "offset"),  # Kafka's offsets are its ordinals
-        pc.multiply(rows.column("timestamp_ms"), 1000).cast(pa.timestamp("us", tz="UTC")),
+        pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC")),
         rows.column("timestamp_type"),
         *([rows.column("headers").cast(_HEADERS)] if include_headers else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
@@ -106,16 +106,16 @@ def with_effective_times(
     """
     stamps = rows.column("timestamp_ms")
     if not len(stamps):
-        return rows, pa.array([], pa.int64()), rows, times
+        return rows, pa.nulls(0, pa.int64()), rows, times
     partition_ms = partition_times_ms(stamps, time_ms=times.partition_ms, max_jump_ms=max_jump_ms)
-    known_ms = stamps.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+    known_ms = to_numpy(stamps, null=NO_TIME_MS)
     effective_ms = effective_times_ms(known_ms, partition_ms, begin_ms=times.effective_ms)
     after = Times(int(partition_ms[-1]), int(effective_ms[-1]))
-    poison = np.asarray(pc.is_null(stamps))
+    poison = is_null(stamps)
     if keeps_poison or not poison.any():
-        return rows, pa.array(effective_ms), rows.slice(0, 0), after
-    return rows.filter(pa.array(~poison)), pa.array(effective_ms[~poison]), rows.filter(pa.array(poison)), after
+        return rows, numbers(effective_ms), rows.slice(0, 0), after
+    return rows.filter(booleans(~poison)), numbers(effective_ms[~poison]), rows.filter(booleans(poison)), after
 
 
-def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+def _repeated(value: int | str, count: int, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(scalar(value, kind), count)

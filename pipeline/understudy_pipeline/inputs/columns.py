@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from understudy_pipeline.inputs.arrays import numbers, optional_numbers, to_numpy
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
 
@@ -21,7 +22,7 @@ def rows(
     return pa.record_batch(
         [
             offsets,
-            pa.array(np.arange(ordinal, ordinal + count, dtype=np.int64)),
+            numbers(np.arange(ordinal, ordinal + count, dtype=np.int64)),
             times,
             pa.nulls(count, pa.binary()) if keys is None else keys,
             values,
@@ -39,19 +40,16 @@ def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
 
 def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
     """Timestamps from a field of the values; null where the field has no usable one."""
-    return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
+    return optional_numbers([rule.time_ms(None, value) for value in values])
 
 
 def within_years(times: pa.Int64Array) -> pa.Int64Array:
     """Replace times outside the range of Spark's timestamps by null."""
-    is_within = pc.and_(pc.greater_equal(times, LEAST_TIME_MS), pc.less(times, END_TIME_MS))
-    return pc.if_else(is_within, times, pa.scalar(None, pa.int64()))
+    times_ms = to_numpy(times, null=END_TIME_MS)
+    return numbers(times_ms, nulls=(times_ms < LEAST_TIME_MS) | (times_ms >= END_TIME_MS))
 
 
 def _sizes(topic: str, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    lengths = [
-        pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        for name in ("key", "value")
-    ]
+    lengths = [to_numpy(pc.binary_length(batch.column(name))).astype(np.int64) for name in ("key", "value")]
     sizes: NDArray[np.int64] = lengths[0] + lengths[1] + record_size(topic, None, None)
     return sizes

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from understudy_pipeline.inputs.arrays import scalar
 from understudy_pipeline.inputs.columns import rows
 
 
@@ -20,7 +21,9 @@ class FileRows(NamedTuple):
 
     def records(self, name: str, *, ordinal: int) -> pa.RecordBatch:
         """The rows in `ROW_SCHEMA`, numbered from `ordinal` on. Offsets are `<name>:<index>`."""
-        offsets = pc.binary_join_element_wise(pa.scalar(name), self.indices.cast(pa.string()), ":")
+        offsets = pc.binary_join_element_wise(
+            scalar(name, pa.string()), self.indices.cast(pa.string()), scalar(":", pa.string())
+        )
         return rows(offsets=offsets, ordinal=ordinal, times=self.times, keys=self.keys, values=self.values)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pyarrow as pa
-
+from understudy_pipeline.inputs.arrays import binaries, optional_numbers
 from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_pipeline.inputs.timestamps import TimestampRule
@@ -55,7 +54,7 @@ class JsonLines:
             return None
         indices, values = zip(*numbered, strict=True)
         times = times_in_values(self._rule, values)
-        return FileRows(pa.array(indices, pa.int64()), times, None, pa.array(values, pa.binary()))
+        return FileRows(optional_numbers(indices), times, None, binaries(values))
 
     def last(self) -> int | None:
         found = None

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from numpy.typing import NDArray
 
+from understudy_pipeline.inputs.arrays import binaries, header_lists, numbers, optional_numbers, to_numpy
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
 
@@ -52,11 +53,11 @@ def to_chunk(
     partition: TopicPartition, messages: Sequence[Message], rule: TimestampRule, *, include_headers: bool
 ) -> Chunk:
     """Convert at least one record of one partition."""
-    keys = pa.array(list(map(Message.key, messages)), pa.binary())
+    keys = binaries(list(map(Message.key, messages)))
     values = list(map(Message.value, messages))
-    value_column = pa.array(values, pa.binary())
-    offsets = pa.array(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
-    headers = list(map(Message.headers, messages))
+    value_column = binaries(values)
+    offsets = numbers(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
+    headers: list[Any] = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
     columns = [
         offsets.cast(pa.string()),
@@ -64,9 +65,7 @@ def to_chunk(
         _times_ms(messages, values, rule),
         keys,
         value_column,
-        pa.array([found or None for found in headers], _HEADERS)
-        if include_headers and any_headers
-        else pa.nulls(len(messages), _HEADERS),
+        header_lists(headers) if include_headers and any_headers else pa.nulls(len(messages), _HEADERS),
         _timestamp_types(messages),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
@@ -88,21 +87,21 @@ def _run_starts(messages: list[Message]) -> list[int]:
 
 def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
     if rule.field is not None:
-        return pa.array([rule.time_ms(None, value) for value in values], pa.int64())
+        return optional_numbers([rule.time_ms(None, value) for value in values])
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
     # The time is -1 before message format 1: such a record has none.
-    return pa.array(times, mask=(times < 0) | (times >= END_TIME_MS))
+    return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))
 
 
 def _timestamp_types(messages: Sequence[Message]) -> pa.Int32Array:
     """librdkafka's types are greater by one than those of Kafka's Java client and of Spark."""
     # Asking each message again is quicker than a list of pairs, which the garbage collector would look through.
     types = np.fromiter(map(itemgetter(0), map(Message.timestamp, messages)), np.int32, len(messages))
-    return pa.array(types - 1)
+    return numbers(types - 1)
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: NDArray[np.int64] = to_numpy(pc.binary_length(column)).astype(np.int64)
     return lengths
 
 

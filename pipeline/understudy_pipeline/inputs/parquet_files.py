@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from understudy_pipeline.inputs.arrays import numbers
 from understudy_pipeline.inputs.columns import times_in_values, within_years
 from understudy_pipeline.inputs.file_rows import FileRows
 from understudy_pipeline.inputs.timestamps import TimestampRule
@@ -97,7 +98,7 @@ class ParquetRows:
             times = times_of(batch.column("timestamp"))
         else:
             times = times_in_values(self._rule, values.to_pylist())
-        indices = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+        indices = numbers(np.arange(first, first + batch.num_rows, dtype=np.int64))
         return FileRows(indices, times, keys, values)
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from understudy_pipeline.inputs.arrays import to_numpy
+
 NO_TIME_MS = -(2**62)
 """The partition time before the first record. It is less than every timestamp, and sums with it do not overflow."""
 
@@ -79,7 +81,7 @@ def partition_times_ms(
     One record advances the partition time by at most `max_jump_ms`; the first record of a partition sets it freely. A
     poison record does not change it.
     """
-    times = timestamps_ms.fill_null(NO_TIME_MS).to_numpy(zero_copy_only=False)
+    times = to_numpy(timestamps_ms, null=NO_TIME_MS)
     running = np.maximum.accumulate(np.concatenate(([time_ms], times)))
     if max_jump_ms is None or not _jumps(running, max_jump_ms):
         return running[1:]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from understudy_pipeline.inputs.arrays import binaries, scalar
 from understudy_pipeline.inputs.columns import rows, times_in_values, within_years
 from understudy_pipeline.inputs.timestamps import TimestampRule
 
@@ -163,18 +164,18 @@ class EntryFields(NamedTuple):
 
 def entry_rows(entries: Sequence[Entry], fields: EntryFields, *, ordinal: int) -> pa.RecordBatch:
     """Convert adjacent entries to records numbered from `ordinal` on. A missing field is null."""
-    ids = pa.array([entry[0] for entry in entries], pa.binary()).cast(pa.string())
+    ids = binaries([entry[0] for entry in entries]).cast(pa.string())
     keys, values = columns_of([entry[1] for entry in entries], fields.key, fields.value)
     times = id_times(ids) if fields.timestamp.field is None else times_in_values(fields.timestamp, values)
-    key_column, value_column = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+    key_column, value_column = binaries(keys), binaries(values)
     return rows(offsets=ids, ordinal=ordinal, times=times, keys=key_column, values=value_column)
 
 
 def id_times(ids: pa.StringArray) -> pa.Int64Array:
     """The first halves of IDs. They are times unless the writer set other IDs."""
-    ms = pc.list_element(pc.split_pattern(ids, "-", max_splits=1), 0).cast(pa.uint64())
-    fits = pc.less(ms, pa.scalar(2**62, pa.uint64()))
-    return within_years(pc.if_else(fits, ms, pa.scalar(None, pa.uint64())).cast(pa.int64()))
+    ms = pc.list_element(pc.split_pattern(ids, "-", max_splits=1), scalar(0, pa.int64())).cast(pa.uint64())
+    fits = pc.less(ms, scalar(2**62, pa.uint64()))
+    return within_years(pc.if_else(fits, ms, scalar(None, pa.uint64())).cast(pa.int64()))
 
 
 def columns_of(named: Sequence[list[bytes]], *names: bytes) -> list[list[bytes | None]]:
