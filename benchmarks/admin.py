@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
+from tests.support.bus.local_bus import LocalBus
+
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.scale_parts import Cluster
 from benchmarks.simulated import APPLICATION
@@ -39,7 +41,6 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo, Role
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.server.service import leave_out_what_stays
 

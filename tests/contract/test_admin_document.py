@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.support.bus.local_bus import LocalBus
+
 from understudy_router.admin.changes import EVENTS
 from understudy_router.admin.feed import MAX_VIEWERS
 from understudy_router.admin.history import MAX_SERIES
@@ -16,7 +18,6 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.server.app import Framework
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.bus import local_bus
 from tests.support.bus.documents import eventually, listening
 from tests.support.bus.worlds import World
 
-from understudy_shared.bus import local_bus, redis_bus
+from understudy_shared.bus import redis_bus
 from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Keys, Lost, Stored
 from understudy_shared.bus.inbox import MAX_MESSAGES
 

@@ -14,6 +14,7 @@ from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, SPOKEN, WIDE,
 from tests.fuzz.hunting import MEMORY_BASE, MEMORY_PER_BYTE, hunt, peak_bytes, sizes
 from tests.fuzz.mutation import bad_document
 from tests.support.bus.documents import APPLICATION
+from tests.support.bus.local_bus import LocalBus
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 
 from understudy_node.checkpoint.files import LocalFiles
@@ -30,7 +31,6 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Lost
 from understudy_shared.bus.gossip import Gossip, _Turns
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.reads.bounds import NO_BOUND

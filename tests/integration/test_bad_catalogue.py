@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.bus.documents import eventually
+from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import TASK, assigned, beat, task
 
 from understudy_router.cluster import watching
@@ -16,7 +17,6 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
 APPLICATION = "flights"

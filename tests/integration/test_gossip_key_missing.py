@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bus.documents import assignment
+from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, cluster, cluster_node
@@ -14,7 +15,6 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.signing import Keyring

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 from tests.support.bus.documents import heartbeat
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, routed, until
 
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.local_bus import LocalBus
 
 NOT_KNOWN = ["no catalogue is known yet", "no assignment is known yet"]
 

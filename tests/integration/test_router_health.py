@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.bus.documents import APPLICATION
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 
@@ -15,7 +16,6 @@ from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.reads.hop import HopGroup
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.position import Position

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from tests.support.bus.local_bus import LocalBus
+
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.local_bus import LocalBus
 
 
 class FragileBus(LocalBus):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import RedisServer
 
 from understudy_shared.bus.base import Bus
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.redis_bus import RedisBus
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 from tests.support.bus.documents import APPLICATION, heartbeat
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import Answer, FakeNode, Hang, Raw, fake_nodes
 
 from understudy_router.http.app import create_app
@@ -20,7 +21,6 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
 
 LIMIT_S = 20.0

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.followed_node import wait_to_hold
 
 from understudy_node.checkpoint.files import LocalFiles
@@ -20,7 +21,6 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.processes.group import Alone
 from understudy_shared.reads.bounds import NO_BOUND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import assigned, beat, expire, route, task
 
 from understudy_router.router import MAX_CHOICE_AGE_MS, Router
@@ -12,7 +13,6 @@ from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Farewell
 from understudy_shared.reads.bounds import NO_BOUND
 

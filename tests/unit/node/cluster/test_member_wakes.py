@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.simulated import SimulatedNode
+from tests.support.bus.local_bus import LocalBus
 
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_shared.base.clock import ManualClock
-from understudy_shared.bus.local_bus import LocalBus
 
 
 class Loop:

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 from tests.support.bus.documents import APPLICATION, assignment, eventually
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
 from tests.support.cluster.fake_node import status as reply
 
@@ -22,7 +23,6 @@ from understudy_node.node import Node
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Assignment, Endpoint
 from understudy_shared.cluster.remembered import Remembered
 

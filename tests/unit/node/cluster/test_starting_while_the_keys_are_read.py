@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 from pathlib import Path
 
+from tests.support.bus.local_bus import LocalBus
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.followed_node import followed_node
@@ -17,7 +18,6 @@ from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
 
 APPLICATION = "starting"

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.bus.documents import APPLICATION
+from tests.support.bus.local_bus import LocalBus
 
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.local_bus import LocalBus
 
 TURNS = 60
 HANG_MS = 1002
