@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.bus.ear import Ear
 from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.matrix import in_full
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import (
@@ -32,7 +33,6 @@ from tests.support.spark.queries import (
     wait_until,
 )
 
-from understudy_node.reader import CheckpointReader
 from understudy_pipeline import announce
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import stream_feeder, wait_until
 
-from understudy_node.reader import CheckpointReader
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import served_stores
 from understudy_pipeline.announcing.query_plan import StatefulJoin, announced_stores

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.services.process_table import is_there, processes_below
 from tests.support.spark.queries import committed_batches, wait_until
 from tests.support.spark.session import java_environment
 
-from understudy_node.reader import CheckpointReader
 from understudy_node.stores.naming import naming_of
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
 from understudy_pipeline.demo.streams import FlightStreams

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import served_node
 from tests.support.oracle.checkpoint import (
     BATCHES,
@@ -34,7 +35,6 @@ from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS
 from tests.support.spark.queries import wait_until
 from tests.support.spark.shapes import BRANCH_NAMES
 
-from understudy_node.reader import CheckpointReader
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import Served, served_node
 from tests.support.oracle.changed_columns import ADDED, OPERATOR, SOURCES, run_changing
 from tests.support.oracle.custom_compared import assert_variable_equal
@@ -20,8 +21,6 @@ from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import Kept, KindStore
 from tests.support.spark.changing_state import after, before, changing_batches
 from tests.support.spark.queries import wait_until
-
-from understudy_node.reader import CheckpointReader
 
 Found = dict[VariableSource, dict[int, list[Kept]]]
 

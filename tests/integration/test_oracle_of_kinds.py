@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
 from tests.support.oracle.json import as_text
@@ -35,7 +36,6 @@ from tests.support.spark.formats import (
 from tests.support.spark.kinds import BRANCHES
 from tests.support.spark.queries import wait_until
 
-from understudy_node.reader import CheckpointReader
 from understudy_shared.base.words import StoreName
 
 ROUTED = (HDFS_V1, ROCKSDB_CHANGELOG_V2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import served_node
 from tests.support.oracle.finished import assert_results
 from tests.support.oracle.json import as_text
@@ -19,8 +20,6 @@ from tests.support.oracle.record import record
 from tests.support.oracle.releases import RELEASES, NoSparkError, Written, formats_of, written_by
 from tests.support.spark.kinds import BRANCHES
 from tests.support.spark.queries import wait_until
-
-from understudy_node.reader import CheckpointReader
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.oracle.changed_columns import CHANGED_FORMAT
 from tests.support.oracle.custom_compared import (
     assert_answered_by_a_node,
@@ -32,8 +33,6 @@ from tests.support.oracle.releases import (
     operators_of,
     written_by,
 )
-
-from understudy_node.reader import CheckpointReader
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.oracle.checkpoint import read_rows
 from tests.support.oracle.crash import LAST_VERSION, SNAPSHOTS, CrashStory, tell_crash_story
 from tests.support.oracle.follower import Answered
@@ -26,7 +27,6 @@ from tests.support.spark.formats import (
     StateFormat,
 )
 
-from understudy_node.reader import CheckpointReader
 from understudy_shared.base.words import StoreName
 
 pytestmark = pytest.mark.full

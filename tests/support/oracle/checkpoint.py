@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.oracle.record import Compared, compared
 from tests.support.oracle.spark_reader import OracleRow, read_operators, row_types
 from tests.support.spark.formats import ROCKSDB_V1, StateFormat
 from tests.support.spark.queries import QueryOptions, run_query
 from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
-from understudy_node.reader import CheckpointReader
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 

@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import served_node
 from tests.support.oracle.custom_state import in_order
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
 from tests.support.spark.queries import wait_until
 
-from understudy_node.reader import CheckpointReader
 from understudy_shared.base.words import StoreName
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.spark.finished_pools import POOLS, Pool, aggregates
 from tests.support.spark.formats import HDFS_V1
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings
 
-from understudy_node.reader import CheckpointReader
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import served_stores
 from understudy_pipeline.announcing.query_plan import announced_stores

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, KindStore
 
-from understudy_node.reader import CheckpointReader
 from understudy_shared.base.words import StoreName
 
 

@@ -1,4 +1,4 @@
-"""Reads a checkpoint as of one committed version, in the calling thread: the library under tests, tools and scripts.
+"""Reads a checkpoint as of one committed version, in the calling thread: for comparisons with Spark's own reader.
 
 It reads as a replica does (same restore, same changelogs), but once and up to a chosen version.
 """
