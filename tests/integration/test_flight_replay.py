@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.clock import ManualClock
 from tests.support.spark.offset_logs import write_batch
 from tests.support.spark.queries import wait_until
 
@@ -23,7 +24,6 @@ from understudy_pipeline.demo.schedule import Pace
 from understudy_pipeline.demo.streams import TOPIC, FlightStreams, entry_id, partition_of
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.errors import SettingsError
 
 PARTITIONS = 2

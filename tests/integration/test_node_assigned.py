@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.clock import ManualClock
 from tests.support.cluster.followed_node import followed_node, heartbeat, held, wait_to_hold
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows
@@ -16,7 +17,6 @@ from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_node.replica.store_replica import StoreReplica
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import Role
 
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY

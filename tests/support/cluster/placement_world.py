@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.support.bus.local_bus import LocalBus
+from tests.support.clock import ManualClock
 
 from understudy_node.cluster.placement import Layout, Placement
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 

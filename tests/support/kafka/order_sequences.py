@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
+from tests.support.clock import ManualClock
 from tests.support.kafka.partition_group import Deviation, PartitionGroups, Turn
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
@@ -20,7 +21,6 @@ from understudy_pipeline.aligned.planner import PlannedBatch, Planner
 from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.base.clock import ManualClock
 
 TOPICS = ("flights", "weather", "alerts")
 LAG_MAX_AGE_MS = 100

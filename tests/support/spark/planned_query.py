@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
+from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
@@ -14,7 +15,6 @@ from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import PlannedBatch, Planner
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.base.clock import ManualClock
 
 PATIENCE_MS = 30_000
 

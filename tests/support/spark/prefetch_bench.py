@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.support.clock import ManualClock
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.lags import Lag
@@ -13,7 +14,6 @@ from understudy_pipeline.aligned.prefetch import Prefetch
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.base.clock import ManualClock
 
 
 class Bench:

@@ -6,8 +6,9 @@ import gc
 import weakref
 from typing import Any
 
+from tests.support.clock import ManualClock
+
 from understudy_node.events import EventLog
-from understudy_shared.base.clock import ManualClock
 
 
 class Generation:

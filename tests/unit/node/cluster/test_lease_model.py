@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.support.bus.local_bus import LocalBus
+from tests.support.clock import ManualClock
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.placement import Layout, Placement
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat

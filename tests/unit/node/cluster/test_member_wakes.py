@@ -8,10 +8,10 @@ from pathlib import Path
 
 from benchmarks.simulated import SimulatedNode
 from tests.support.bus.local_bus import LocalBus
+from tests.support.clock import ManualClock
 
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_shared.base.clock import ManualClock
 
 
 class Loop:

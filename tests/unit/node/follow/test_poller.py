@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
 from understudy_node.follow.poller import MAX_ADVANCE, QUICK_PROBE_MS, Poll, Poller
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, NotACheckpointError
 
 Action = Callable[[SparkCommits], None]

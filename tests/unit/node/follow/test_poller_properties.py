@@ -10,12 +10,12 @@ from typing import NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.support.clock import ManualClock
 from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poller import Poller
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 
 Action = Callable[[SparkCommits], None]

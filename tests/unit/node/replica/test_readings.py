@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.end import End
@@ -15,7 +16,6 @@ from understudy_node.replica.origin import Origin
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
 from understudy_node.replica.task_view import TaskView, task_view
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, ReplicaState, Role, TaskId
 
 FILE = FileStat(10**9, 30, 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
@@ -18,7 +19,6 @@ from understudy_pipeline.announcing.query_plan import (
     StatefulAggregate,
     WrittenAggregate,
 )
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.base import BusError

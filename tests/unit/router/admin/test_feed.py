@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
 from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import beat, task
@@ -19,7 +20,6 @@ from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
 from understudy_router.admin.overview import Material, Overview, overview_of
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND

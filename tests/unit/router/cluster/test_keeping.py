@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from tests.support.bus.documents import APPLICATION
 from tests.support.bus.local_bus import LocalBus
+from tests.support.clock import ManualClock
 
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import HostInfo
 
 TURNS = 60

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
@@ -17,7 +18,6 @@ from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeCl
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopGroup, HopReply

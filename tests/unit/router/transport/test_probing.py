@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.clock import ManualClock
 from tests.support.router.tables import beat, expire, port_of, tables_of, task
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_router.cluster.tables import Tables
 from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.probing import MAX_PROBES, Probing
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.words import HostInfo
 
 DEADLINE_MS = 1000

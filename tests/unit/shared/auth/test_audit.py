@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 from tests.support.services.guarded import WRONG, Keys
 
 from understudy_shared.auth.access import Access
@@ -21,7 +22,6 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_key
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.reminders import REPEAT_MS
 from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.base.watched_file import WatchedFile

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.reminders import FIRST_GAP_MS
 from understudy_shared.bus.key_file import LOOK_EVERY_MS, KeyFile, message_auth, parse_keys

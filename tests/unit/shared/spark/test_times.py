@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 
-from understudy_shared.base.clock import ManualClock
 from understudy_shared.spark.times import utc_text
 
 
