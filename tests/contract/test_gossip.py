@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat, listening
+from tests.support.bus.documents import APPLICATION, assignment, enveloped, eventually, heartbeat, listening
 
 from understudy_shared.bus.base import Bus
-from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
+from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import (
     MAX_MESSAGE_BYTES,
     AnnouncedStore,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.bus.documents import APPLICATION, heartbeat
+from tests.support.bus.documents import APPLICATION, enveloped, heartbeat
 from tests.support.cluster.fake_cluster import catalogue
 
-from understudy_shared.bus.gossip import digest_of, enveloped
+from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import (
     AnnouncedStore,
     Announcement,

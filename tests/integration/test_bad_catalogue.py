@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.support.bus.documents import eventually
+from tests.support.bus.documents import enveloped, eventually
 from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import TASK, assigned, beat, task
 
@@ -16,7 +16,7 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
+from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
 APPLICATION = "flights"

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.bus.documents import APPLICATION
+from tests.support.bus.documents import APPLICATION, enveloped
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import redis_server
@@ -14,7 +14,7 @@ from tests.support.cluster import fake_cluster
 from tests.support.cluster.fake_cluster import LIMIT_S, STORE, cluster, routed, until
 from tests.support.cluster.fake_node import FakeNode, found, problem
 
-from understudy_shared.bus.gossip import Gossip, digest_of, enveloped
+from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Applied, Farewell
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.http.problems import ProblemType

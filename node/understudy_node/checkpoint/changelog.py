@@ -74,13 +74,6 @@ class ChangelogHeader:
     records_start: int
 
 
-def decode_changelog(raw: bytes, *, name: str, form: Form, row_checksum: bool = False) -> Changelog:
-    """Decode the whole file at once."""
-    slices = list(iter_changelog_slices(raw, name=name, form=form, row_checksum=row_checksum, max_records=len(raw) + 1))
-    assert len(slices) == 1, "a record takes more than one byte"
-    return slices[0]
-
-
 def iter_changelog_slices(
     raw: bytes, *, name: str, form: Form, row_checksum: bool = False, max_records: int = DEFAULT_SLICE_RECORDS
 ) -> Iterator[Changelog]:

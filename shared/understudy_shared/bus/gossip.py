@@ -332,13 +332,8 @@ class _Turns:
             self._until_s = time.monotonic() + SLICE_S
 
 
-def enveloped(message: Message) -> bytes:
-    """The bytes of an unsigned document on the bus: its kind, a line end, and its JSON."""
-    return b"%b\n%b" % (_KIND_OF[type(message)], message.encode())
-
-
 def sealed(auth: MessageAuth, message: Message) -> bytes:
-    """The same, after the line of its signature if `auth` has a key."""
+    """The bytes of a document on the bus: its signature if `auth` has a key, its kind, a line end, and its JSON."""
     return auth.sealed(_KIND_OF[type(message)], message.encode())
 
 

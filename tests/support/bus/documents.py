@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar, cast
 
 from understudy_shared.bus.base import Back, Lost
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.gossip import sealed
+from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat, Message
 
 APPLICATION = "flights"
 LIMIT_S = 20.0
@@ -50,6 +52,11 @@ def assignment(*, term: int, epoch: int) -> Assignment:
         partitions=1,
         tasks={"0_0": AssignedTask(active="n1")},
     )
+
+
+def enveloped(message: Message) -> bytes:
+    """The bytes of an unsigned document on the bus."""
+    return sealed(MessageAuth(message.application_id), message)
 
 
 async def eventually(condition: Callable[[], Awaitable[object]], *, what: str) -> None:

@@ -14,7 +14,6 @@ from understudy_node.checkpoint.changelog import (
     Form,
     LineageItem,
     Operation,
-    decode_changelog,
     iter_changelog_slices,
     parse_header,
 )
@@ -31,6 +30,13 @@ records = st.one_of(
     st.lists(st.tuples(st.binary(min_size=2, max_size=2), values), max_size=120),
     st.lists(st.tuples(st.binary(min_size=2, max_size=2), st.binary(min_size=4, max_size=4)), min_size=8, max_size=120),
 )
+
+
+def decode_changelog(raw: bytes, *, name: str, form: Form, row_checksum: bool = False) -> Changelog:
+    """Decode the whole file at once."""
+    slices = list(iter_changelog_slices(raw, name=name, form=form, row_checksum=row_checksum, max_records=len(raw) + 1))
+    assert len(slices) == 1, "a record takes more than one byte"
+    return slices[0]
 
 
 def delta(records: list[spark.Record]) -> bytes:
