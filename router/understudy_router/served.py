@@ -18,7 +18,7 @@ from understudy_router.forwarding.results import Results
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
-from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopOutcome
+from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 EXACT = 4096
@@ -120,11 +120,7 @@ class ServedReads:
     def _count(self, outcome: HopOutcome, bound: Bound, times: int, store: StoreReads) -> None:
         """Count so many answers of one outcome."""
         tail = outcome[2]
-        if tail:
-            start = tail.find(_LAG)
-        else:  # the body holds the value, which may say anything, before the lag
-            tail = outcome[1]
-            start = tail.rfind(_LAG)
+        start = tail.find(_LAG)
         text = tail[start : start + TEXT_BYTES]
         kept = store.kept.get(text) or self._first(text, store)
         if kept is None:
@@ -144,12 +140,8 @@ class ServedReads:
             self.failed(problem)
             store.failed(problem)
         for tail, count in Counter(results.tails).items():
-            if tail:
+            if tail:  # a problem has none
                 self._count(HopOutcome(FOUND, b"", tail), bound, count, store)
-        if b"" in results.tails:  # of a problem, or of a node of an older release, whose bodies are whole
-            for kind, body, tail in zip(results.kinds, results.bodies, results.tails, strict=True):
-                if not tail and kind != PROBLEM:
-                    self._count(HopOutcome(kind, body), bound, 1, store)
 
     def failed(self, problem: Problem) -> None:
         """Count a read that got no answer; one that was the reader's mistake counts in neither."""

@@ -38,6 +38,7 @@ VERSION = 2
 REFUSALS = {"bad-request", "too-large", "deadline"}
 """A hop that is longer than one slice, and whose deadline is 0, is refused by the last."""
 
+TAIL = b'"version":7}\n'
 PROBLEM = b'{"type":"overloaded","title":"x","status":429,"detail":"busy","candidates":[{"reason":"dead"}]}'
 
 
@@ -112,7 +113,7 @@ def test_no_hop_is_answered_by_anything_but_outcomes_or_a_problem(inputs: int, s
 
 @sizes(60_000)
 def test_no_reply_of_a_node_is_anything_but_outcomes_or_a_failure(inputs: int) -> None:
-    outcomes = [HopOutcome(0, b'"found":true}'), HopOutcome(1, b"{}"), HopOutcome(2, PROBLEM)]
+    outcomes = [HopOutcome(0, b'"found":true,', TAIL), HopOutcome(1, b"", TAIL), HopOutcome(2, PROBLEM)]
     good = [encode_reply(HopReply(1, 1, 7, outcomes)), encode_reply(HopReply(0, 0, 0, []))]
     hops = bad_hops(good)
 
@@ -136,7 +137,7 @@ def header_of(header: bytes, rest: bytes = b"") -> bytes:
 
 def both(count: bytes) -> bytes:
     """A header whose counts, as a request's and as a reply's, are this."""
-    return b'{"count":' + count + b',"groups":[{"count":' + count + b"}]}"
+    return b'{"count":' + count + b',"tails":[],"groups":[{"count":' + count + b"}]}"
 
 
 EXTREME = {

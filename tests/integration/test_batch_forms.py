@@ -1,6 +1,6 @@
 """A batch says the same in its long and its compact form, and of each key what a lookup of it alone says.
 
-At a router: partitions on different nodes, of which some fail or are of an older release. At a node: a real one.
+At a router: partitions on different nodes, of which some fail. At a node: a real one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from understudy_shared.reads.hop_columns import ABSENT, FOUND, HopKey, HopOutcom
 PARTITIONS = 4
 
 
-def outcome(name: str, key: HopKey, *, apart: bool = True) -> HopOutcome:
+def outcome(name: str, key: HopKey) -> HopOutcome:
     """What a node that serves every partition but its last says of a key; a word with an x is absent."""
     tail = b'"partition":%d,"version":7,"lag":{"offset_lag":0},"served_by":{"node_id":"%b"},"position":"us1.a"}\n'
     kind, found = (ABSENT, b'"found":false,') if b"x" in key.row else (FOUND, b'"found":true,"value":{"n":1.5},')
     tail %= key.partition, name.encode()
-    return HopOutcome(kind, found, tail) if apart else HopOutcome(kind, found + tail)
+    return HopOutcome(kind, found, tail)
 
 
-def holds(name: str, *partitions: int, apart: bool = True) -> Answer:
+def holds(name: str, *partitions: int) -> Answer:
     """A node that answers for these partitions only."""
 
     def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
         if key.partition in partitions:
-            return outcome(name, key, apart=apart)
+            return outcome(name, key)
         return problem(ProblemType.NOT_OWNER, f"{name} does not hold {key.partition}")
 
     return answer
@@ -75,8 +75,8 @@ async def both_forms(known: Cluster, keys: list[object]) -> tuple[dict[str, Any]
 
 
 async def test_a_routed_batch_says_the_same_in_both_forms_wherever_its_partitions_are() -> None:
-    """Partition 0 is on a node, 1 on another of an older release, 2 on both; nobody answers for 3."""
-    nodes = holds("a", 0, 2), holds("b", 1, 2, apart=False)
+    """Partition 0 is on a node, 1 on another, 2 on both; nobody answers for 3."""
+    nodes = holds("a", 0, 2), holds("b", 1, 2)
     async with cluster(*nodes, partitions=PARTITIONS, retry_per_s=10_000) as known:
         served: set[str] = set()
         for keys in random_batches():

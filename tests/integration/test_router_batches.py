@@ -65,7 +65,7 @@ async def test_what_comes_while_all_connections_are_busy_travels_with_the_next_h
 async def test_a_batch_keeps_the_order_of_its_keys_bad_ones_and_repeated_ones_included() -> None:
     def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
         absent = b"absent" in key.row
-        return HopOutcome(ABSENT, b'"found":false}\n') if absent else found("a")
+        return HopOutcome(ABSENT, b'"found":false,', b'"version":7}\n') if absent else found("a")
 
     async with cluster(answer, partitions=8) as known:
         keys = [["x"], 7, ["absent"], {"word": "y"}, ["x"], ["a", "b"], {"wort": "z"}]
@@ -92,7 +92,7 @@ async def test_only_the_partitions_that_one_node_refuses_are_asked_of_the_next()
 
 
 async def test_a_batch_of_values_too_large_for_one_reply_is_asked_for_in_parts() -> None:
-    large = HopOutcome(0, b'"found":true,"value":"%b"}\n' % (b"v" * (MAX_HOP_BYTES // 5)))
+    large = HopOutcome(0, b'"found":true,"value":"%b",' % (b"v" * (MAX_HOP_BYTES // 5)), b'"version":7}\n')
     async with cluster(says(large), hop_timeout_ms=20_000, deadline_ms=60_000) as known:
         reply = await known.http.post(f"{STORE}/lookup", json={"keys": [[str(number)] for number in range(8)]})
         assert [each["status"] for each in reply.json()["results"]] == [200] * 8
@@ -101,7 +101,7 @@ async def test_a_batch_of_values_too_large_for_one_reply_is_asked_for_in_parts()
 
 
 async def test_a_value_too_large_for_any_reply_is_a_typed_refusal() -> None:
-    huge = HopOutcome(0, b'"found":true,"value":"%b"}\n' % (b"v" * (MAX_HOP_BYTES + 1)))
+    huge = HopOutcome(0, b'"found":true,"value":"%b",' % (b"v" * (MAX_HOP_BYTES + 1)), b'"version":7}\n')
     async with cluster(says(huge), hop_timeout_ms=20_000, deadline_ms=60_000) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["type"]) == (413, "too-large")

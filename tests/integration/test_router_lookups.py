@@ -51,7 +51,7 @@ async def test_a_key_above_the_limit_is_refused_and_one_within_it_is_asked_for()
 
 
 async def test_an_absent_key_is_404_with_found_false() -> None:
-    async with cluster(says(HopOutcome(ABSENT, b'"found":false,"version":7}\n'))) as known:
+    async with cluster(says(HopOutcome(ABSENT, b'"found":false,', b'"version":7}\n'))) as known:
         reply = await known.get(f"{STORE}/lookup?key=%5B%22x%22%5D")
         assert (reply.status_code, reply.headers["content-type"]) == (404, "application/json")
         assert reply.json() == {"store": "words", "key": {"word": "x"}, "found": False, "version": 7}

@@ -202,9 +202,7 @@ class Hops:
                 body_bytes += lookups.body_bytes
         outcomes = HopOutcomes.joined(parts)
         term, epoch = (0, 0) if self._order is None else self._order()
-        encoded = encode_reply(
-            HopReply(term, epoch, self._reads.end_version, outcomes), shares_tails=request.shares_tails
-        )
+        encoded = encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
         self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         if request.traces:
             self._log.traced(outcomes, request.traces)
@@ -221,7 +219,7 @@ class Hops:
             return outcome_of(reader)
         end_version = request.end_version
         known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
-        return GroupLookups(reader, group.keys, group.bound, known_end, shares_tails=request.shares_tails)
+        return GroupLookups(reader, group.keys, group.bound, known_end)
 
     def _reader(
         self, request: HopRequest, group: HopGroup, deadline_s: float
@@ -254,7 +252,7 @@ class Hops:
             known = ", ".join(sorted(generation.readers)) or "none"
             detail = f"there is no store {group.store!r}"
             return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
-        if group.layout and group.layout != reader.layout:
+        if group.layout != reader.layout:
             return outdated(f"keys of {group.store} are encoded and placed by layout {reader.layout} here")
         if group.partitions != reader.partitions:
             return not_here(f"{group.store} has {reader.partitions} partitions here, not {group.partitions}")

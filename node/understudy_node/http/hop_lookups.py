@@ -59,11 +59,8 @@ class GroupLookups:
     in a reply.
     """
 
-    def __init__(
-        self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int, *, shares_tails: bool
-    ) -> None:
+    def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
         self.body_bytes = 0
-        self._shares_tails = shares_tails
         self._reader = reader
         self._keys = HopKeys.of(keys)
         self._bound = bound
@@ -119,8 +116,6 @@ class GroupLookups:
                 else:
                     self._keep((index,), (self._not_found(partition, reading, row, each),))
         self.body_bytes += sum([len(self._bodies[index]) for index in indexes])
-        if not self._shares_tails:
-            self.body_bytes += sum([len(self._tails[index]) for index in indexes])
 
     def _keep(self, indexes: Sequence[int], outcomes: Sequence[HopOutcome]) -> None:
         for index, outcome in zip(indexes, outcomes, strict=True):

@@ -21,7 +21,7 @@ from understudy_shared.auth.shown import require_key
 from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem
-from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopKeys, HopOutcome
+from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import (
     BatchAnswer,
     BatchKeys,
@@ -150,11 +150,6 @@ async def resolved_keys(
 
 def batch_body(answer: BatchAnswer, printed: Sequence[bytes], results: Results) -> bytes:
     """The answer to a batch; `printed` is the JSON of each key. It takes `results` apart: count them before."""
-    bodies, tails = results.bodies, results.tails
     for index, problem in results.problems.items():
-        bodies[index] = problem_result(problem)
-    if b"" in tails:
-        for index, tail in enumerate(tails):
-            if not tail and results.kinds[index] != PROBLEM:
-                bodies[index], tails[index] = answer.parted(bodies[index])
-    return answer.of_columns(results.kinds, printed, bodies, tails)
+        results.bodies[index] = problem_result(problem)
+    return answer.of_columns(results.kinds, printed, results.bodies, results.tails)

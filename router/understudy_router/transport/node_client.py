@@ -321,9 +321,7 @@ class NodeClient:
 
     def _encode(self, deadline_ms: int, groups: Sequence[HopGroup], traces: Sequence[HopTrace] = ()) -> bytes:
         end_version, term, epoch = self._listener.known()
-        request = HopRequest(
-            self._application_id, end_version, term, epoch, deadline_ms, groups, shares_tails=True, traces=traces
-        )
+        request = HopRequest(self._application_id, end_version, term, epoch, deadline_ms, groups, traces=traces)
         return encode_request(request)
 
     async def _connect_when_wanted(self) -> None:

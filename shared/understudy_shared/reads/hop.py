@@ -3,8 +3,7 @@
 A request is a JSON header and the keys after it, packed; a reply is a JSON header, a kind and a length per key, and the
 bodies after them. What a lookup means travels in its own outcome, never in the HTTP status. A body of a found or absent
 key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it. Its *tail*, which
-says from where and how old it is, is the same for all keys of a partition. It travels once to a router that can take it
-so; a router of an older release gets it with each body.
+says from where and how old it is, is the same for all keys of a partition, so each different one travels once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
-from operator import add
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -42,8 +40,8 @@ HOP_SLICE_GROUPS = 200
 
 MAX_LAYOUT_CHARS = 64
 
-MAX_TAIL_BYTES = 4096
-"""A longer tail travels with each body: what a reply takes when it is put together stays in proportion to it."""
+MAX_TAIL_BYTES = 8192
+"""Twice a tail of the longest names: what a reply takes when it is put together stays in proportion to it."""
 
 MAX_KEPT_HEADER_BYTES = 512
 KEPT_HEADERS = 1024
@@ -63,10 +61,8 @@ class HopGroup(NamedTuple):
     bound: Bound
     keys: Sequence[HopKey]
     """`HopKeys` where it was decoded."""
-    layout: str = ""
-    """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own. "" from a
-    release that does not say it.
-    """
+    layout: str
+    """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own."""
 
 
 class HopTrace(NamedTuple):
@@ -88,8 +84,6 @@ class HopRequest(NamedTuple):
     epoch: int
     deadline_ms: int
     groups: Sequence[HopGroup]
-    shares_tails: bool = False
-    """Whether the asker takes tails apart from bodies; one of an older release does not say so."""
     traces: Sequence[HopTrace] = ()
     """The trace contexts that readers sent; nearly always there are none."""
 
@@ -115,13 +109,11 @@ def encode_request(request: HopRequest) -> bytes:
             "lineage": group.lineage,
             "partitions": group.partitions,
             "count": len(keys.rows),
+            "layout": group.layout,
         }
-        if group.layout:
-            fields["layout"] = group.layout
         if group.bound is not NO_BOUND:
             fields["bound"] = bound_fields(group.bound)
             if group.bound.selection is not EVERYTHING:
-                # Apart from the bound: a node of a release that knows no lists may ignore it, and no group fails by it.
                 fields["select"] = group.bound.selection.fields()
         groups.append(fields)
         partitions += keys.partitions
@@ -133,7 +125,6 @@ def encode_request(request: HopRequest) -> bytes:
         "epoch": request.epoch,
         "deadline_ms": request.deadline_ms,
         "groups": groups,
-        "tails": request.shares_tails,
     }
     if request.traces:
         head["traces"] = [[place, trace.traceparent] for place, trace in request.traces]
@@ -195,7 +186,6 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             whole(fields, "epoch"),
             deadline_ms,
             groups,
-            fields.get("tails") is True,
             _traces(fields.get("traces"), sum(counts)),
         )
     except (BadBoundError, BadPositionError, BadCursorError) as error:
@@ -235,28 +225,23 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     return request._replace(groups=groups)
 
 
-def encode_reply(reply: HopReply, *, shares_tails: bool = False) -> bytes:
-    """The body of a hop's answer; with `shares_tails` each different tail is in it once."""
+def encode_reply(reply: HopReply) -> bytes:
+    """The body of a hop's answer; each different tail is in it once."""
     outcomes = HopOutcomes.of(reply.outcomes)
     bodies, tails = outcomes.bodies, outcomes.tails
     count = len(bodies)
+    place_of = {b"": 0}
+    for tail in dict.fromkeys(tails):
+        place_of.setdefault(tail, len(place_of))
+    different = list(place_of)[1:]
     fields: dict[str, Any] = {
         "term": reply.term,
         "epoch": reply.epoch,
         "end_version": reply.end_version,
         "count": count,
+        "tails": list(map(len, different)),
     }
-    places = b""
-    place_of = {b"": 0}
-    for tail in dict.fromkeys(tails):
-        place_of.setdefault(tail, len(place_of))
-    different = list(place_of)[1:]
-    if shares_tails and (not different or max(map(len, different)) <= MAX_TAIL_BYTES):
-        places = struct.pack(f"<{count}H", *map(place_of.__getitem__, tails))
-        fields["tails"] = list(map(len, different))
-    else:
-        different = []
-        bodies = list(map(add, bodies, tails))
+    places = struct.pack(f"<{count}H", *map(place_of.__getitem__, tails))
     lengths = struct.pack(f"<{count}I", *map(len, bodies))
     header = orjson.dumps(fields)
     return b"".join(
@@ -275,27 +260,25 @@ def decode_reply(body: bytes) -> HopReply:
     start += count
     try:
         lengths = struct.unpack_from(f"<{count}I", body, start)
-        start += 4 * count
-        if sizes is None:
-            bodies, tails = cut(body, lengths, start), (b"",) * count
-        else:
-            places = struct.unpack_from(f"<{count}H", body, start)
-            parts = cut(body, [*sizes, *lengths], start + 2 * count)
-            different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
-            tails = tuple(map(different.__getitem__, places))
+        places = struct.unpack_from(f"<{count}H", body, start + 4 * count)
+        parts = cut(body, [*sizes, *lengths], start + 6 * count)
+        different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
+        tails = tuple(map(different.__getitem__, places))
     except (IndexError, struct.error) as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+    if 0 in places and any(kind != PROBLEM for kind, place in zip(kinds, places, strict=True) if not place):
+        raise BadHopError("a hop's reply with an answer that has no tail")
     return HopReply(head.term, head.epoch, head.end_version, HopOutcomes(kinds, bodies, tails))
 
 
 class _ReplyHead(NamedTuple):
-    """The header of a reply. `tail_sizes`: of each different tail; None when each body has its own."""
+    """The header of a reply. `tail_sizes`: of each different tail."""
 
     term: int
     epoch: int
     end_version: int
     keys: int
-    tail_sizes: list[int] | None
+    tail_sizes: list[int]
 
 
 def _reply_head(header: bytes) -> _ReplyHead:
@@ -304,7 +287,7 @@ def _reply_head(header: bytes) -> _ReplyHead:
         count = whole(fields, "count")
         if count > MAX_HOP_KEYS:
             raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
-        sizes = _tail_sizes(fields["tails"]) if "tails" in fields else None
+        sizes = _tail_sizes(fields["tails"])
         return _ReplyHead(whole(fields, "term"), whole(fields, "epoch"), whole(fields, "end_version"), count, sizes)
     except KeyError as error:
         raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
@@ -370,9 +353,7 @@ def _traces(found: object, keys: int) -> Sequence[HopTrace]:
 
 
 def _layout(fields: dict[str, Any]) -> str:
-    layout = fields.get("layout")
-    if layout is None:
-        return ""
+    layout = fields["layout"]
     if isinstance(layout, str) and 0 < len(layout) <= MAX_LAYOUT_CHARS:
         return layout
     raise BadHopError(f"a hop whose layout is {layout!r:.80}, not the name of one")

@@ -27,7 +27,7 @@ class HopKey(NamedTuple):
 
 
 class HopOutcome(NamedTuple):
-    """What came of one key. A `tail` that came apart from the body belongs behind it."""
+    """What came of one key. The `tail` belongs behind the body; only a problem has none."""
 
     kind: int
     body: bytes

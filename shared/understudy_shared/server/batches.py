@@ -25,11 +25,6 @@ from understudy_shared.spark.key_codec import KeyCodec
 
 _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
 
-_FOUND_MEMBERS = (
-    *("found", "value", "result", "expires_at", "expired", "timeout_at"),
-    *("sessions", "rows", "values", "entries", "timers", "next_cursor"),
-)
-
 
 class BatchForm(NamedTuple):
     """How the answer to a batch is written."""
@@ -151,14 +146,6 @@ class BatchAnswer:
         if end is None:
             end = self._ends[tail] = b'"read":%d}' % len(self._ends)
         return end
-
-    def parted(self, body: bytes) -> tuple[bytes, bytes]:
-        """What was found, and the tail, of an answer that came as a whole, from a node of an older release."""
-        if not self._is_compact:
-            return b"", body
-        fields = orjson.loads(b"{" + body)
-        found = {name: fields.pop(name) for name in _FOUND_MEMBERS if name in fields}
-        return orjson.dumps(found)[1:-1] + b",", orjson.dumps(fields)[1:] + b"\n"
 
     def body(self, results: Sequence[bytes]) -> bytes:
         """The whole answer."""

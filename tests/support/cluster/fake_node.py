@@ -32,7 +32,7 @@ class Hang:
 
 def found(value: str) -> HopOutcome:
     """The rest of an answer with a value."""
-    return HopOutcome(FOUND, b'"found":true,"value":{"by":"%b"},"version":7}\n' % value.encode())
+    return HopOutcome(FOUND, b'"found":true,"value":{"by":"%b"},' % value.encode(), b'"version":7}\n')
 
 
 def problem(kind: ProblemType, detail: str = "as the test wants it") -> HopOutcome:
@@ -120,7 +120,7 @@ class FakeNode:
             return None
         outcomes = [self.answer(group, key) for group in hop.groups for key in group.keys]
         reply = HopReply(self.term, self.epoch, self.end_version, outcomes)
-        return status(200, encode_reply(reply, shares_tails=hop.shares_tails)).data
+        return status(200, encode_reply(reply)).data
 
 
 class _Conversation(asyncio.Protocol):

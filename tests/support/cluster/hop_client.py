@@ -66,6 +66,8 @@ def group_of(
     generation = served.node.generation
     assert generation is not None
     partitions = partitions or generation.layout.partitions
+    known = generation.readers.get(StoreName(store))
+    layout = layout or ("none" if known is None else known.layout)
     return HopGroup(store, lineage or generation.lineage, partitions, bound, keys, layout)
 
 
@@ -118,6 +120,6 @@ def half_sent(served: ServedNode) -> Iterator[None]:
 
 
 def _whole(outcome: HopOutcome) -> dict[str, object]:
-    body = orjson.loads(outcome.body if outcome.kind == PROBLEM else b"{" + outcome.body)
+    body = orjson.loads(outcome.body if outcome.kind == PROBLEM else b"{" + outcome.body + outcome.tail)
     assert isinstance(body, dict)
     return body

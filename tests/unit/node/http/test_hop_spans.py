@@ -64,7 +64,7 @@ def test_a_span_says_the_store_and_the_partition_of_its_key_and_what_came_of_it(
     sizes: list[int], data: st.DataObject
 ) -> None:
     groups = [
-        HopGroup(f"s{number}", "l", 9, NO_BOUND, [HopKey(partition, b"") for partition in range(size)])
+        HopGroup(f"s{number}", "l", 9, NO_BOUND, [HopKey(partition, b"") for partition in range(size)], "x")
         for number, size in enumerate(sizes)
     ]
     keys = [(group.store, key.partition) for group in groups for key in group.keys]
@@ -83,5 +83,5 @@ def test_a_span_says_the_store_and_the_partition_of_its_key_and_what_came_of_it(
 def test_a_hop_has_no_more_spans_than_fit_into_a_turn_of_the_loop() -> None:
     keys = [HopKey(0, b"")] * (MAX_SPANS + 1)
     traces = [HopTrace(place, TRACE) for place in range(len(keys))]
-    request = HopRequest("a", 1, 1, 1, 9, [HopGroup("s", "l", 1, NO_BOUND, keys)], traces=traces)
+    request = HopRequest("a", 1, 1, 1, 9, [HopGroup("s", "l", 1, NO_BOUND, keys, "x")], traces=traces)
     assert len(recorded(request, OUTCOMES[:1] * len(keys))) == MAX_SPANS

@@ -52,13 +52,14 @@ bounds = st.just(NO_BOUND) | st.builds(
     selection=st.sampled_from([EVERYTHING, Selection(5), Selection(1, CURSOR, include_expired=False)]),
 )
 keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
-layouts = st.just("") | st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
+layouts = st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
 groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
-requests = st.builds(
-    HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.booleans(), st.just(())
+requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.just(()))
+tails = st.sampled_from([b'"version":1}', b'"version":2}']) | st.binary(min_size=1, max_size=9)
+bodies = st.binary(max_size=40)
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT]), bodies, tails) | st.builds(
+    HopOutcome, st.just(PROBLEM), bodies
 )
-tails = st.sampled_from([b"", b'"version":1}', b'"version":2}']) | st.binary(max_size=9)
-outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT, PROBLEM]), st.binary(max_size=40), tails)
 replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
 
 REQUEST = HopRequest(
@@ -68,13 +69,12 @@ REQUEST = HopRequest(
     2,
     900,
     [
-        HopGroup("a", "l1", 8, NO_BOUND, [HopKey(3, b"key one"), HopKey(4, b"")]),
-        HopGroup("b", "l1", 8, Bound(max_lag=0, require_active=True), [HopKey(0, b"\x00" * 16)]),
+        HopGroup("a", "l1", 8, NO_BOUND, [HopKey(3, b"key one"), HopKey(4, b"")], "x1"),
+        HopGroup("b", "l1", 8, Bound(max_lag=0, require_active=True), [HopKey(0, b"\x00" * 16)], "x2"),
     ],
 )
-REPLY = HopReply(1, 2, 7, [HopOutcome(FOUND, b'"found":true}'), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b"{}")])
 TAIL = b'"version":7}'
-SHARED = HopReply(
+REPLY = HopReply(
     1,
     2,
     7,
@@ -85,8 +85,8 @@ SHARED = HopReply(
         HopOutcome(ABSENT, b"", b'"version":8}'),
     ],
 )
-ENCODED = [encode_request(REQUEST), encode_reply(REPLY), encode_reply(SHARED, shares_tails=True)]
-"""A request, a reply with whole bodies, and one with tails apart."""
+ENCODED = [encode_request(REQUEST), encode_reply(REPLY)]
+"""A request and a reply."""
 
 
 @given(requests)
@@ -96,34 +96,33 @@ def test_a_request_comes_back_as_it_was(request: HopRequest) -> None:
 
 @given(replies)
 def test_a_reply_comes_back_as_it_was(reply: HopReply) -> None:
-    assert decode_reply(encode_reply(reply, shares_tails=True)) == reply
-
-
-@given(replies)
-def test_a_router_that_does_not_take_tails_apart_gets_them_with_the_bodies(reply: HopReply) -> None:
-    body = encode_reply(reply)
-    assert "tails" not in header_of(body)
-    assert decode_reply(body).outcomes == [HopOutcome(kind, found + tail) for kind, found, tail in reply.outcomes]
+    assert decode_reply(encode_reply(reply)) == reply
 
 
 def test_a_tail_travels_once_however_many_keys_have_it() -> None:
     reply = HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL), HopOutcome(FOUND, b"b", TAIL)] * 50)
-    assert encode_reply(reply, shares_tails=True).count(TAIL) == 1
-    assert encode_reply(reply).count(TAIL) == 100
+    assert encode_reply(reply).count(TAIL) == 1
 
 
-def test_a_long_tail_travels_with_its_bodies_and_a_reply_that_shares_one_is_refused() -> None:
+def test_a_reply_with_a_long_tail_is_refused() -> None:
     long = b"x" * (MAX_TAIL_BYTES + 1)
-    body = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", long)]), shares_tails=True)
-    assert decode_reply(body).outcomes == [HopOutcome(FOUND, b"a" + long)]
-    shared = encode_reply(SHARED, shares_tails=True)
+    with pytest.raises(BadHopError, match="tails"):
+        decode_reply(encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", long)])))
+    shared = encode_reply(REPLY)
     for sizes in ([MAX_TAIL_BYTES + 1, 12], [0, 12], [True, 12], 24, [12] * (MAX_HOP_KEYS + 1), [-1]):
         with pytest.raises(BadHopError, match="tails"):
             decode_reply(with_header(shared, {**header_of(shared), "tails": sizes}))
 
 
+@pytest.mark.parametrize("kind", [FOUND, ABSENT])
+def test_an_answer_without_a_tail_is_refused(kind: int) -> None:
+    answered = [HopOutcome(FOUND, b"a", TAIL), HopOutcome(kind, b"b"), HopOutcome(PROBLEM, b"{}")]
+    with pytest.raises(BadHopError, match="no tail"):
+        decode_reply(encode_reply(HopReply(0, 0, 0, answered)))
+
+
 def test_a_tail_that_is_not_there_is_refused() -> None:
-    shared = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL)]), shares_tails=True)
+    shared = encode_reply(HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL)]))
     place = len(shared) - len(TAIL) - 1 - 2
     assert shared[place : place + 2] == b"\x01\x00"
     with pytest.raises(BadHopError, match="does not fit"):
@@ -133,13 +132,13 @@ def test_a_tail_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize("wait_ms", [0, 200, 5000])
 def test_a_bound_with_a_position_asks_for_no_waiting_on_the_other_side(wait_ms: int) -> None:
     bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None), wait_ms=wait_ms)
-    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")], "x")])
     assert decode_request(encode_request(sent)).groups[0].bound == Bound(min_position=bound.min_position)
 
 
-def test_a_selection_stands_beside_the_bound_so_that_who_knows_none_still_takes_the_bound() -> None:
+def test_a_selection_stands_beside_the_bound() -> None:
     bound = Bound(max_lag=1, selection=Selection(1, CURSOR, include_expired=False))
-    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")], "x")])
     header: Any = header_of(encode_request(sent))
     (group,) = header["groups"]
     assert group["bound"] == {"max_lag": 1}
@@ -149,7 +148,7 @@ def test_a_selection_stands_beside_the_bound_so_that_who_knows_none_still_takes_
 @pytest.mark.parametrize("select", [{"limit": 0}, {"cursor": "x"}, {"include_expired": 7}, {"more": 1}, [], 7])
 def test_a_selection_that_is_none_is_a_bad_hop(select: object) -> None:
     bound = Bound(max_lag=1, selection=Selection(1))
-    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")])])
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")], "x")])
     body = encode_request(sent)
     header: Any = header_of(body)
     header["groups"][0]["select"] = select
@@ -194,7 +193,7 @@ def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> Non
                 except BadHopError:
                     refused += 1
                 else:
-                    assert decode_reply(encode_reply(answered, shares_tails=True)) == answered
+                    assert decode_reply(encode_reply(answered)) == answered
     assert refused > len(request)
 
 
@@ -250,7 +249,7 @@ def test_a_reply_with_any_value_in_its_header_gives_a_reply_or_is_refused(data: 
         read = decode_reply(with_header(body, header))
     except BadHopError:
         return
-    assert decode_reply(encode_reply(read, shares_tails=True)) == read
+    assert decode_reply(encode_reply(read)) == read
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, "7", True, None, []])
@@ -262,9 +261,9 @@ def test_a_number_of_a_request_is_a_whole_number(name: str, value: object) -> No
 
 
 def test_more_keys_than_the_limit_are_refused_before_they_are_read() -> None:
-    allowed = HopRequest("a", 0, 0, 0, 1, [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")] * MAX_HOP_KEYS)])
+    allowed = HopRequest("a", 0, 0, 0, 1, [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")] * MAX_HOP_KEYS, "x")])
     assert decode_request(encode_request(allowed)) == allowed
-    too_many = HopRequest("a", 0, 0, 0, 1, [*allowed.groups, HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")])])
+    too_many = HopRequest("a", 0, 0, 0, 1, [*allowed.groups, HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"")], "x")])
     with pytest.raises(BadHopError, match=str(MAX_HOP_KEYS)):
         decode_request(encode_request(too_many))
     header = {"term": 0, "epoch": 0, "end_version": 0, "count": MAX_HOP_KEYS + 1}
@@ -288,17 +287,16 @@ def test_a_header_above_its_limit_is_refused_before_it_is_parsed() -> None:
 
 
 def test_a_request_of_many_groups_is_decoded_in_slices_that_carry_its_deadline() -> None:
-    groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")])] * (5 * HOP_SLICE_GROUPS)
+    groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")], "x")] * (5 * HOP_SLICE_GROUPS)
     request = HopRequest("a", 0, 0, 0, 900, groups)
     assert list(decode_in_steps(encode_request(request))) == [900] * 4
     assert decode_request(encode_request(request)) == request
 
 
-@pytest.mark.parametrize("layout", ["", "x" * (MAX_LAYOUT_CHARS + 1), 7, []])
-def test_a_layout_is_the_name_of_one_and_an_older_release_says_none(layout: object) -> None:
+@pytest.mark.parametrize("layout", ["", "x" * (MAX_LAYOUT_CHARS + 1), 7, [], None])
+def test_a_layout_is_the_name_of_one(layout: object) -> None:
     body = encode_request(REQUEST)
     header = header_of(body)
-    assert [group.layout for group in decode_request(body).groups] == ["", ""]
     groups = cast("list[dict[str, object]]", header["groups"])
     groups[0]["layout"] = layout
     with pytest.raises(BadHopError, match="layout"):
@@ -306,7 +304,7 @@ def test_a_layout_is_the_name_of_one_and_an_older_release_says_none(layout: obje
 
 
 def test_a_hop_above_the_size_limit_is_refused() -> None:
-    large = HopReply(0, 0, 0, [HopOutcome(FOUND, b"x" * MAX_HOP_BYTES)])
+    large = HopReply(0, 0, 0, [HopOutcome(FOUND, b"x" * MAX_HOP_BYTES, TAIL)])
     with pytest.raises(BadHopError, match=str(MAX_HOP_BYTES)):
         decode_reply(encode_reply(large))
 
@@ -332,8 +330,7 @@ def test_traces_travel_with_the_keys_of_their_readers() -> None:
     assert decode_request(encode_request(REQUEST)).traces == ()
 
 
-def test_a_hop_without_traces_is_what_an_older_release_sends_and_one_with_them_is_read_by_it() -> None:
-    """An older release takes the fields that it knows and leaves the others."""
+def test_a_hop_without_traces_has_no_room_for_them() -> None:
     plain, traced = header_of(encode_request(REQUEST)), header_of(encode_request(REQUEST._replace(traces=TRACES)))
     assert "traces" not in plain
     assert {name: value for name, value in traced.items() if name != "traces"} == plain

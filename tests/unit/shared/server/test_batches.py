@@ -118,23 +118,19 @@ PROBLEM = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "none", extra={"candidates"
 values: st.SearchStrategy[Any] = st.dictionaries(
     st.sampled_from(["read", "status", "store", "n"]), st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
 )
-results = st.lists(
-    st.none() | st.tuples(st.text(max_size=4), st.none() | values, st.sampled_from(READS), st.booleans()), max_size=9
-)
+results = st.lists(st.none() | st.tuples(st.text(max_size=4), st.none() | values, st.sampled_from(READS)), max_size=9)
 
 
 def answered(items: list[Any], *, is_compact: bool) -> bytes:
-    """An answer of problems (None) and of (key, value, read, whether its body came as a whole)."""
+    """An answer of problems (None) and of (key, value, read)."""
     answer = BatchAnswer(b'"words"', is_compact=is_compact)
     joined = []
     for item in items:
         if item is None:
             joined.append(problem_result(PROBLEM))
             continue
-        key, value, tail, is_whole = item
+        key, value, tail = item
         found = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
-        if is_whole:
-            found, tail = answer.parted(found + tail)
         head = answer.absent if value is None else answer.found
         joined.append(head + orjson.dumps({"word": key}) + b"," + found + answer.end_of(tail))
     return answer.body(joined)
@@ -145,10 +141,8 @@ def answered_by_columns(items: list[Any], *, is_compact: bool) -> bytes:
     answer = BatchAnswer(b'"words"', is_compact=is_compact)
     kinds, printed, bodies, tails = [], [], [], []
     for item in items:
-        key, value, tail, is_whole = ("", None, b"", False) if item is None else item
+        key, value, tail = ("", None, b"") if item is None else item
         body = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
-        if is_whole:
-            body, tail = answer.parted(body + tail)
         kinds.append(
             hop_columns.PROBLEM if item is None else hop_columns.ABSENT if value is None else hop_columns.FOUND
         )
@@ -185,7 +179,7 @@ def test_the_function_that_the_documentation_gives_expands_a_compact_answer(item
 
 
 def test_a_compact_answer_says_what_results_share_once() -> None:
-    items = [(str(number), {"n": number}, READS[0], False) for number in range(100)]
+    items = [(str(number), {"n": number}, READS[0]) for number in range(100)]
     long, compact = (answered(items, is_compact=form) for form in (False, True))
     assert (long.count(b'"position"'), compact.count(b'"position"')) == (100, 1)
     assert len(compact) < len(long) / 2
