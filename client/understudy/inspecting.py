@@ -110,7 +110,7 @@ def lag(
 
 
 def with_health(body: bytes, server: Server) -> bytes:
-    """A router's report with its health; as it is where there is none: a node, or a router of an older release."""
+    """A router's report with its health; as it is where there is none: of a node, or without the right to see it."""
     report = orjson.loads(body)
     if "nodes" not in report:
         return body

@@ -170,7 +170,7 @@ def _second(moment: str | None) -> str:
 def arranged(
     report: dict[str, Any], *, state: str | None = None, role: str | None = None, sort: str | None = None
 ) -> dict[str, Any]:
-    """The report with the replicas that are asked for, in the order that is. A node of an older release sends all."""
+    """The report with the replicas that are asked for, in the order that is. A node by itself sends all."""
     stores = [
         {**store, "partitions": [each for each in store["partitions"] if _is_meant(each, state, role)]}
         for store in report["stores"]

@@ -15,7 +15,7 @@ NO_RESULT = "not known: what Spark stores is shown"
 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
     """A store in the list of stores: its results, or what Spark stores where the results are not known."""
-    results = _results(store)
+    results = store.get("result", ())
     return (
         printable(store["store"]),
         printable(store["operator"]),
@@ -28,7 +28,7 @@ def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
 
 def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """All of one store, as (section, name, text): results first, then what Spark stores."""
-    results = [(column["name"], column["type"]) for column in _results(store)] or [(NO_RESULT, "")]
+    results = [(column["name"], column["type"]) for column in store.get("result", ())] or [(NO_RESULT, "")]
     keys, user_keys = (
         [(column["name"], f"{column['type']}, for example {quoted(column['example'])}") for column in columns]
         for columns in (store["key"], store.get("user_key", ()))
@@ -74,11 +74,6 @@ def unnamed_lines(stores: Iterable[Mapping[str, Any]]) -> list[str]:
         for store in stores
         if store.get("unnamed")
     ]
-
-
-def _results(store: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The result columns; a server of an older release says their names without types."""
-    return [{"name": column, "type": "?"} if isinstance(column, str) else column for column in store.get("result", ())]
 
 
 def _unused_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -34,7 +34,7 @@ class StoreRoute:
     layout: str
     shown: Mapping[str, object]
     schemas: Sequence[Mapping[str, object]]
-    """The history of its schemas; none from nodes of an older release."""
+    """The history of its schemas."""
 
     def described(self) -> dict[str, object]:
         """The constant part of its entry in `GET /v1/stores`."""
@@ -98,12 +98,6 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 
-def _results(store: CatalogueStore) -> list[dict[str, str]]:
-    """Name and type of each result; a node of an older release does not say the types."""
-    types = store.result_types if len(store.result_types) == len(store.result) else ["?"] * len(store.result)
-    return [{"name": name, "type": kind} for name, kind in zip(store.result, types, strict=True)]
-
-
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
     codec = key_codec(
         parse_schema(store.key_schema),
@@ -119,7 +113,7 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         "kind": store.kind,
         **described_key(codec, store.kind),
         "value": store.value,
-        **({"result": _results(store)} if store.result else {}),
+        **({"result": store.result} if store.result else {}),
         **({"unnamed": store.unnamed} if store.unnamed else {}),
         "partitions": store.partitions,
         "lineage": catalogue.lineage,

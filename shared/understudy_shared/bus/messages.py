@@ -39,9 +39,10 @@ _NO_TASKS = b'"tasks":{}'
 MAX_PARTITIONS = 1_048_576
 MAX_STORES = 1024
 MAX_COLUMNS = 4096
+"""Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
+
 MAX_SCHEMAS = 32
 """Schemas of one store that are shown: the newest."""
-"""Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
 MAX_TYPE_CHARACTERS = 65_536
@@ -166,7 +167,7 @@ class Applied(BaseModel):
     state: Literal["CREATED", "RESTORING", "RUNNING", "CLOSED"] = "RUNNING"
     error: str | None = Field(default=None, max_length=2048)
     restore: Restore | None = None
-    """Set while the replica restores; None from a release that does not say it."""
+    """Set while the replica restores."""
 
 
 class Heartbeat(Message):
@@ -209,11 +210,11 @@ class Heartbeat(Message):
     freshness: Freshness | None = None
     """None when this node made nothing visible lately, or does not know when it was committed."""
     query: QueryProgress | None = None
-    """None from a node of an older release."""
+    """None while the node cannot say all of its state, and while it waits for its checkpoint."""
     waits_for: str | None = Field(default=None, max_length=2048)
     """What must be there before it can hold anything, in words: the checkpoint, or the query's first commit."""
     commits: list[SeenCommit] = Field(default_factory=list, max_length=8)
-    """The newest commits as this node read them; empty from a node of an older release."""
+    """The newest commits as this node read them; empty before the first."""
     forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
     """The nodes that this node found to follow another history of the same checkpoint id, and how that shows."""
 
@@ -259,7 +260,7 @@ class CatalogueStore(BaseModel):
     operator_id: Count
     operator: Name
     kind: Name = StoreKind.VALUE.value
-    """What it keeps of a key (`StoreKind`); nodes of an older release serve values only."""
+    """What it keeps of a key (`StoreKind`)."""
     key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
     """Spark's JSON of the key columns' struct."""
     key_names: list[str] = Field(max_length=MAX_COLUMNS)
@@ -268,14 +269,12 @@ class CatalogueStore(BaseModel):
     partitions: Partitions
     value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
     """The value columns as `GET /v1/stores` shows them: name, type, nullable."""
-    result: list[str] = Field(default_factory=list, max_length=MAX_COLUMNS)
-    """Names of the result columns, empty when the results are not known."""
-    result_types: list[str] = Field(default_factory=list)
-    """Types of the result columns, in the order of `result`; empty from nodes of an older release."""
+    result: list[dict[str, str]] = Field(default_factory=list, max_length=MAX_COLUMNS)
+    """The result columns in the same way: name and type. Empty when the results are not known."""
     unnamed: list[str] = Field(default_factory=list)
     """Value columns that no result is made of, where results are known."""
     schemas: list[CatalogueSchema] = Field(default_factory=list, max_length=MAX_SCHEMAS)
-    """The history of its schemas; empty from nodes of an older release, and where there is no room for it."""
+    """The history of its schemas; empty where there is no room for it."""
 
 
 class Catalogue(Message):
