@@ -12,20 +12,21 @@ for `--idle`. `--fill` writes 2013 of New York's airports into FOLDER (package `
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import orjson
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 from understudy_pipeline.aligned.source import register
-from understudy_pipeline.demo.flights import flights_file, load_flights
+from understudy_pipeline.demo.flights import NULLS, epoch_s, flights_file, load_flights, table_file, utc_text
 from understudy_pipeline.demo.java_home import java_home
-from understudy_pipeline.demo.weather import load_weather, weather_file
 from understudy_pipeline.ordered import OrderedProcessor
 
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -79,9 +80,46 @@ def join_weather(records: DataFrame) -> DataFrame:
     return keyed.groupBy("origin").transformWithState(LatestWeather(), JOINED, outputMode="append", timeMode="none")
 
 
+class Weather(NamedTuple):
+    """What an airport recorded at the beginning of an hour. `event_time` is seconds since the epoch; None is null."""
+
+    event_time: int
+    origin: str
+    temp: float | None
+    dewp: float | None
+    humid: float | None
+    wind_dir: int | None
+    wind_speed: float | None
+    wind_gust: float | None
+    precip: float | None
+    pressure: float | None
+    visib: float | None
+
+    def json_line(self) -> bytes:
+        return orjson.dumps({**self._asdict(), "event_time": utc_text(self.event_time)}) + b"\n"
+
+
+def load_weather() -> list[Weather]:
+    """The 26,115 records of the package's table, in order of their times; of one hour in the table's order.
+
+    Raises SettingsError when the package is not installed.
+    """
+    with table_file("weather.csv").open(encoding="utf-8", newline="") as table:
+        return sorted(parse_weather(csv.DictReader(table)), key=lambda weather: weather.event_time)
+
+
+def parse_weather(rows: Iterable[Mapping[str, str]]) -> Iterator[Weather]:
+    """Parse the table's rows, in their order. Some hours are missing, and many fields are null."""
+    for row in rows:
+        found = {name: None if row[name] in NULLS else float(row[name]) for name in Weather._fields[2:]}
+        direction = found.pop("wind_dir")
+        wind_dir = None if direction is None else int(direction)
+        yield Weather(event_time=epoch_s(row["time_hour"]), origin=row["origin"], wind_dir=wind_dir, **found)
+
+
 def fill(folder: Path) -> None:
     """A file of JSON lines for each topic and airport: `<topic>/<partition>/2013.jsonl`."""
-    for topic, records in (("weather", load_weather(weather_file())), ("flights", load_flights(flights_file()))):
+    for topic, records in (("weather", load_weather()), ("flights", load_flights(flights_file()))):
         for partition, origin in enumerate(AIRPORTS):
             path = folder / topic / str(partition) / "2013.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import redis
-from docs.examples.asof_join import AIRPORTS, join_weather, read_topics
+from docs.examples.asof_join import AIRPORTS, Weather, join_weather, load_weather, read_topics
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.queries import wait_until
@@ -30,7 +30,6 @@ from tests.support.spark.session import REPOSITORY, spark_session
 
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights, utc_text
 from understudy_pipeline.demo.query import state_conf
-from understudy_pipeline.demo.weather import Weather, load_weather, weather_file
 
 HOUR_S = 3600
 WEEK_S = 7 * 24 * HOUR_S
@@ -93,7 +92,7 @@ class Records:
 @cache
 def all_records() -> Records:
     """The year."""
-    return Records(load_flights(flights_file()), load_weather(weather_file()))
+    return Records(load_flights(flights_file()), load_weather())
 
 
 def flight_id(flight: Flight) -> FlightId:

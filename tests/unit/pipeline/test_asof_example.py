@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from docs.examples import asof_join
+from docs.examples.asof_join import Weather
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
@@ -15,7 +16,6 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
 
 from understudy_pipeline.demo.flights import Flight, utc_text
-from understudy_pipeline.demo.weather import Weather
 
 NOON = 1_357_041_600
 hours = st.integers(0, 5)
@@ -107,7 +107,7 @@ def test_a_filled_folder_holds_every_record_once_in_the_partition_of_its_airport
 ) -> None:
     flights = [flight(1, NOON), flight(2, NOON, "LGA"), flight(3, NOON + 60)]
     monkeypatch.setattr(asof_join, "load_flights", lambda path: flights)
-    monkeypatch.setattr(asof_join, "load_weather", lambda path: [weather(NOON, 50.0, "JFK")])
+    monkeypatch.setattr(asof_join, "load_weather", lambda: [weather(NOON, 50.0, "JFK")])
     asof_join.fill(tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {str(path.relative_to(tmp_path)): path.read_bytes() for path in files if path.stat().st_size} == {

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import orjson
 import pytest
+from docs.examples.asof_join import Weather, load_weather, parse_weather
 
 from understudy_pipeline.demo import flights as flights_module
-from understudy_pipeline.demo.weather import Weather, load_weather, parse_weather, weather_file
 from understudy_shared.base.errors import SettingsError
 
 FIRST_HOUR = 1_357_020_000
@@ -24,7 +24,7 @@ ROW = {
 
 @pytest.fixture(scope="module")
 def weather() -> list[Weather]:
-    return load_weather(weather_file())
+    return load_weather()
 
 
 def test_every_record_and_every_null_of_the_table_is_there(weather: list[Weather]) -> None:
@@ -50,7 +50,7 @@ def test_the_package_with_the_table_is_not_imported(weather: list[Weather]) -> N
 def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"weather\.csv .*pip install '\.\[demo\]'"):
-        weather_file()
+        load_weather()
 
 
 @pytest.mark.parametrize(
