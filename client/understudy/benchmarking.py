@@ -127,7 +127,7 @@ async def _run(load: Load, seconds: float, url: str) -> float:
 
 async def _show(load: Load, seconds: float) -> None:
     def so_far(_: int | None) -> str:
-        return f"{load.counts.latency_ms.count:,} lookups"
+        return f"{load.counts.latency_ms.total:,} lookups"
 
     with click.progressbar(range(round(seconds / SHOWN_EVERY_S)), file=sys.stderr, item_show_func=so_far) as ticks:
         for _ in ticks:
