@@ -99,6 +99,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
     stores = {partition: view.stores[reader.store.store_name] for partition, view in views.items() if view is not None}
     rows = [stores[key.partition].get(key.stored) for key in keys]
     nobody = Unheard()
+    # A table of steps; its comprehensions are what counts as branches.
     steps: dict[str, list[Callable[[], object]]] = {
         "a request, its headers parsed before": [partial(parsed.data_received, each) for each in requests],
         "a request, parsed": [partial(cold.data_received, each) for each in requests],

@@ -49,6 +49,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
         metadata = Parser().parsestr(files.read(info + "METADATA").decode())
         entry_points = files.read(info + "entry_points.txt").decode()
         broken = files.testzip()
+    # Many conditions, each a line of its own: this is a list of what to check.
     problems = [f"{wheel.name}: {broken} is damaged"] if broken else []
     problems += [f"{package} has no py.typed" for package in packages if f"{package}/py.typed" not in names]
     problems += [f"{package} is not in it" for package in packages if f"{package}/__init__.py" not in names]

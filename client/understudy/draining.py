@@ -97,9 +97,7 @@ def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json:
         member = next((each for each in members if each["node_id"] == node_id and each["live"]), None)
         line = progress_line(node_id, member)
         if line != last:
-            _say(line, as_json=as_json)
-            if as_json and member is not None:
-                print_json(orjson.dumps(member))
+            _say_progress(line, member, as_json=as_json)
             last = line
         if member is None:
             return
@@ -112,17 +110,15 @@ def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json:
             _say(f"{printable(node_id)} can be stopped", as_json=as_json)
             return
         if tasks_left(member) and not can_be_taken(node_id, members):
-            raise CommandError(
-                f"no other node can take what {printable(node_id)} holds: {line}",
-                fix=f"Start another node, and it goes on by itself; or understudy drain {printable(node_id)} --undo",
-                exit_code=ExitCode.REFUSED,
-            )
+            fix = f"Start another node, and it goes on by itself; or understudy drain {printable(node_id)} --undo"
+            raise _not_drained(f"no other node can take what {printable(node_id)} holds: {line}", fix)
         if time.monotonic() > deadline:
-            raise CommandError(
-                f"not drained within {within_s:g} s: {line}",
-                fix="It goes on by itself; understudy lag shows who could take its tasks. Other nodes must be running",
-                exit_code=ExitCode.REFUSED,
-            )
+            fix = "It goes on by itself; understudy lag shows who could take its tasks. Other nodes must be running"
+            raise _not_drained(f"not drained within {within_s:g} s: {line}", fix)
+
+
+def _not_drained(what: str, fix: str) -> CommandError:
+    return CommandError(what, fix=fix, exit_code=ExitCode.REFUSED)
 
 
 def _has_spoken_since(at_s: float, member: Mapping[str, Any]) -> bool:
@@ -141,3 +137,9 @@ def _reports(server: Server) -> Iterator[list[Mapping[str, Any]]]:
 def _say(line: str, *, as_json: bool) -> None:
     if not as_json:
         print_lines([line])
+
+
+def _say_progress(line: str, member: Mapping[str, Any] | None, *, as_json: bool) -> None:
+    _say(line, as_json=as_json)
+    if as_json and member is not None:
+        print_json(orjson.dumps(member))

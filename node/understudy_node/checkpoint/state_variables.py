@@ -116,6 +116,15 @@ def state_variables(
     return tuple(sorted(found, key=lambda variable: variable.name))
 
 
+def _fits(kind: StoreKind, name: str, key: StructType, encoder: Mapping[str, object]) -> bool:
+    """Whether these are the key columns of a variable of that kind, and encoded as its keys are."""
+    if kind is StoreKind.TIMERS and name not in TIMERS:
+        return False
+    if kind in _SECOND_COLUMNS:
+        return encoder == _PREFIXED_KEYS and _is_grouping_and(_SECOND_COLUMNS[kind], key)
+    return encoder == _PLAIN_KEYS and bool(key.fields)
+
+
 def _variable(
     name: str,
     kind_name: str,
@@ -135,13 +144,7 @@ def _variable(
         raise UnsupportedError(f"State variable {name} has no column family", where=where, fix=_FIX)
     key, stored = _parsed(name, family.key_schema, where), _parsed(name, family.value_schema, where)
     encoder = dict(parse_object((family.key_encoder or "{}").encode(), name=where))
-    if kind in _SECOND_COLUMNS:
-        fits = encoder == _PREFIXED_KEYS and _is_grouping_and(_SECOND_COLUMNS[kind], key)
-    else:
-        fits = encoder == _PLAIN_KEYS and bool(key.fields)
-    if kind is StoreKind.TIMERS:
-        fits = fits and name in TIMERS
-    if not fits or (has_ttl and not _expires(stored)):
+    if not _fits(kind, name, key, encoder) or (has_ttl and not _expires(stored)):
         raise UnsupportedError(
             f"The columns of state variable {name} are not those of a {kind_name}: "
             f"key {key.name:.200}, value {stored.name:.200}, keys encoded by {encoder!s:.200}",

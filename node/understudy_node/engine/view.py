@@ -68,6 +68,7 @@ class View:
             return self.base.get_many(keys)
         answers: list[bytes | None] = [None] * len(keys)
         unknown: list[int] = []
+        # Tiers, spill and base in one function: calls between them would cost every batch.
         for position, key in enumerate(keys):
             for changes in self._dicts:
                 if key in changes:

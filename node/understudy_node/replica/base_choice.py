@@ -6,6 +6,7 @@ It must be one that the commit log vouches for; a snapshot that turned out damag
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,12 +138,10 @@ class BaseChoice:
         wanted = [name for file, changes in pairs for name in (file.name, changes) if name]
         stats = self.around.files.stats([f"{self.place.directory}/{name}" for name in wanted])
         times = {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}
-        if not self.place.has_families:
-            return times
-        for file, changes in pairs:
-            own, newest = times.get(file.name), times.get(changes or "")
-            if own is not None and newest is not None and own < newest and self._changes_families(file, listed):
-                del times[file.name]
+        if self.place.has_families:
+            for file, changes in pairs:
+                if _is_older(times, file.name, changes) and self._changes_families(file, listed):
+                    del times[file.name]
         return times
 
     def _changes_families(self, file: StateFile, listed: list[StateFile]) -> bool:
@@ -157,3 +156,8 @@ class BaseChoice:
         path = f"{self.place.directory}/{file.name}"
         data = self.around.files.read(path)
         return dict(parse_snapshot_zip(data, name=path, merge_operator_version=1).column_families)
+
+
+def _is_older(times: Mapping[str, int], name: str, other: str | None) -> bool:
+    own, others = times.get(name), times.get(other or "")
+    return own is not None and others is not None and own < others

@@ -47,6 +47,7 @@ class WorkSchedule:
         self._looked_at = (end_version, replicas)
         due: list[TaskReplica] = []
         is_at_rest = True
+        # One pass with all its questions: it costs by tasks, and `behind` is the dearest of them.
         for replica in replicas:
             if retry:
                 replica.check_stall(self._retry_ms)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,11 +159,15 @@ def served_stores(
             raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
         stores[served.name] = served
     defaults.discard("")  # all of an operator has no name
-    unknown = sorted(set(aliases) - defaults)
-    if unknown:
-        known = ", ".join(sorted(defaults)) or "none"
-        raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
+    _refuse_unknown(aliases, defaults)
     return stores
+
+
+def _refuse_unknown(aliases: Mapping[str, StoreAlias], stores: Set[str]) -> None:
+    unknown = sorted(aliases.keys() - stores)
+    if unknown:
+        known = ", ".join(sorted(stores)) or "none"
+        raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
 
 
 def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias) -> ServedStore:

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from understudy_shared.bus.messages import MAX_COLUMNS, MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
 from understudy_shared.reads.result_functions import ResultFunction
@@ -226,18 +227,13 @@ def _results(
     if sum(function.buffers for function in operator.functions) != len(buffers):
         return []
     position = {column.id: index for index, column in enumerate(stored)}
-    known: dict[int, tuple[str, list[Column]]] = {}
-    first = 0
-    for function in operator.functions:
-        known[function.result_id] = (function.kind, list(buffers[first : first + function.buffers]))
-        first += function.buffers
+    left = iter(buffers)
+    known = {each.result_id: (each.kind, list(islice(left, each.buffers))) for each in operator.functions}
     shown = _output_names(written)
     made = []
     for output in written.outputs:
         kind, columns = next((known[each] for each in output.result_ids if each in known), ("", []))
-        function_name = (
-            _result_function(kind, tuple(column.type for column in columns), output.type) if columns else None
-        )
+        function_name = _result_function(kind, tuple(column.type for column in columns), output.type)
         if function_name is not None and _is_valid_name(shown[output.id]) and _is_sayable(output, columns):
             made.append((shown[output.id], function_name, [position[column.id] for column in columns], output.type))
     names = unique_names(name for name, *_ in made)
@@ -289,6 +285,8 @@ def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> Result
     Spark sums short decimals as unscaled longs and averages them as unscaled doubles. The declared type shows that.
     """
     match kind, buffers:
+        case _, ():
+            return None
         case "Count", ("long",) if result == "long":
             return "count"
         case "Sum", _:

@@ -208,6 +208,7 @@ class Access:
         """What a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate of the
         connection is none of a peer; where no certificates are asked for it does not count.
         """
+        # One function, so that the order of the refusals is seen: no answer may say more than the one before it.
         try:
             need: Need | Problem = need_of(method, raw_path)
         except UnderstudyError as error:

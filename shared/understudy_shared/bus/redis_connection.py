@@ -68,6 +68,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
     """
     _refuse_ambiguous(url)
     scheme = url.partition("://")[0].lower()
+    # Many branches, one after another: each part of the URL that is wrong has its own sentence.
     if scheme in _CLUSTER_SCHEMES:
         raise _bad_url(url, "a Redis Cluster is not supported")
     if scheme not in _SENTINEL_SCHEMES:
