@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.base.words import Lineage
 
 Provider = Literal["hdfs", "rocksdb"]
-VersionTag = Literal["v1", "v2", "v3"]
 UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
 
 PROVIDERS: Final[Mapping[str, Provider]] = MappingProxyType(
@@ -45,7 +44,6 @@ class Commit:
     """One entry of the commit log. `unique_ids[operator][partition][store index]`: format v2 only, else `None`."""
 
     batch_id: int
-    version_tag: VersionTag
     next_watermark_ms: int
     unique_ids: UniqueIds | None
 
@@ -97,12 +95,11 @@ def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
 def parse_commit(data: bytes, batch_id: int) -> Commit:
     """Parse `commits/<batch_id>`."""
     name = f"commits/{batch_id}"
-    document = parse_document(data, name=name, tags=("v1", "v2", "v3"))
+    body = parse_document(data, name=name, tags=("v1", "v2", "v3")).body
     return Commit(
         batch_id=batch_id,
-        version_tag=cast("VersionTag", document.tag),
-        next_watermark_ms=field(document.body, "nextBatchWatermarkMs", int, name=name),
-        unique_ids=_unique_ids(document.body, name=name),
+        next_watermark_ms=field(body, "nextBatchWatermarkMs", int, name=name),
+        unique_ids=_unique_ids(body, name=name),
     )
 
 

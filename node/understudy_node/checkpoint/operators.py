@@ -22,12 +22,11 @@ DEFAULT_STORE = "default"
 class StoreMetadata:
     """One store of an operator. `schema_file_names` are in `_stateSchema`, newest last; empty for metadata v1.
 
-    `num_partitions` may be stale after an offline repartition: the offset log of a batch is right.
+    Its number of partitions is not read: it may be stale after an offline repartition, and the offset log has it.
     """
 
     name: str
     num_cols_prefix_key: int
-    num_partitions: int
     schema_file_names: tuple[str, ...] = ()
 
 
@@ -67,7 +66,6 @@ def _store(body: Json, *, name: str) -> StoreMetadata:
     return StoreMetadata(
         name=_directory_name(field(body, "storeName", str, name=name), name=name),
         num_cols_prefix_key=field(body, "numColsPrefixKey", int, name=name),
-        num_partitions=field(body, "numPartitions", int, name=name),
         schema_file_names=tuple(
             _directory_name(checked(path, str, "a schema path", name=name).rpartition("/")[2], name=name)
             for path in paths

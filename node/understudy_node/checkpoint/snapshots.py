@@ -91,7 +91,6 @@ class SnapshotManifest:
     num_keys: int
     num_internal_keys: int
     column_families: Mapping[str, int]
-    internal_column_families: frozenset[str]
 
     @property
     def total_keys(self) -> int | None:
@@ -182,11 +181,6 @@ def parse_snapshot_zip(
         num_keys=field(body, "numKeys", int, name=inside),
         num_internal_keys=checked(body.get("numInternalKeys", 0), int, "'numInternalKeys'", name=inside),
         column_families=MappingProxyType(_optional_mapping(body, "columnFamilyMapping", int, name=inside)),
-        internal_column_families=frozenset(
-            family
-            for family, internal in _optional_mapping(body, "columnFamilyTypeMap", bool, name=inside).items()
-            if internal
-        ),
     )
 
 

@@ -1,7 +1,7 @@
 """The W3C trace context of a request: the `traceparent` that came, its ids for the log, and what the next hop gets.
 
-Services pass a context on as it came and record no spans of their own, so the asker's span stays the parent. A header
-that is malformed, or there twice, counts as none: a request never fails by its trace.
+Without an exporter of spans (`spans.py`) services pass a context on as it came, so the asker's span stays the parent.
+A header that is malformed, or there twice, counts as none: a request never fails by its trace.
 """
 
 from __future__ import annotations

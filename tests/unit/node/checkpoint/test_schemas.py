@@ -78,9 +78,7 @@ def test_a_newer_schema_version_is_refused_by_name() -> None:
 def test_operator_metadata_v1_names_operator_and_stores() -> None:
     metadata = parse_operator_metadata(spark.operator_metadata(3), name="metadata")
     assert (metadata.operator_id, metadata.operator_name) == (3, "stateStoreSave")
-    assert [(store.name, store.num_partitions, store.schema_file_names) for store in metadata.stores] == [
-        ("default", 2, ())
-    ]
+    assert [(store.name, store.schema_file_names) for store in metadata.stores] == [("default", ())]
 
 
 def test_absolute_schema_paths_of_the_writer_are_reduced_to_file_names() -> None:

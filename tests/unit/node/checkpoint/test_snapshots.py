@@ -114,7 +114,6 @@ def test_a_zip_says_which_tables_to_bring_under_which_names() -> None:
     assert set(manifest.members) == {"MANIFEST-000005", "CURRENT", "000004.log", "OPTIONS-000007"}
     assert (manifest.num_keys, manifest.num_internal_keys, manifest.total_keys) == (27, 3, 30)
     assert manifest.column_families == {"default": 1, "$ttl_a": 2}
-    assert manifest.internal_column_families == {"$ttl_a"}
     assert b"\n  merge_operator={id=StringAppendOperator;delimiter=}\n  x=y\n" in manifest.members["OPTIONS-000007"]
 
 
