@@ -53,7 +53,7 @@ class ServerProblemError(CommandError):
         self.body = body
 
 
-class Reply(NamedTuple):
+class ServerReply(NamedTuple):
     """What a server sent."""
 
     status: int
@@ -130,9 +130,9 @@ class Server:
             ) from None
         return reply_of(reply.status, reply.content_type, reply.body)
 
-    def _send(self, request: Request, timeout_s: float) -> Reply:
+    def _send(self, request: Request, timeout_s: float) -> ServerReply:
         with self._opener.open(request, timeout=timeout_s) as response:
-            return Reply(response.status, response.headers.get("Content-Type", ""), response.read())
+            return ServerReply(response.status, response.headers.get("Content-Type", ""), response.read())
 
     def _unreachable(self, what: str, fix: str) -> CommandError:
         return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)

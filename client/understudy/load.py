@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import cycle
 from typing import cast
 
-from understudy.load_counts import Counts
+from understudy.load_counts import LoadCounts
 
 TICK_S = 0.005
 REOPEN_AFTER_S = 0.1
@@ -50,7 +50,7 @@ class Load:
         """`requests` are whole requests, sent in turns. `rate` is in lookups a second, None for a closed loop. `tls`:
         whom to trust at a server that speaks it.
         """
-        self.counts = Counts()
+        self.counts = LoadCounts()
         self._place = host, port
         self._requests = cycle(requests)
         self._connections = connections

@@ -38,7 +38,7 @@ class Measured(Histogram):
         return None if found is None else min(self.largest, found)
 
 
-class Counts:
+class LoadCounts:
     """Latency and time lag are in ms; `unknown_lags` counts answers whose time lag is null."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Event:
         return {"at": utc_text(self.at_us), "event": self.what, "detail": self.detail}
 
 
-class EventLog:
+class NodeEvents:
     """The last events of one node. `error` is what its last poll failed by, None after one that worked."""
 
     def __init__(self, clock: Clock) -> None:

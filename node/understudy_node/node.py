@@ -13,7 +13,7 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.degraded import causes_of
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.events import EventLog
+from understudy_node.events import NodeEvents
 from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import History
@@ -62,7 +62,7 @@ class Node:
         self.is_tls = settings.tls_cert_file is not None
         self.wants_keys = settings.credentials_file is not None
         self.node_id: str | None = None
-        self.events = EventLog(clock)
+        self.events = NodeEvents(clock)
         self.measures = Measures()
         self.batch_in_progress = False
         self.on_published: Callable[[], None] = _nobody

@@ -26,7 +26,7 @@ from tests.support.services.schemathesis_runs import CONFIGURATION, Knowledge, r
 from tests.support.spark.counting_query import WORDS
 
 from understudy_router.http.app import create_app as router_app
-from understudy_shared.auth.needs import Kind, need_of
+from understudy_shared.auth.needs import NeedKind, need_of
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_every_route_of_every_service_has_a_line_in_the_table_of_needs(world: Wo
         for name in ("store", "node_id", "name"):
             filled = filled.replace(f"{{{name}}}", "a")
         assert "{" not in filled, path
-        assert need_of(method, filled.encode()).kind is not Kind.UNLISTED, (method, path)
+        assert need_of(method, filled.encode()).kind is not NeedKind.UNLISTED, (method, path)
 
 
 async def test_a_guarded_application_is_guarded_under_any_server(world: World) -> None:

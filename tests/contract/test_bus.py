@@ -13,7 +13,7 @@ from tests.support.bus.documents import eventually, listening
 from tests.support.bus.worlds import World
 
 from understudy_shared.bus import redis_bus
-from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, Keys, Lost, Stored
+from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, ListedKeys, Lost, Stored
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
@@ -364,8 +364,8 @@ async def test_keys_of_every_kind_are_listed_by_their_beginning(bus: Bus, other:
 
     await eventually(is_gone, what="the end of a value")
     assert sorted((await bus.keys("us:{")).found) == ["us:{a}:assignment", "us:{b*}:node:1", LEASE, TERM]
-    assert await bus.keys("us:{b*") == Keys(["us:{b*}:node:1"], is_all=True)
-    assert await bus.keys("us:{none") == Keys([], is_all=True)
+    assert await bus.keys("us:{b*") == ListedKeys(["us:{b*}:node:1"], is_all=True)
+    assert await bus.keys("us:{none") == ListedKeys([], is_all=True)
 
 
 async def test_a_listing_of_keys_is_bounded_and_says_so(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.support.spark.queries import wait_until
 from understudy_pipeline.demo.committed import read_until
 from understudy_pipeline.demo.flights import Flight
 from understudy_pipeline.demo.replay import MAX_UNREAD, Replay
-from understudy_pipeline.demo.schedule import Pace
+from understudy_pipeline.demo.schedule import ReplayPace
 from understudy_pipeline.demo.streams import TOPIC, FlightStreams, entry_id, partition_of
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
@@ -28,7 +28,7 @@ from understudy_shared.base.errors import SettingsError
 
 PARTITIONS = 2
 PER_MINUTE = 20
-PACE = Pace(slice_s=60, interval_ms=500)
+PACE = ReplayPace(slice_s=60, interval_ms=500)
 LIMIT_S = 30
 ORIGINS = ("EWR", "JFK", "LGA")
 
@@ -198,7 +198,7 @@ def test_a_replay_that_is_started_again_goes_on_behind_the_last_flight(
     if trimmed:
         read_all(server, tmp_path, 0)
         wait_until(lambda: streams.trim(read_until(tmp_path)) == 0, what="empty streams", limit_s=LIMIT_S)
-    again = Replay(flights, streams, tmp_path, pace=Pace(120, 500), clock=HurriedClock())
+    again = Replay(flights, streams, tmp_path, pace=ReplayPace(120, 500), clock=HurriedClock())
     assert again.prepare()
     assert again.landed == 70
     with running(again):

@@ -160,7 +160,7 @@ def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
     return lines
 
 
-class Steps:
+class ProgressSteps:
     """What is being waited for: a spinner with the time on a terminal, else a line per step."""
 
     def __init__(self) -> None:
@@ -184,19 +184,19 @@ class Steps:
             yield
 
     @contextmanager
-    def step(self, name: str) -> Iterator[Step]:
+    def step(self, name: str) -> Iterator[ProgressStep]:
         """One step; it is done when the block ends without an error."""
         if not self._is_drawn:
             click.echo(f"{name} ...", err=True)
-            yield Step(None, self._progress)
+            yield ProgressStep(None, self._progress)
             click.echo(f"{name}: done", err=True)
             return
         task = self._progress.add_task(name, total=1, why="")
-        yield Step(task, self._progress)
+        yield ProgressStep(task, self._progress)
         self._progress.update(task, completed=1, why="")
 
 
-class Step:
+class ProgressStep:
     """One line of the display."""
 
     def __init__(self, task: Any, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from understudy.demo.examples import FIRST, SECOND, Example, hour_examples
-from understudy.demo.plan import Part
+from understudy.demo.plan import DemoPart
 from understudy.http_client import Server, path_segment
 from understudy_shared.base.errors import UnderstudyError
 
@@ -18,14 +18,14 @@ _TIMEOUT_S = 5.0
 Answered = tuple[Example, dict[str, Any]]
 
 
-def not_ready(part: Part) -> str:
+def not_ready(part: DemoPart) -> str:
     """Why a part is not ready; "" when it is."""
     with Server(part.url, timeout_s=_TIMEOUT_S) as server:
         reasons = server.not_ready()
     return f"{part.name}: {'; '.join(reasons)}" if reasons else ""
 
 
-def report_of(routers: Iterable[Part]) -> dict[str, Any] | None:
+def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     """The lag report of the first router that gives one."""
     for router in routers:
         try:
@@ -44,7 +44,7 @@ def ask(server: Server, example: Example) -> dict[str, Any]:
     return answer
 
 
-def answered_examples(router: Part) -> list[Answered]:
+def answered_examples(router: DemoPart) -> list[Answered]:
     """The examples that have an answer now: two keys that are known, and an hour that is searched for."""
     with Server(router.url, timeout_s=_TIMEOUT_S) as server:
         answered = [(example, ask(server, example)) for example in (FIRST, SECOND)]
@@ -55,7 +55,7 @@ def answered_examples(router: Part) -> list[Answered]:
         return [*answered, *islice(found, 1)]
 
 
-def active_of(router: Part, example: Example) -> tuple[str, int] | None:
+def active_of(router: DemoPart, example: Example) -> tuple[str, int] | None:
     """Host and port of the active replica for a key."""
     path = "/".join(["/v1/stores", path_segment(example.store), "metadata", *map(path_segment, example.words)])
     with Server(router.url, timeout_s=_TIMEOUT_S) as server:
@@ -63,7 +63,7 @@ def active_of(router: Part, example: Example) -> tuple[str, int] | None:
     return None if host is None else (str(host["host"]), int(host["port"]))
 
 
-def who_answers(routers: Iterable[Part], example: Example) -> dict[str, Any] | None:
+def who_answers(routers: Iterable[DemoPart], example: Example) -> dict[str, Any] | None:
     """The answer of the first router that gives one."""
     for router in routers:
         try:

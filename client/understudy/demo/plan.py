@@ -35,7 +35,7 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DemoPart:
     """One process: `arguments` of the command line, and the URL where it answers, if it does."""
 
     name: str
@@ -56,12 +56,12 @@ class Plan:
     folder: Path
     checkpoint: Path
     redis: str
-    pipeline: Part
-    nodes: tuple[Part, ...]
-    routers: tuple[Part, ...]
+    pipeline: DemoPart
+    nodes: tuple[DemoPart, ...]
+    routers: tuple[DemoPart, ...]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DemoPart, ...]:
         """In the order in which they are started; they are stopped in the reverse order."""
         return (self.pipeline, *self.nodes, *self.routers)
 
@@ -80,7 +80,7 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
         folder,
         checkpoint,
         redis,
-        Part("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, checkpoint, redis))),
+        DemoPart("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, checkpoint, redis))),
         tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
         tuple(_router(number, port, folder, redis) for number, port in enumerate(router_ports, 1)),
     )
@@ -109,14 +109,14 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith("UNDERSTUDY_")}
 
 
-def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) -> Part:
+def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) -> DemoPart:
     name = f"node-{number}"
     identity = ("--application-id", APPLICATION_ID, "--node-id", name, "--port", str(port))
     arguments = ("node", str(checkpoint), "--redis", redis, *identity, "--data-dir", str(folder / name))
-    return Part(name, "node", arguments, f"http://127.0.0.1:{port}")
+    return DemoPart(name, "node", arguments, f"http://127.0.0.1:{port}")
 
 
-def _router(number: int, port: int, folder: Path, redis: str) -> Part:
+def _router(number: int, port: int, folder: Path, redis: str) -> DemoPart:
     name = f"router-{number}"
     identity = ("--application-id", APPLICATION_ID, "--redis", redis, "--router-id", name, "--port", str(port))
-    return Part(name, "router", ("router", *identity, "--data-dir", str(folder / name)), f"http://127.0.0.1:{port}")
+    return DemoPart(name, "router", ("router", *identity, "--data-dir", str(folder / name)), f"http://127.0.0.1:{port}")

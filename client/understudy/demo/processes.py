@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from understudy.demo.plan import Part, clean_environment
+from understudy.demo.plan import DemoPart, clean_environment
 from understudy_shared.base.printable import printable
 
 PROGRAM = (sys.executable, "-m", "understudy")
@@ -31,7 +31,7 @@ STOP_LIMIT_S = {"router": 10.0, "node": 15.0, "pipeline": 20.0}
 class Child:
     """A part that was started."""
 
-    def __init__(self, part: Part, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, part: DemoPart, process: subprocess.Popen[bytes], log: Path) -> None:
         self.part = part
         self.process = process
         self.log = log
@@ -62,7 +62,7 @@ class Child:
         return [printable(line) for line in lines[-count:]]
 
 
-def start(part: Part, folder: Path) -> Child:
+def start(part: DemoPart, folder: Path) -> Child:
     """Start a part. Its log is `logs/{name}.log`, its temporary files are in `tmp`, both under `folder`.
 
     Called on the main thread: on Linux a child is tied to the thread that started it.

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from understudy.demo.announcer import Announcer, Ready, Steps, died_lines
+from understudy.demo.announcer import Announcer, ProgressSteps, Ready, died_lines
 from understudy.demo.asking import Answered, active_of, answered_examples, not_ready, report_of, who_answers
 from understudy.demo.examples import FIRST, answer_line
 from understudy.demo.local_redis import LocalRedis, local_redis
-from understudy.demo.plan import DemoOptions, Part, Plan, make_plan, wanted_ports
+from understudy.demo.plan import DemoOptions, DemoPart, Plan, make_plan, wanted_ports
 from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop, stop_started_by_hand
 from understudy.demo.signals import Signals
 from understudy.demo.tables import changes, unplaced
@@ -52,7 +52,7 @@ class Demo:
                 self._announcer.event("stopped", "Stopped; nothing runs any more.")
 
     def _run(self, stack: ExitStack) -> None:
-        steps = Steps()
+        steps = ProgressSteps()
         with steps.shown():
             ports = free_ports(wanted_ports(self._options))
             with steps.step("Valkey or Redis"):
@@ -67,7 +67,7 @@ class Demo:
             self._announcer.event("stopping", "Stopping. Ctrl-C again does not wait.")
             raise
 
-    def _start(self, plan: Plan, steps: Steps) -> None:
+    def _start(self, plan: Plan, steps: ProgressSteps) -> None:
         with steps.step("pipeline: Spark starts and commits its first batch") as step:
             self._start_part(plan.pipeline)
             commits = plan.checkpoint / "commits" / "0"
@@ -100,11 +100,11 @@ class Demo:
         self._active_url = "" if active is None else f"http://{active[0]}:{active[1]}"
         return "" if self._answers[0][1]["found"] else f"{FIRST.words[0]} is not there yet"
 
-    def _start_part(self, part: Part) -> None:
+    def _start_part(self, part: DemoPart) -> None:
         self._signals.check()
         self._children.append(start(part, self._folder))
 
-    def _wait_for_parts(self, parts: tuple[Part, ...], show: Callable[[str], None]) -> None:
+    def _wait_for_parts(self, parts: tuple[DemoPart, ...], show: Callable[[str], None]) -> None:
         def reason() -> str:
             return next(filter(None, map(not_ready, parts)), "")
 

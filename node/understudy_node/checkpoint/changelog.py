@@ -43,7 +43,7 @@ class LineageItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ChangelogOperation:
     """A record in file order. `value`: a merge's operand, a delete-range's exclusive end, `None` for a delete."""
 
     kind: OperationKind
@@ -61,7 +61,7 @@ class Changelog:
 
     lineage: tuple[LineageItem, ...] | None
     changes: dict[bytes, bytes | None]
-    operations: tuple[Operation, ...]
+    operations: tuple[ChangelogOperation, ...]
     record_count: int
 
 
@@ -139,7 +139,7 @@ class _Decoder:
         self.record_count = 0
         self.done = False
 
-    def decode(self, changes: dict[bytes, bytes | None], max_records: int, *, tagged: bool) -> list[Operation]:
+    def decode(self, changes: dict[bytes, bytes | None], max_records: int, *, tagged: bool) -> list[ChangelogOperation]:
         """Decode up to `max_records` more records; sets `done` once the file ends with the end mark."""
         if tagged:
             return self._decode_tagged(changes, max_records)
@@ -203,9 +203,9 @@ class _Decoder:
         self.record_count += max_records
         self._position = position
 
-    def _decode_tagged(self, changes: dict[bytes, bytes | None], max_records: int) -> list[Operation]:
+    def _decode_tagged(self, changes: dict[bytes, bytes | None], max_records: int) -> list[ChangelogOperation]:
         raw, position = self._raw, self._position
-        operations: list[Operation] = []
+        operations: list[ChangelogOperation] = []
         for done in range(max_records):
             kind = raw[position] if position < len(raw) else self._fail("ends before a record", position, done)
             if kind == _END:
@@ -221,7 +221,7 @@ class _Decoder:
                 key, value = self._stripped(key, value, done)
             self._in_operations = self._in_operations or kind in {_MERGE, _DELETE_RANGE}
             if self._in_operations:
-                operations.append(Operation(_KINDS[kind], key, value))
+                operations.append(ChangelogOperation(_KINDS[kind], key, value))
             else:
                 changes[key] = value
             position = value_end if has_value else value_start

@@ -27,14 +27,14 @@ MAX_ROW_CACHE_BYTES: Final = 16 * 1024 * 1024
 """Half of it is dropped at a time: 25,000 rows of 80 bytes hold the interpreter for about 2 ms."""
 
 
-class Unknown(Enum):
+class NotCached(Enum):
     """What is found of a row that is not remembered; None is an absent key."""
 
     UNKNOWN = "unknown"
 
 
-UNKNOWN: Final = Unknown.UNKNOWN
-Found = bytes | None | Literal[Unknown.UNKNOWN]
+UNKNOWN: Final = NotCached.UNKNOWN
+Found = bytes | None | Literal[NotCached.UNKNOWN]
 
 
 class RowCache:

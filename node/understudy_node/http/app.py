@@ -26,7 +26,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.edge import App
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.processes.group import Alone, Group, ProcessReport, Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -138,7 +138,7 @@ def create_app(
 
 def _report(
     node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard, group: Group
-) -> Report:
+) -> ProcessReport:
     """What this process knows of itself."""
 
     def causes() -> Mapping[str, str]:
@@ -149,7 +149,7 @@ def _report(
         reasons = node.not_ready() + ([] if companion is None else companion.not_ready())
         return Status(tuple(reasons), causes())
 
-    return Report(
+    return ProcessReport(
         status=status,
         dead=lambda: node.dead or (None if companion is None else companion.dead),
         metrics=NodeMetrics(node, lookups, guard, causes, companion).collect,

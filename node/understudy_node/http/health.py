@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.http.health import Indicator, Report, State
+from understudy_shared.http.health import HealthReport, Indicator, State
 from understudy_shared.processes.group import Group, Status
 from understudy_shared.spark.times import utc_text
 
@@ -21,12 +21,12 @@ class NodeHealth:
     def __init__(self, node: Node, group: Group) -> None:
         self._node = node
         self._group = group
-        self._last: Report | None = None
+        self._last: HealthReport | None = None
 
-    async def look(self) -> Report:
+    async def look(self) -> HealthReport:
         """Judge again, by what /readyz says and what is known of the query."""
         found = indicators(await self._group.status(), self._node.query_status())
-        self._last = Report.after(self._last, found, SystemClock().wall_us())
+        self._last = HealthReport.after(self._last, found, SystemClock().wall_us())
         return self._last
 
     async def document(self) -> dict[str, object]:

@@ -14,7 +14,7 @@ from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads, Request, batch_slices
 from understudy_node.http.visibility import Visibility
 from understudy_node.replica.task import TaskReplica
-from understudy_node.stores.lookup import Answer
+from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_printed_key
@@ -85,7 +85,7 @@ class NodeLookups(LookupsFirst):
             self.reply_problem(exchange, bug(error), request.counts)
         request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
-    def _reply(self, request: Request, outcome: Answer | Problem, exchange: Exchange) -> None:
+    def _reply(self, request: Request, outcome: LookupAnswer | Problem, exchange: Exchange) -> None:
         if isinstance(outcome, Problem):
             self._log.unread(request.reader.store.name, request.key.partition, outcome, exchange.trace)
             self.reply_problem(exchange, outcome, request.counts)
@@ -96,7 +96,7 @@ class NodeLookups(LookupsFirst):
         else:
             self.reply_absent(exchange, request.counts, body)
 
-    async def _wait(self, target: bytes, wait_ms: int) -> Answer | Problem:
+    async def _wait(self, target: bytes, wait_ms: int) -> LookupAnswer | Problem:
         """Look up again after every published version until there is an answer or the wait is over."""
         assert self.visibility is not None, "the application was started"
         deadline_s = monotonic() + wait_ms / 1000
@@ -145,6 +145,6 @@ class NodeLookups(LookupsFirst):
             await self.visibility.wait(left_s)
 
 
-def _may_pass(outcome: Answer | Problem) -> bool:
+def _may_pass(outcome: LookupAnswer | Problem) -> bool:
     """Whether the outcome may change while the reader waits: versions only increase."""
     return isinstance(outcome, Problem) and outcome.refusal is Refusal.BELOW_MIN_POSITION

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from understudy_node.http.admin import lag_report
 from understudy_node.http.health import NodeHealth
 from understudy_node.node import Node
-from understudy_shared.http.health import Report, State
+from understudy_shared.http.health import HealthReport, State
 from understudy_shared.http.people import HEADERS, small_page
 
 UNKNOWN = "?"
@@ -44,13 +44,13 @@ def page_routes(node: Node, health: NodeHealth) -> APIRouter:
     return routes
 
 
-def node_page(report: Mapping[str, Any], health: Report, *, is_member: bool) -> bytes:
+def node_page(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> bytes:
     """The page, of the report of `GET /admin/v1/lag` and of the node's health."""
     title = f"{MARKS[health.worst.state]} {health.headline}"
     return small_page(title, "".join(_body(report, health, is_member=is_member)))
 
 
-def _body(report: Mapping[str, Any], health: Report, *, is_member: bool) -> Iterator[str]:
+def _body(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> Iterator[str]:
     for each in health.indicators:
         if each.state is not State.OK:
             says = (("Hurts", each.impact), ("Because", each.cause), ("Do", each.action))

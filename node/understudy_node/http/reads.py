@@ -9,7 +9,7 @@ from typing import NamedTuple
 from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.lookup import ABSENT, Hidden, Key, StoreReader
+from understudy_node.stores.lookup import ABSENT, Hidden, ResolvedKey, StoreReader
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.suggest import did_you_mean
@@ -50,7 +50,7 @@ class Request(NamedTuple):
     """A parsed single-key lookup: its store, key and bound, and the counts of its store."""
 
     reader: StoreReader
-    key: Key
+    key: ResolvedKey
     bound: Bound
     longs_as_text: bool
     counts: OperationCounts

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from understudy_node.checkpoint.changelog import Changelog, Form, LineageItem, Operation, iter_changelog_slices
+from understudy_node.checkpoint.changelog import Changelog, ChangelogOperation, Form, LineageItem, iter_changelog_slices
 from understudy_node.checkpoint.compression import decompress
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.checkpoint.snapshots import parse_state_files
@@ -34,7 +34,7 @@ class ReadChangelog:
     stat: FileStat
     lineage: tuple[LineageItem, ...] | None
     changes: dict[bytes, bytes | None]
-    operations: tuple[Operation, ...]
+    operations: tuple[ChangelogOperation, ...]
 
 
 class ChangelogReader:

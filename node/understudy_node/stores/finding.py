@@ -14,7 +14,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
-from understudy_node.stores.lookup import ABSENT, Answer, Hidden, Key, Said, StoreReader
+from understudy_node.stores.lookup import ABSENT, Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
 from understudy_node.stores.pandas_keys import as_pandas_keeps
 from understudy_node.stores.places import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
@@ -34,14 +34,14 @@ class FindingReader(StoreReader):
     keys_at_once: ClassVar[int] = 10
     """A key may have a thousand elements."""
 
-    def look_up(self, key: Key, bound: Bound) -> Answer | Problem:
+    def look_up(self, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:
         reading = self.read_from(key.partition, bound)
         if isinstance(reading, Problem):
             return reading
         found = self._find(key.stored, reading.view, key.partition, bound.selection)
         said = ABSENT if found is None else found.members
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, said, reading.tail)
-        return Answer(404 if found is None or found.is_hidden else 200, body)
+        return LookupAnswer(404 if found is None or found.is_hidden else 200, body)
 
     def key_row(self, kept: bytes) -> bytes:
         return self.finder.key_row(kept)

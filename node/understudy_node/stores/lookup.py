@@ -28,7 +28,7 @@ ABSENT = b'"found":false,'
 """What is said of an absent key where `print_found` says what was found."""
 
 
-class Answer(NamedTuple):
+class LookupAnswer(NamedTuple):
     """A lookup that was answered: 200 with a value, or 404 with `found: false`; only that body means absent."""
 
     status: int
@@ -47,7 +47,7 @@ Said = bytes | Hidden | Problem | None
 """What is said of a key: the members that say what was found, that it is hidden, a problem, or None: it is absent."""
 
 
-class Key(NamedTuple):
+class ResolvedKey(NamedTuple):
     """A key, resolved: its partition, its bytes as the store keeps them, and its JSON for the answer."""
 
     partition: int
@@ -78,14 +78,14 @@ class StoreReader:
     keys_at_once: ClassVar[int] = 200
     """Keys looked up before the event loop is yielded: about 1 ms."""
 
-    def resolve(self, row: tuple[object, ...]) -> Key:
+    def resolve(self, row: tuple[object, ...]) -> ResolvedKey:
         """The key of a parsed row; hashing says the partition, as it did for Spark."""
         codec = self.store.codec
         encoded = encoded_key(codec, row, self.max_key_bytes)
         partition = codec.partition(row, self.partitions)
-        return Key(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
+        return ResolvedKey(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
 
-    def look_up(self, key: Key, bound: Bound) -> Answer | Problem:
+    def look_up(self, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:
         """Answer one key inside `bound`."""
         reading = self.read_from(key.partition, bound)
         if isinstance(reading, Problem):
@@ -93,7 +93,7 @@ class StoreReader:
         stored = reading.view.stores[self.store.store_name].get(key.stored)
         found = ABSENT if stored is None else self.print_found(stored)
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, found, reading.tail)
-        return Answer(404 if stored is None else 200, body)
+        return LookupAnswer(404 if stored is None else 200, body)
 
     def find_many(
         self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from understudy_pipeline.demo.committed import has_begun, planned_until, read_until
 from understudy_pipeline.demo.flights import Flight
-from understudy_pipeline.demo.schedule import Pace, slices, slices_due
+from understudy_pipeline.demo.schedule import ReplayPace, slices, slices_due
 from understudy_pipeline.demo.streams import FlightStreams, place_of
 from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import BusError
@@ -35,7 +35,7 @@ class Replay:
     """Replays `flights` for the query of a checkpoint. One thread runs it; any thread may call `stop`."""
 
     def __init__(
-        self, flights: Sequence[Flight], streams: FlightStreams, checkpoint: Path, *, pace: Pace, clock: Clock
+        self, flights: Sequence[Flight], streams: FlightStreams, checkpoint: Path, *, pace: ReplayPace, clock: Clock
     ) -> None:
         self._flights = flights
         self._times_s = [flight.event_time for flight in flights]

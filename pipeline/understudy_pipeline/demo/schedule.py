@@ -28,7 +28,7 @@ _BUSY_MIN = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplayPace:
     """A slice of `slice_s` simulated seconds is due every `interval_ms`."""
 
     slice_s: int
@@ -47,10 +47,10 @@ class Due(NamedTuple):
     next_ms: float
 
 
-def pace_of(speed_up: float) -> Pace:
+def pace_of(speed_up: float) -> ReplayPace:
     """The pace for `speed_up` simulated seconds per real second."""
     slice_s = max(SHORTEST_SLICE_S, ceil(speed_up * LAND_EVERY_S))
-    return Pace(slice_s, 1000 * slice_s / speed_up)
+    return ReplayPace(slice_s, 1000 * slice_s / speed_up)
 
 
 def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[tuple[int, int]]:

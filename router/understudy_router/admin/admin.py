@@ -24,7 +24,7 @@ from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observe
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.http.health import Report
+from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
@@ -97,7 +97,7 @@ class Admin:
             snapshot.layout.stores.get(query.store)
         return snapshot
 
-    def last_health(self) -> Report | None:
+    def last_health(self) -> HealthReport | None:
         """The health at the last look, at most ten seconds ago: for metrics."""
         return self._observer.health
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from understudy_router.admin.cluster_looks import access, agreement, bus, degraded, nodes, redundancy, restores
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.reader_looks import checkpoint, freshness, query, reads
-from understudy_shared.http.health import Indicator, Report
+from understudy_shared.http.health import HealthReport, Indicator
 
 INDICATORS: Mapping[str, Callable[[Situation], Indicator]] = {
     look.__name__: look
@@ -22,10 +22,10 @@ INDICATORS: Mapping[str, Callable[[Situation], Indicator]] = {
 """All of them by name, causes before what follows from them. JSON, metrics, alerts and runbooks go by these names."""
 
 
-def health_of(situation: Situation, before: Report | None = None) -> Generator[None, None, Report]:
+def health_of(situation: Situation, before: HealthReport | None = None) -> Generator[None, None, HealthReport]:
     """All indicators, in slices: a look costs by nodes. `before` is the report of the last look."""
     found: list[Indicator] = []
     for look in INDICATORS.values():
         found.append(look(situation))
         yield
-    return Report.after(before, found, situation.snapshot.about.now_us)
+    return HealthReport.after(before, found, situation.snapshot.about.now_us)

@@ -24,7 +24,7 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_shared.http.health import Report
+from understudy_shared.http.health import HealthReport
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
@@ -35,7 +35,7 @@ class Material:
     """What an overview is made of, besides what was sent before."""
 
     snapshot: Snapshot
-    health: Report
+    health: HealthReport
     losses: Mapping[str, Losses]
     rates: Rates = field(default_factory=Rates)
     staleness: Mapping[str, object] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Pace, Trend, Trends
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.http.health import Report
+from understudy_shared.http.health import HealthReport
 
 TICK_MS = 1000
 """How old a snapshot may be that somebody is shown."""
@@ -114,7 +114,7 @@ class Observed:
     """A snapshot, and what was seen over time until then."""
 
     snapshot: Snapshot
-    health: Report
+    health: HealthReport
     rates: Rates
     freshness: Freshness
     trends: dict[str, Trend]
@@ -143,7 +143,7 @@ class Observer:
         self._seeing = asyncio.Lock()
 
     @property
-    def health(self) -> Report | None:
+    def health(self) -> HealthReport | None:
         """The health at the last look, at most ten seconds ago; None before the first."""
         return None if self._last is None else self._last.health
 

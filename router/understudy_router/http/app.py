@@ -22,7 +22,7 @@ from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.processes.group import Alone, Group, Report, Status
+from understudy_shared.processes.group import Alone, Group, ProcessReport, Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -73,7 +73,7 @@ def create_app(
     http.include_router(read_routes(router, reads))
 
     group.join(
-        Report(
+        ProcessReport(
             status=lambda: Status(tuple(router.not_ready()), causes()),
             dead=lambda: router.dead,
             metrics=RouterMetrics(router, app, guard, causes, admin.last_health).collect,

@@ -13,7 +13,7 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
-from understudy_shared.http.health import Report
+from understudy_shared.http.health import HealthReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
@@ -28,7 +28,7 @@ class RouterMetrics:
         lookups: LookupsFirst,
         guard: ConnectionGuard,
         causes: Callable[[], Mapping[str, str]],
-        health: Callable[[], Report | None],
+        health: Callable[[], HealthReport | None],
     ) -> None:
         """`causes`: why the service is degraded, by cause. `health`: what it last found."""
         self._router = router

@@ -16,13 +16,13 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.auth.api_keys import Granted, Presented
-from understudy_shared.auth.audit import AuditLog, Event, peer_of
+from understudy_shared.auth.audit import AuditedRequest, AuditLog, peer_of
 from understudy_shared.auth.audited import asked_of
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.known import KnownCredentials, Refused
-from understudy_shared.auth.needs import Kind, Need, granted, need_of, no_peer, rate_limited
+from understudy_shared.auth.needs import Need, NeedKind, granted, need_of, no_peer, rate_limited
 from understudy_shared.auth.presented import PresentedToken, presented_in
 from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.sessions import Session, new_session, session_in
@@ -214,10 +214,10 @@ class Access:
         except UnderstudyError as error:
             need = problem_of(error)
         principal = self._known.known(presented)
-        if isinstance(need, Need) and need.kind is Kind.NOTHING:
+        if isinstance(need, Need) and need.kind is NeedKind.NOTHING:
             return Authorization(principal or ANONYMOUS)
         if self._asks_certificates:
-            is_internal = isinstance(need, Need) and need.kind is Kind.PEER
+            is_internal = isinstance(need, Need) and need.kind is NeedKind.PEER
             if trouble is not None and (is_internal or (principal is not None and principal.is_peer)):
                 self.refused[Refused.NO_PEER_CERTIFICATE] += 1
                 return no_peer(trouble)
@@ -250,12 +250,12 @@ class Access:
             principal, reason = ANONYMOUS, self._known.why_unknown(presented).logged
         else:
             principal, reason = self._known.known(presented) or ANONYMOUS, problem.type.slug
-        self.audit.refused(Event(principal, peer_of(scope), scope["method"], asked), reason, key_id=key_id)
+        self.audit.refused(AuditedRequest(principal, peer_of(scope), scope["method"], asked), reason, key_id=key_id)
 
     def key_refused(self, principal: Principal, peer: str, method: str, target: bytes) -> None:
         """Write to the audit log that a key was asked for which the credential does not cover."""
         path, _, query = target.partition(b"?")
-        self.audit.refused(Event(principal, peer, method, asked_of(path, query)), ProblemType.FORBIDDEN.slug)
+        self.audit.refused(AuditedRequest(principal, peer, method, asked_of(path, query)), ProblemType.FORBIDDEN.slug)
 
     # ---- the service's side
 

@@ -53,7 +53,7 @@ _BUDGETS = {
 }
 
 
-class Event(NamedTuple):
+class AuditedRequest(NamedTuple):
     """Who asked what, from where."""
 
     principal: Principal
@@ -77,14 +77,14 @@ class AuditLog:
         }
         self._told = dict.fromkeys(Audited, 0)
 
-    def refused(self, event: Event, reason: str, *, key_id: str = "") -> None:
+    def refused(self, event: AuditedRequest, reason: str, *, key_id: str = "") -> None:
         """Somebody was refused, before anything was done. `key_id`: of the credential, if that is known."""
         fields = {"reason": reason, **({"key_id": key_id} if key_id else {})}
         self._write(Audited.REFUSED, event, "refused", fields, same=reason)
 
     def signed(self, principal: Principal, peer: str, *, is_in: bool, key_id: str) -> None:
         """Somebody signed in with a key, or out."""
-        event = Event(principal, peer, "POST", Asked("/admin/login" if is_in else "/admin/logout"))
+        event = AuditedRequest(principal, peer, "POST", Asked("/admin/login" if is_in else "/admin/logout"))
         self._write(Audited.SESSION, event, "signed-in" if is_in else "signed-out", {"key_id": key_id})
 
     def keys_changed(self, added: list[str], removed: list[str]) -> None:
@@ -119,7 +119,7 @@ class AuditLog:
 
     def _answered(self, scope: Scope, principal: Principal, status: int | None, notes: Mapping[str, object]) -> None:
         asked = asked_of(scope["raw_path"], scope.get("query_string", b""))
-        event = Event(principal, peer_of(scope), scope["method"], asked)
+        event = AuditedRequest(principal, peer_of(scope), scope["method"], asked)
         outcome = "unanswered" if status is None else str(status)
         if event.method not in READING and scope["raw_path"].startswith(PREFIX):
             is_done = status is None or status < 400
@@ -130,7 +130,13 @@ class AuditLog:
             self._write(Audited.READ, event, outcome, notes, same=outcome)
 
     def _write(
-        self, kind: Audited, event: Event, outcome: str, fields: Mapping[str, object], *, same: str | None = None
+        self,
+        kind: Audited,
+        event: AuditedRequest,
+        outcome: str,
+        fields: Mapping[str, object],
+        *,
+        same: str | None = None,
     ) -> None:
         """Write a line, unless it is one of many: those of one peer, principal and route with the same `same`."""
         principal, peer, method, asked = event

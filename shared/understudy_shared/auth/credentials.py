@@ -89,7 +89,7 @@ class RoleGrant(_Part):
     key_prefix: Annotated[list[bool | _Long | str], Field(max_length=MAX_PREFIX_COLUMNS)] = []
 
 
-class Role(_Part):
+class RoleEntry(_Part):
     """What its keys may do."""
 
     grants: list[RoleGrant]
@@ -149,7 +149,7 @@ class Credentials(NamedTuple):
 class CredentialsFile(_Part):
     """The whole file."""
 
-    roles: dict[_Name, Role] = {}
+    roles: dict[_Name, RoleEntry] = {}
     issuers: Annotated[dict[_IssuerName, StoredIssuer], Field(max_length=MAX_ISSUERS)] = {}
     keys: Annotated[list[StoredKey], Field(max_length=MAX_KEYS)] = []
     limits: StoredLimits = StoredLimits()
@@ -240,7 +240,7 @@ def parse_file(data: bytes) -> CredentialsFile:
 _FIX = "understudy keys new writes a key; docs/security.md has the form of the file"
 
 
-def _grants(name: str, role: Role) -> tuple[Grant, ...]:
+def _grants(name: str, role: RoleEntry) -> tuple[Grant, ...]:
     where = f"role {clipped(name)}"
     if name in BUILT_IN:
         raise CredentialsError(

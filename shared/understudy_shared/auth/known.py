@@ -48,7 +48,7 @@ class Refused(StrEnum):
     NO_PEER_CERTIFICATE = "no-peer-certificate"
 
 
-class Unknown(NamedTuple):
+class UnknownCredential(NamedTuple):
     """Why a credential counts for nothing: for the metric, for who sent it, and for the log."""
 
     refused: Refused
@@ -130,7 +130,7 @@ class KnownCredentials:
             presented.bad = None
         return awaited
 
-    def why_unknown(self, presented: Presented | None) -> Unknown:
+    def why_unknown(self, presented: Presented | None) -> UnknownCredential:
         """Why a credential, or none, counts for nothing."""
         if presented is None:
             return _said(Refused.NO_CREDENTIAL, "the request has no credential")
@@ -139,9 +139,9 @@ class KnownCredentials:
         if isinstance(presented, PresentedToken):
             why = presented.bad
             if why is not None and why.is_expired:
-                return Unknown(Refused.EXPIRED_CREDENTIAL, "the token has expired", why.reason)
+                return UnknownCredential(Refused.EXPIRED_CREDENTIAL, "the token has expired", why.reason)
             logged = "token, and no issuer is known" if why is None else why.reason
-            return Unknown(Refused.UNKNOWN_CREDENTIAL, _NOT_OURS, logged)
+            return UnknownCredential(Refused.UNKNOWN_CREDENTIAL, _NOT_OURS, logged)
         key = self.keys.get(presented.key_id)
         if key is not None and presented.proves(key):
             return _said(Refused.EXPIRED_CREDENTIAL, "the key has expired")
@@ -250,8 +250,8 @@ class KnownCredentials:
 _NOT_OURS = "the credential is not one of this service"
 
 
-def _said(refused: Refused, what: str) -> Unknown:
-    return Unknown(refused, what, what)
+def _said(refused: Refused, what: str) -> UnknownCredential:
+    return UnknownCredential(refused, what, what)
 
 
 def _stored(key: ApiKey) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from understudy_shared.tls.trouble import TlsTrouble
 _READING = frozenset(("GET", "HEAD"))
 
 
-class Kind(Enum):
+class NeedKind(Enum):
     """What a need is about."""
 
     NOTHING = auto()
@@ -36,14 +36,14 @@ class Kind(Enum):
 class Need(NamedTuple):
     """What a route needs. A `STORE` without an action needs only to be seen; `peers`: other services may, too."""
 
-    kind: Kind
+    kind: NeedKind
     action: Action | None = None
     store: str = ""
     peers: bool = False
 
 
-_NOTHING, _IDENTITY, _UNLISTED = Need(Kind.NOTHING), Need(Kind.IDENTITY), Need(Kind.UNLISTED)
-_MONITOR, _ADMIN = Need(Kind.SERVICE, Action.MONITOR), Need(Kind.SERVICE, Action.ADMIN)
+_NOTHING, _IDENTITY, _UNLISTED = Need(NeedKind.NOTHING), Need(NeedKind.IDENTITY), Need(NeedKind.UNLISTED)
+_MONITOR, _ADMIN = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE, Action.ADMIN)
 
 
 def need_of(method: str, raw_path: bytes) -> Need:
@@ -57,7 +57,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
         case ["admin", *rest]:
             return _of_admin(method, rest)
         case ["internal", *_]:
-            return Need(Kind.PEER)
+            return Need(NeedKind.PEER)
         case ["livez"] | ["healthz"] | ["readyz"] | [""]:
             return _NOTHING
         case ["openapi.json"] | ["docs"] | ["v1", "stores"]:
@@ -71,13 +71,13 @@ def need_of(method: str, raw_path: bytes) -> Need:
 def _of_a_store(store: str, call: list[str]) -> Need:
     match call:
         case []:
-            return Need(Kind.STORE, None, store)
+            return Need(NeedKind.STORE, None, store)
         case ["keys" | "lookup" | "metadata", *_]:
-            return Need(Kind.STORE, Action.POINT, store)
+            return Need(NeedKind.STORE, Action.POINT, store)
         case ["scan" | "windows", *_]:
-            return Need(Kind.STORE, Action.SCAN, store)
+            return Need(NeedKind.STORE, Action.SCAN, store)
         case ["watch", *_]:
-            return Need(Kind.STORE, Action.WATCH, store)
+            return Need(NeedKind.STORE, Action.WATCH, store)
         case _:
             return _UNLISTED
 
@@ -87,7 +87,7 @@ def _of_admin(method: str, rest: list[str]) -> Need:
         case [] | ["login"] | ["logout"] | ["static" | "runbooks", *_]:
             return _NOTHING
         case ["v1", "drain"]:
-            return Need(Kind.SERVICE, Action.ADMIN, peers=True)
+            return Need(NeedKind.SERVICE, Action.ADMIN, peers=True)
         case _:
             return _MONITOR if method in _READING else _ADMIN
 
@@ -98,14 +98,14 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
     What is hidden from a principal is answered as if it were not there, whether or not it is.
     """
     match need:
-        case Need(Kind.NOTHING | Kind.IDENTITY):
+        case Need(NeedKind.NOTHING | NeedKind.IDENTITY):
             return Authorization(principal)
-        case Need(Kind.STORE, action, store):
+        case Need(NeedKind.STORE, action, store):
             return _granted_in(principal, store, action)
-        case Need(Kind.SERVICE, Action() as action, _, peers):
+        case Need(NeedKind.SERVICE, Action() as action, _, peers):
             is_allowed = principal.may(action) or (peers and principal.is_peer)
             return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")
-        case Need(Kind.PEER):
+        case Need(NeedKind.PEER):
             if principal.is_peer:
                 return Authorization(principal)
             return _forbidden("is for the nodes and routers of this application")

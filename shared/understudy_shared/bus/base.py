@@ -52,7 +52,7 @@ class Stored(NamedTuple):
     left_ms: int | None
 
 
-class Keys(NamedTuple):
+class ListedKeys(NamedTuple):
     """Keys that exist. `is_all` is False when there may be more than were read."""
 
     found: list[str]
@@ -92,7 +92,7 @@ class Bus(Protocol):
         MAX_SCANNED values and MAX_SCANNED_BYTES.
         """
 
-    async def keys(self, prefix: str) -> Keys:
+    async def keys(self, prefix: str) -> ListedKeys:
         """Keys of any kind that begin with `prefix`: up to MAX_SCANNED, from MAX_KEYS_VISITED at most."""
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:

@@ -16,13 +16,13 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.base.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
-from understudy_shared.bus.replay import WINDOW_MS, Freshness, ReplayGuard
+from understudy_shared.bus.replay import WINDOW_MS, ReplayGuard, Timeliness
 from understudy_shared.bus.signing import (
     MARK,
-    Content,
     Keyring,
     MalformedSignatureError,
     Signature,
+    SignedContent,
     Stamp,
     parse_line,
     split,
@@ -68,7 +68,7 @@ class Authentic(NamedTuple):
     stamp: Stamp | None
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """The keys as they are now: a `Keyring`, or a file that is read again when it changes."""
 
     def current(self) -> Keyring: ...
@@ -88,7 +88,7 @@ class MessageAuth:
     def __init__(
         self,
         application_id: str,
-        keys: Keys | None = None,
+        keys: KeySource | None = None,
         *,
         sender: str = "nobody",
         accepts_unsigned: bool = False,
@@ -154,7 +154,7 @@ class MessageAuth:
         """The owner of a lease, with a signature behind it if there is a key."""
         if self._keys is None:
             return owner
-        line = self._keys.current().sign(_OWNER, Content(_LEASE, self._application_id, _LEASE, owner.encode()))
+        line = self._keys.current().sign(_OWNER, SignedContent(_LEASE, self._application_id, _LEASE, owner.encode()))
         return f"{owner} {line.decode()}"
 
     def is_signed_owner(self, holder: str) -> bool:
@@ -164,7 +164,7 @@ class MessageAuth:
             signature = parse_line(MARK + line.encode())
         except MalformedSignatureError:
             return False
-        content = Content(_LEASE, self._application_id, _LEASE, owner.encode())
+        content = SignedContent(_LEASE, self._application_id, _LEASE, owner.encode())
         return self._keys is not None and self._keys.current().is_valid(signature, content)
 
     def note_unsigned_lease(self, holder: str) -> None:
@@ -205,7 +205,7 @@ class MessageAuth:
             return True
         freshness = self._guard.read(found.stamp, now_ms=self._now_ms(), kept_ms=kept_ms)
         self._judge(found.stamp, freshness)
-        return freshness is Freshness.FRESH
+        return freshness is Timeliness.FRESH
 
     # ---- answers over HTTP, and files
 
@@ -239,7 +239,7 @@ class MessageAuth:
             return None
         number = next(self._numbers) if purpose is _BUS else 0  # answers would leave gaps, and nobody counts them
         stamp = Stamp(self._sender, self._session, number, self._now_ms())
-        return self._keys.current().sign(stamp, Content(purpose, self._application_id, kind, document))
+        return self._keys.current().sign(stamp, SignedContent(purpose, self._application_id, kind, document))
 
     def _checked(self, signature: Signature | None, purpose: bytes, kind: bytes, document: bytes) -> Stamp | None:
         if self._keys is None:
@@ -254,7 +254,7 @@ class MessageAuth:
             known = ", ".join(keyring.key_ids)
             what = f"a document in the name of {sender[:80]!r}, signed with key {signature.key_id.decode()}"
             raise UnauthenticError("forged", what, source=sender, fix=f"The key file here has {known}")
-        if not keyring.is_valid(signature, Content(purpose, self._application_id, kind, document)):
+        if not keyring.is_valid(signature, SignedContent(purpose, self._application_id, kind, document)):
             what = f"a document in the name of {sender[:80]!r} whose signature is wrong"
             raise UnauthenticError("forged", what, source=sender)
         return signature.stamp
@@ -274,11 +274,11 @@ class MessageAuth:
             count = self.accepted_unsigned
             log.warning("%s; %d so far", self.accepting_unsigned(), count, extra={"action": "unsigned-accepted"})
 
-    def _judge(self, stamp: Stamp, freshness: Freshness) -> None:
-        if freshness is Freshness.REPLAYED:
+    def _judge(self, stamp: Stamp, freshness: Timeliness) -> None:
+        if freshness is Timeliness.REPLAYED:
             what = f"message {stamp.number} of {stamp.sender[:80]!r}, which was sent before"
             raise UnauthenticError("replayed", what, source=stamp.sender)
-        if freshness is Freshness.OUTDATED:
+        if freshness is Timeliness.OUTDATED:
             away_s = (stamp.sent_ms - self._now_ms()) / 1000
             what = f"a message of {stamp.sender[:80]!r} whose time is {away_s:+.0f} s from the clock here"
             fix = f"It was sent before, or a clock is wrong: they may differ by {WINDOW_MS // 1000} s"

@@ -32,7 +32,7 @@ from understudy_shared.bus.base import (
     BusError,
     BusGarbageError,
     Fence,
-    Keys,
+    ListedKeys,
     Lost,
     Stored,
 )
@@ -109,9 +109,9 @@ class RedisBus:
             if value is not None and value.kind == b"owned"
         }
 
-    async def keys(self, prefix: str) -> Keys:
+    async def keys(self, prefix: str) -> ListedKeys:
         """Keys of any kind under a prefix."""
-        found: Keys = await self._call(
+        found: ListedKeys = await self._call(
             f"listing {prefix}*", lambda: self._list(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
         return found
@@ -314,7 +314,7 @@ class RedisBus:
             cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
             keys = _decoded(raw)
 
-    async def _list(self, prefix: str) -> Keys:
+    async def _list(self, prefix: str) -> ListedKeys:
         """A part of the keys: in a large database of others not all of it is looked through."""
         found: dict[str, None] = {}  # SCAN may name a key twice
         cursor = 0
@@ -323,7 +323,7 @@ class RedisBus:
             found |= dict.fromkeys(_decoded(raw))
             if cursor == 0 or len(found) > MAX_SCANNED:
                 break
-        return Keys(list(found)[:MAX_SCANNED], cursor == 0 and len(found) <= MAX_SCANNED)
+        return ListedKeys(list(found)[:MAX_SCANNED], cursor == 0 and len(found) <= MAX_SCANNED)
 
     def _note_bounded(self, prefix: str) -> None:
         self._bounded += 1

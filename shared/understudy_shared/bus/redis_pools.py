@@ -19,7 +19,7 @@ from redis.retry import Retry
 from understudy_shared.bus.redis_connection import connection_options, sentinel_place
 from understudy_shared.bus.redis_replies import BoundedParser, BoundedThreadParser
 from understudy_shared.bus.redis_sentinel import SentinelPool, ThreadSentinelPool
-from understudy_shared.bus.redis_tls import ThreadTlsConnection, TlsConnection, with_verified_tls
+from understudy_shared.bus.redis_tls import RedisTlsConnection, ThreadTlsConnection, with_verified_tls
 
 
 def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.BlockingConnectionPool:
@@ -30,7 +30,7 @@ def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.Blocki
     if place is not None:
         return SentinelPool(place, timeout_s=timeout_s, retry=retry, **bounds)
     options = connection_options(url, parse_url_for_tasks, timeout_s=timeout_s, retry=retry, parser_class=BoundedParser)
-    return aio.BlockingConnectionPool(**{**with_verified_tls(options, TlsConnection), **bounds})
+    return aio.BlockingConnectionPool(**{**with_verified_tls(options, RedisTlsConnection), **bounds})
 
 
 def thread_pool(url: str, *, timeout_s: float, parser: type = BoundedThreadParser) -> redis.ConnectionPool:

@@ -112,7 +112,7 @@ class _TlsOfThreads:
         return context_of(self._tls).wrap_socket(sock, server_hostname=self.host)  # type: ignore[attr-defined]
 
 
-class TlsConnection(_TlsOfTasks, aio.SSLConnection):
+class RedisTlsConnection(_TlsOfTasks, aio.SSLConnection):
     """One connection of a loop's tasks."""
 
 
@@ -159,38 +159,38 @@ def refuse_bad_files(options: TlsOptions) -> None:
         ) from None
 
 
-class TlsTrouble(NamedTuple):
+class RedisTlsTrouble(NamedTuple):
     """Why a connection by TLS failed, and what to do."""
 
     why: str
     fix: str
 
 
-_UNTRUSTED = TlsTrouble(
+_UNTRUSTED = RedisTlsTrouble(
     "nobody whom this process trusts has signed its certificate",
     "Give the certificate of its authority: --redis-ca-file, or ssl_ca_certs in the URL",
 )
 _OTHER_NAME = "In the URL, name it as its certificate does; else issue one with that name as subjectAltName"
-_VERIFIED: Mapping[int, TlsTrouble] = {
-    9: TlsTrouble("its certificate is not valid yet", "Check the clocks of both hosts"),
-    10: TlsTrouble("its certificate has expired", "Renew the certificate of the Redis"),
+_VERIFIED: Mapping[int, RedisTlsTrouble] = {
+    9: RedisTlsTrouble("its certificate is not valid yet", "Check the clocks of both hosts"),
+    10: RedisTlsTrouble("its certificate has expired", "Renew the certificate of the Redis"),
     18: _UNTRUSTED,
     19: _UNTRUSTED,
     20: _UNTRUSTED,
     21: _UNTRUSTED,
-    62: TlsTrouble("its certificate is of another host name", _OTHER_NAME),
-    64: TlsTrouble("its certificate is of another address", _OTHER_NAME),
+    62: RedisTlsTrouble("its certificate is of another host name", _OTHER_NAME),
+    64: RedisTlsTrouble("its certificate is of another address", _OTHER_NAME),
 }
 """By OpenSSL's numbers (X509_V_ERR_...)."""
 
-_ASKS_FOR_ONE = TlsTrouble(
+_ASKS_FOR_ONE = RedisTlsTrouble(
     "it asks for a client certificate",
     "Give one: --redis-cert-file and --redis-key-file, or ssl_certfile and ssl_keyfile in the URL",
 )
-_REFUSES_OURS = TlsTrouble(
+_REFUSES_OURS = RedisTlsTrouble(
     "it refuses the client certificate of this process", "Give one that an authority of the Redis has signed"
 )
-_SPEAKS_NONE = TlsTrouble("it does not speak TLS at this port", "Write redis://, or name the port for TLS")
+_SPEAKS_NONE = RedisTlsTrouble("it does not speak TLS at this port", "Write redis://, or name the port for TLS")
 _BY_REASON = (
     ("CERTIFICATE_REQUIRED", _ASKS_FOR_ONE),
     ("ALERT_HANDSHAKE_FAILURE", _ASKS_FOR_ONE),
@@ -204,7 +204,7 @@ _BY_REASON = (
 """By parts of OpenSSL's reasons; the first that fits counts."""
 
 
-def tls_trouble(error: BaseException) -> TlsTrouble | None:
+def tls_trouble(error: BaseException) -> RedisTlsTrouble | None:
     """What TLS had to do with an error of redis-py; None when nothing (pure)."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
@@ -219,4 +219,6 @@ def tls_trouble(error: BaseException) -> TlsTrouble | None:
         if part in reason:
             return trouble
     said = getattr(found, "verify_message", None) or reason or type(found).__name__
-    return TlsTrouble(f"the TLS handshake failed: {said}", "Look at the log of the Redis, and at both certificates")
+    return RedisTlsTrouble(
+        f"the TLS handshake failed: {said}", "Look at the log of the Redis, and at both certificates"
+    )

@@ -26,7 +26,7 @@ MAX_SESSIONS = 16_384
 _ALL = (1 << WIDTH) - 1
 
 
-class Freshness(Enum):
+class Timeliness(Enum):
     """What is known of a message by its number and its time."""
 
     FRESH = "fresh"
@@ -55,39 +55,39 @@ class ReplayGuard:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def heard(self, stamp: Stamp, *, now_ms: int) -> Freshness:
+    def heard(self, stamp: Stamp, *, now_ms: int) -> Timeliness:
         """Judge a message that was heard, and remember it if it is fresh."""
         if abs(stamp.sent_ms - now_ms) > WINDOW_MS:
-            return Freshness.OUTDATED
+            return Timeliness.OUTDATED
         known = self._sessions.get(stamp.session)
         if known is None:
             # What was sent before may be somebody's recording.
             self._remember(stamp, _Session(stamp.number, _ALL, stamp.sent_ms), now_ms)
-            return Freshness.FRESH
+            return Timeliness.FRESH
         step = stamp.number - known.highest
         if step > 0:
             known.heard = ((known.heard << step) | 1) & _ALL if step < WIDTH else 1
             known.highest, known.sent_ms = stamp.number, max(known.sent_ms, stamp.sent_ms)
-            return Freshness.FRESH
+            return Timeliness.FRESH
         if -step >= WIDTH or (known.heard >> -step) & 1 or stamp.sent_ms < known.sent_ms - LATE_MS:
-            return Freshness.REPLAYED
+            return Timeliness.REPLAYED
         known.heard |= 1 << -step
-        return Freshness.FRESH
+        return Timeliness.FRESH
 
-    def read(self, stamp: Stamp, *, now_ms: int, kept_ms: int) -> Freshness:
+    def read(self, stamp: Stamp, *, now_ms: int, kept_ms: int) -> Timeliness:
         """Judge a message that was read from a key, which keeps it for `kept_ms`. It may be heard as well, once."""
         if not -WINDOW_MS <= now_ms - stamp.sent_ms <= WINDOW_MS + kept_ms:
-            return Freshness.OUTDATED
+            return Timeliness.OUTDATED
         known = self._sessions.get(stamp.session)
         if known is None:
             self._remember(stamp, _Session(stamp.number, 0, stamp.sent_ms), now_ms)
-            return Freshness.FRESH
+            return Timeliness.FRESH
         step = stamp.number - known.highest
         if step >= 0:
             known.heard = (known.heard << step) & _ALL if step < WIDTH else 0
             known.highest, known.sent_ms = stamp.number, max(known.sent_ms, stamp.sent_ms)
-            return Freshness.FRESH
-        return Freshness.OVERTAKEN if -step < WIDTH else Freshness.REPLAYED
+            return Timeliness.FRESH
+        return Timeliness.OVERTAKEN if -step < WIDTH else Timeliness.REPLAYED
 
     def _remember(self, stamp: Stamp, session: _Session, now_ms: int) -> None:
         """Make room first: what is out of the window would be refused by its time."""

@@ -61,7 +61,7 @@ class Signature(NamedTuple):
     """The stamp as it was sent: there is one way to write it."""
 
 
-class Content(NamedTuple):
+class SignedContent(NamedTuple):
     """What is signed beside the stamp: for what, in which application, and the document as it is sent."""
 
     purpose: bytes
@@ -93,20 +93,20 @@ class Keyring:
     def knows(self, key_id: bytes) -> bool:
         return key_id in self._secrets
 
-    def sign(self, stamp: Stamp, content: Content) -> bytes:
+    def sign(self, stamp: Stamp, content: SignedContent) -> bytes:
         """The line, without a line end."""
         stamped = stamp.line()
         mac = self._mac(self._signing_id, stamped, content)
         return b"%b%b %b %b" % (MARK, self._signing_id, mac, stamped)
 
-    def is_valid(self, signature: Signature, content: Content) -> bool:
+    def is_valid(self, signature: Signature, content: SignedContent) -> bool:
         """Whether a known key has signed exactly this."""
         if not self.knows(signature.key_id):
             return False
         mac = self._mac(signature.key_id, signature.stamped, content)
         return hmac.compare_digest(mac, signature.mac)
 
-    def _mac(self, key_id: bytes, stamped: bytes, content: Content) -> bytes:
+    def _mac(self, key_id: bytes, stamped: bytes, content: SignedContent) -> bytes:
         application = _quoted(content.application_id).encode()
         digest = hashlib.sha256(content.document).hexdigest().encode()  # of a large one without the interpreter's lock
         signed = b"\n".join((_DOMAIN, key_id, content.purpose, application, stamped, content.kind, digest))

@@ -65,14 +65,14 @@ class Indicator:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """All indicators, causes before what follows from them, and since when each is in its state."""
 
     indicators: tuple[Indicator, ...]
     since_us: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def after(cls, before: Report | None, found: Sequence[Indicator], now_us: int) -> Self:
+    def after(cls, before: HealthReport | None, found: Sequence[Indicator], now_us: int) -> Self:
         """The report of a look. What was in its state at the look before keeps its time."""
         known = {} if before is None else {each.name: each.state for each in before.indicators}
         since_us = {

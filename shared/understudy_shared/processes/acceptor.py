@@ -8,7 +8,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from understudy_shared.processes.balance import STALLED_MS, Standing, choose_worker
+from understudy_shared.processes.balance import STALLED_MS, WorkerLoad, choose_worker
 from understudy_shared.processes.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Acceptor:
     def _choose(self) -> int | None:
         return choose_worker(self._standings())
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[WorkerLoad]:
         now_s = asyncio.get_running_loop().time()
         found = (worker.standing(now_s) for worker in self._workers.values())
         return [standing for standing in found if standing is not None]

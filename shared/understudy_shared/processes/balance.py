@@ -19,7 +19,7 @@ takes by default. Beyond that they wait in the kernel's queue.
 """
 
 
-class Standing(NamedTuple):
+class WorkerLoad(NamedTuple):
     """What is known of a worker that runs. `waiting`: connections handed over that it has not taken yet."""
 
     number: int
@@ -31,7 +31,7 @@ class Standing(NamedTuple):
     """Counts hand-overs: who got one longest ago has the lowest number."""
 
 
-def choose_worker(workers: Iterable[Standing]) -> int | None:
+def choose_worker(workers: Iterable[WorkerLoad]) -> int | None:
     """The worker for a new connection; None while it has to wait for one."""
     free = [worker for worker in workers if worker.waiting < MAX_WAITING]
     if not free:

@@ -37,7 +37,7 @@ class Status(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProcessReport:
     """How to ask one process for what it knows of itself."""
 
     status: Callable[[], Status]
@@ -50,7 +50,7 @@ class Report:
 class Group(Protocol):
     """The processes of a service, one or more."""
 
-    def join(self, report: Report) -> None:
+    def join(self, report: ProcessReport) -> None:
         """Give the group what this process knows of itself; before it serves."""
 
     def causes(self) -> Mapping[str, str]:
@@ -67,9 +67,9 @@ class Alone:
     """A service of one process."""
 
     def __init__(self) -> None:
-        self._report: Report | None = None
+        self._report: ProcessReport | None = None
 
-    def join(self, report: Report) -> None:
+    def join(self, report: ProcessReport) -> None:
         self._report = report
 
     def causes(self) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.processes.channel import Channel, ChannelError, frame
-from understudy_shared.processes.group import Report, Status, exposition
+from understudy_shared.processes.group import ProcessReport, Status, exposition
 from understudy_shared.processes.handover import Intake
 from understudy_shared.processes.metric_sums import family_of, from_document, to_document
 
@@ -43,7 +43,7 @@ class WorkerLink:
         self._control = control
         self._intake = None if handover is None else Intake(handover)
         self._channel = Channel(control, self._answer, self._on_notification)
-        self._report: Report | None = None
+        self._report: ProcessReport | None = None
         self._causes: Mapping[str, str] = {}
         self._asking: dict[str, asyncio.Task[Any]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class WorkerLink:
 
     # ---- Group
 
-    def join(self, report: Report) -> None:
+    def join(self, report: ProcessReport) -> None:
         self._report = report
 
     def causes(self) -> Mapping[str, str]:
@@ -107,7 +107,7 @@ class WorkerLink:
     # ---- the supervisor's side
 
     @property
-    def _own(self) -> Report:
+    def _own(self) -> ProcessReport:
         assert self._report is not None, "the service joins before it serves"
         return self._report
 

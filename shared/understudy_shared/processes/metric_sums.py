@@ -75,7 +75,7 @@ GAUGES: Mapping[str, Rule] = {
 _COUNTED = frozenset({"counter", "summary", "histogram"})
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One value; `labels` are in order of their names."""
 
     name: str
@@ -89,7 +89,7 @@ class Family(NamedTuple):
     name: str
     kind: str
     text: str
-    samples: Sequence[Sample]
+    samples: Sequence[MetricSample]
 
     def metric(self) -> Metric:
         """As the library writes it."""
@@ -101,7 +101,9 @@ class Family(NamedTuple):
 
 def family_of(metric: Metric) -> Family:
     """A family of the library's."""
-    samples = [Sample(each.name, tuple(sorted(each.labels.items())), float(each.value)) for each in metric.samples]
+    samples = [
+        MetricSample(each.name, tuple(sorted(each.labels.items())), float(each.value)) for each in metric.samples
+    ]
     return Family(metric.name, metric.type, metric.documentation, samples)
 
 
@@ -132,9 +134,9 @@ def from_document(document: object) -> list[Family]:
         raise ValueError(f"these are no metrics: {error}") from None
 
 
-def _sample(name: str, labels: Iterable[Sequence[str]], value: float | None) -> Sample:
+def _sample(name: str, labels: Iterable[Sequence[str]], value: float | None) -> MetricSample:
     pairs = tuple((label, text) for label, text in labels)
-    return Sample(name, pairs, math.nan if value is None else float(value))
+    return MetricSample(name, pairs, math.nan if value is None else float(value))
 
 
 Place = tuple[str, str, Labels]
@@ -178,7 +180,8 @@ class MetricSums:
         return [
             family._replace(
                 samples=[
-                    Sample(*place, _rule(family)(numbers)) for place, numbers in values.get(family.name, {}).items()
+                    MetricSample(*place, _rule(family)(numbers))
+                    for place, numbers in values.get(family.name, {}).items()
                 ]
             )
             for family in first.values()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.processes.balance import STALLED_MS, Standing
+from understudy_shared.processes.balance import STALLED_MS, WorkerLoad
 from understudy_shared.processes.channel import Channel, ChannelError
 from understudy_shared.processes.group import Status
 from understudy_shared.processes.handover import HandedOver
@@ -68,7 +68,7 @@ END_REASONS = ("exited", "killed", Kill.DEAD.value, Kill.SILENT.value)
 """How a process may end that is then started again."""
 
 
-class End(NamedTuple):
+class WorkerEnd(NamedTuple):
     """How a process ended: the label of a metric, and words."""
 
     reason: str
@@ -117,7 +117,7 @@ class WorkerProcess:
     def __repr__(self) -> str:
         return f"WorkerProcess({self.number}, {'started' if self.is_started else self.process})"
 
-    async def run(self) -> End:
+    async def run(self) -> WorkerEnd:
         """Start a process and wait for its end.
 
         Called on the main thread: the process is tied to the thread that starts it.
@@ -150,13 +150,13 @@ class WorkerProcess:
     def lived_ms(self) -> float:
         return (asyncio.get_running_loop().time() - self._born_s) * 1000
 
-    def standing(self, now_s: float) -> Standing | None:
+    def standing(self, now_s: float) -> WorkerLoad | None:
         """What decides whether it gets the next connection; None while it takes none."""
         handed = self._handed
         if handed is None or not self.is_started:
             return None
         hangs = self._hangs or handed.waits_s(now_s) * 1000 >= STALLED_MS
-        return Standing(self.number, self.connections, handed.waiting, hangs, self.last_given)
+        return WorkerLoad(self.number, self.connections, handed.waiting, hangs, self.last_given)
 
     def give(self, connection: socket.socket, now_s: float) -> bool:
         """Hand it a connection. False: not now."""
@@ -249,12 +249,12 @@ class WorkerProcess:
         return code
 
 
-def _end(code: int, why_killed: Kill | None, lived_ms: float) -> End:
+def _end(code: int, why_killed: Kill | None, lived_ms: float) -> WorkerEnd:
     if why_killed is not None:
-        return End(why_killed.value, f"was killed: {why_killed.text}", lived_ms)
+        return WorkerEnd(why_killed.value, f"was killed: {why_killed.text}", lived_ms)
     if code < 0:
-        return End("killed", f"was killed by {signal.Signals(-code).name}", lived_ms)
-    return End("exited", f"ended with exit code {code}", lived_ms)
+        return WorkerEnd("killed", f"was killed by {signal.Signals(-code).name}", lived_ms)
+    return WorkerEnd("exited", f"ended with exit code {code}", lived_ms)
 
 
 def _spawn(control: socket.socket, handover: socket.socket | None) -> subprocess.Popen[bytes]:

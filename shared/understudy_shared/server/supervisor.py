@@ -23,8 +23,8 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.processes.acceptor import Acceptor
 from understudy_shared.processes.group import WORKERS, Status, merged_status
 from understudy_shared.processes.link import METRICS
-from understudy_shared.processes.metric_sums import Family, Labels, MetricSums, Sample, family_of, to_document
-from understudy_shared.processes.worker_process import END_REASONS, End, Kill, WorkerOrder, WorkerProcess
+from understudy_shared.processes.metric_sums import Family, Labels, MetricSample, MetricSums, family_of, to_document
+from understudy_shared.processes.worker_process import END_REASONS, Kill, WorkerEnd, WorkerOrder, WorkerProcess
 from understudy_shared.server.service import BACKLOG, GRACEFUL_SHUTDOWN_S
 from understudy_shared.telemetry.metric_families import used_by_the_process
 
@@ -60,7 +60,7 @@ class WorkerSupervisor:
         self._acceptor = None if listener is None else Acceptor(listener, self._workers)
         self._sums = MetricSums()
         self._ends: Counter[str] = Counter()
-        self._last_end: dict[int, End] = {}
+        self._last_end: dict[int, WorkerEnd] = {}
         self._again_ms: dict[int, int] = {}
         self._sent_causes: dict[str, str] = {}
         self._asking: dict[str, asyncio.Task[Any]] = {}
@@ -150,7 +150,7 @@ class WorkerSupervisor:
                 return
             await self._wait_for_restart(worker, end)
 
-    async def _wait_for_restart(self, worker: WorkerProcess, end: End) -> None:
+    async def _wait_for_restart(self, worker: WorkerProcess, end: WorkerEnd) -> None:
         delay_ms = worker.restarts.ended(end.lived_ms)
         self._ends[end.reason] += 1
         self._last_end[worker.number], self._again_ms[worker.number] = end, delay_ms
@@ -273,7 +273,7 @@ class WorkerSupervisor:
 
 def _family(name: str, kind: str, text: str, values: Mapping[Labels, float]) -> Family:
     sample = f"{name}_total" if kind == "counter" else name
-    return Family(name, kind, text, [Sample(sample, labels, float(value)) for labels, value in values.items()])
+    return Family(name, kind, text, [MetricSample(sample, labels, float(value)) for labels, value in values.items()])
 
 
 async def _of_each(workers: Sequence[WorkerProcess], ask: Callable[[WorkerProcess], Awaitable[Any]]) -> dict[int, Any]:

@@ -30,7 +30,7 @@ _QUIET = ("uvicorn", "httpx", "httpcore")
 def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") -> None:
     """Send every record of `level` and above to stderr; Python's warnings too, as records."""
     handler = _StderrHandler()
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -45,7 +45,7 @@ def configured_logging() -> tuple[LogFormat, str] | None:
     ours = [handler for handler in root.handlers if isinstance(handler, _StderrHandler)]
     if not ours:
         return None
-    return "json" if isinstance(ours[0].formatter, JsonLines) else "text", logging.getLevelName(root.level)
+    return "json" if isinstance(ours[0].formatter, JsonFormatter) else "text", logging.getLevelName(root.level)
 
 
 def name_records(**fields: object) -> None:
@@ -70,7 +70,7 @@ class TextLines(logging.Formatter):
         return masked_text(f"{text} exception={_quoted(trace)}" if trace else text)
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per record: `at`, `level`, `logger`, `message`, the extra fields, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:

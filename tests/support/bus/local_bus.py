@@ -20,7 +20,7 @@ from understudy_shared.bus.base import (
     Back,
     BusError,
     Fence,
-    Keys,
+    ListedKeys,
     Lost,
     Stored,
 )
@@ -73,12 +73,12 @@ class LocalBus:
             found[key] = self._stored(value)
         return found
 
-    async def keys(self, prefix: str) -> Keys:
+    async def keys(self, prefix: str) -> ListedKeys:
         """Keys of any kind under a prefix."""
         self._open()
         living = [key for values in (self._values, self._leases) for key in [*values] if self._living(values, key)]
         found = [key for key in [*living, *self._terms] if key.startswith(prefix)]
-        return Keys(found[:MAX_SCANNED], len(found) <= MAX_SCANNED)
+        return ListedKeys(found[:MAX_SCANNED], len(found) <= MAX_SCANNED)
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""

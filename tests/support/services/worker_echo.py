@@ -23,7 +23,7 @@ from tests.support.services.lifespan import lifespan
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.processes.group import Report, Status
+from understudy_shared.processes.group import ProcessReport, Status
 from understudy_shared.processes.link import WorkerLink
 from understudy_shared.processes.worker_process import WorkerOrder
 from understudy_shared.server import supervisor
@@ -90,7 +90,7 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
     if app.said("refuses"):
         raise UnderstudyError("it will not", where="here", fix="Take the file away")
     link.join(
-        Report(
+        ProcessReport(
             status=app.status,
             dead=lambda: "it is dead" if app.said("dead") else None,
             metrics=app.metrics,

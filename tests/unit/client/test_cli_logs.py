@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.telemetry.logs import JsonLines, LogFormat, TextLines, configure_logging
+from understudy_shared.telemetry.logs import JsonFormatter, LogFormat, TextLines, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text()
     except ValueError:
         record = _record("failed", action="worker-failed")
         record.exc_info = sys.exc_info()
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     trace = line.pop("exception")
     assert line == {
         "at": "2023-11-14T22:13:20.250Z",
@@ -63,7 +63,7 @@ def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text()
 @given(st.text(), st.text())
 def test_a_record_is_one_printable_line_whatever_is_in_it(message: str, field: str) -> None:
     assert TextLines().format(_record(message.replace("%", ""), action=field)).isprintable()
-    assert len(JsonLines().format(_record(message.replace("%", ""), action=field)).split("\n")) == 1
+    assert len(JsonFormatter().format(_record(message.replace("%", ""), action=field)).split("\n")) == 1
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

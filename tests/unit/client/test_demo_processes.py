@@ -14,7 +14,7 @@ from tests.support.services.process_table import is_there
 from tests.support.spark.queries import wait_until
 
 from understudy.demo import processes
-from understudy.demo.plan import Part
+from understudy.demo.plan import DemoPart
 from understudy.demo.processes import Child, how_it_ended, is_running, start, stop, stop_started_by_hand
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -47,7 +47,7 @@ def started(python: None, tmp_path: Path) -> Iterator[list[Child]]:
 
 def run(code: str, folder: Path, started: list[Child]) -> Child:
     """A part that has said something."""
-    child = start(Part("part", "node", (code,)), folder)
+    child = start(DemoPart("part", "node", (code,)), folder)
     started.append(child)
     wait_until(lambda: bool(child.last_lines()), what="a first line")
     return child

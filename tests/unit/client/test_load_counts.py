@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG
 
-from understudy.load_counts import Counts, Measured
+from understudy.load_counts import LoadCounts, Measured
 
 
 @given(values=st.lists(st.just(0.0) | st.floats(1e-4, 1e6), min_size=1, max_size=200), percent=st.floats(0.1, 100))
@@ -48,7 +48,7 @@ def test_a_histogram_of_many_values_is_as_small_as_one_of_few() -> None:
     ids=["found", "absent", "unknown lag", "refused", "another server"],
 )
 def test_each_reply_counts_for_what_it_says(status: int, body: bytes, outcome: str, lags: int, unknown: int) -> None:
-    counts = Counts()
+    counts = LoadCounts()
     counts.answered(status, body, 1.5)
     assert counts.outcomes == {outcome: 1}
     assert (counts.time_lag_ms.total, counts.unknown_lags) == (lags, unknown)
@@ -57,7 +57,7 @@ def test_each_reply_counts_for_what_it_says(status: int, body: bytes, outcome: s
 
 
 def test_a_report_without_any_reply_says_so() -> None:
-    counts = Counts()
+    counts = LoadCounts()
     counts.failed("connection lost")
     assert counts.document(2.0)["latency_ms"] == {"p50": None, "p90": None, "p99": None, "p99.9": None, "max": None}
     lines = counts.lines(2.0)

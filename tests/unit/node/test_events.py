@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.clock import ManualClock
 
-from understudy_node.events import EventLog
+from understudy_node.events import NodeEvents
 
 
 class Generation:
@@ -22,7 +22,7 @@ class Generation:
 
 
 def log() -> Any:
-    return EventLog(ManualClock())
+    return NodeEvents(ManualClock())
 
 
 def test_ready_is_reported_once_and_again_when_more_is_held() -> None:

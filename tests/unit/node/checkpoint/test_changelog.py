@@ -11,9 +11,9 @@ from tests.support.checkpoint import bytes as spark
 
 from understudy_node.checkpoint.changelog import (
     Changelog,
+    ChangelogOperation,
     Form,
     LineageItem,
-    Operation,
     iter_changelog_slices,
     parse_header,
 )
@@ -180,9 +180,9 @@ def test_everything_from_the_first_merge_on_keeps_its_order(max_records: int) ->
     slices = list(iter_changelog_slices(raw, name="1.changelog", form="changelog", max_records=max_records))
     assert applied(slices) == {b"a": b"1", b"b": None}
     assert [operation for part in slices for operation in part.operations] == [
-        Operation("merge", b"a", b"2"),
-        Operation("put", b"c", b"3"),
-        Operation("delete-range", b"a", b"b"),
+        ChangelogOperation("merge", b"a", b"2"),
+        ChangelogOperation("put", b"c", b"3"),
+        ChangelogOperation("delete-range", b"a", b"b"),
     ]
 
 

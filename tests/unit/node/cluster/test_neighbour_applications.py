@@ -11,7 +11,7 @@ from tests.support.bus.fragile_bus import FragileBus
 from understudy_node.cluster import neighbour_applications
 from understudy_node.cluster.neighbour_applications import alone_text, log_other_applications
 from understudy_shared.bus.applications import Applications
-from understudy_shared.bus.base import Keys
+from understudy_shared.bus.base import ListedKeys
 from understudy_shared.bus.gossip import Gossip
 
 
@@ -20,7 +20,7 @@ class CountingBus(FragileBus):
 
     listings = 0
 
-    async def keys(self, prefix: str) -> Keys:
+    async def keys(self, prefix: str) -> ListedKeys:
         self.listings += 1
         return await super().keys(prefix)
 

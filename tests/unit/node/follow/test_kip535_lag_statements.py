@@ -19,7 +19,7 @@ from understudy_node.http.admin import lag_report
 from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
-from understudy_node.stores.lookup import Answer
+from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.base.words import Role, StoreName
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
@@ -145,7 +145,7 @@ def test_statement_12_no_request_and_no_heartbeat_asks_the_storage_for_the_end(t
         reads = Reads(node, StoreBounds())
         for word in WORDS:
             request = reads.parse(f"/v1/stores/op0/keys/{word}?max_lag=0".encode())
-            assert isinstance(request.reader.look_up(request.key, request.bound), Answer)
+            assert isinstance(request.reader.look_up(request.key, request.bound), LookupAnswer)
         assert heartbeat(node).applied.version == 2
         assert lag_report(node, None)["end_offset_position"] == 2
         assert files.asked == []
@@ -162,5 +162,5 @@ def test_statement_13_a_node_that_lags_is_ready_and_serves_within_the_bound(tmp_
         assert node.generation is not None
         reader = node.generation.readers[StoreName("op0")]
         key = reader.resolve((WORDS[0],))
-        assert isinstance(reader.look_up(key, Bound(max_lag=2)), Answer)
-        assert not isinstance(reader.look_up(key, Bound(max_lag=1)), Answer)
+        assert isinstance(reader.look_up(key, Bound(max_lag=2)), LookupAnswer)
+        assert not isinstance(reader.look_up(key, Bound(max_lag=1)), LookupAnswer)

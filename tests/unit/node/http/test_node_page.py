@@ -8,7 +8,7 @@ import pytest
 
 from understudy_node.http.health import indicators
 from understudy_node.http.page import MARKS, node_page
-from understudy_shared.http.health import Report
+from understudy_shared.http.health import HealthReport
 from understudy_shared.processes.group import Status
 
 
@@ -29,8 +29,8 @@ def report(state: str = "committing", **fields: Any) -> dict[str, Any]:
 WELL = Status()
 
 
-def health_of(state: str = "committing", status: Status = WELL) -> Report:
-    return Report.after(None, indicators(status, {"state": state}), 0)
+def health_of(state: str = "committing", status: Status = WELL) -> HealthReport:
+    return HealthReport.after(None, indicators(status, {"state": state}), 0)
 
 
 @pytest.mark.parametrize(

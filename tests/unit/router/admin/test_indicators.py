@@ -20,7 +20,7 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.bus.messages import Applied, Freshness, QueryProgress
-from understudy_shared.http.health import Indicator, Report, State
+from understudy_shared.http.health import HealthReport, Indicator, State
 from understudy_shared.spark.times import utc_text
 
 ONE = stores_named({"one": 0}, partitions=1)
@@ -30,15 +30,15 @@ def well(**fields: Any) -> Snapshot:
     return snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), beat("b")), ONE, **fields)
 
 
-def looked(snapshot: Snapshot, **fields: Any) -> Report:
+def looked(snapshot: Snapshot, **fields: Any) -> HealthReport:
     return finished(health_of(Situation(snapshot=snapshot, **fields)))
 
 
-def by_name(report: Report) -> dict[str, Indicator]:
+def by_name(report: HealthReport) -> dict[str, Indicator]:
     return {each.name: each for each in report.indicators}
 
 
-def wrong(report: Report) -> set[str]:
+def wrong(report: HealthReport) -> set[str]:
     return {each.name for each in report.indicators if each.state is not State.OK}
 
 
@@ -104,7 +104,7 @@ def test_nodes_that_wait_for_their_checkpoint_are_named_with_what_they_wait_for(
 
 
 def test_since_when_an_indicator_is_in_its_state_stays_while_it_does() -> None:
-    def at(now_ms: float, before: Report | None, **fields: Any) -> Report:
+    def at(now_ms: float, before: HealthReport | None, **fields: Any) -> HealthReport:
         return finished(health_of(Situation(well(now_ms=now_ms, **fields)), before))
 
     first = at(0, None)

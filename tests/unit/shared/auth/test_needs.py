@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.auth.needs import Kind, Need, granted, hidden_store, need_of
+from understudy_shared.auth.needs import Need, NeedKind, granted, hidden_store, need_of
 from understudy_shared.auth.principals import ANONYMOUS, EVERY_KEY, PEER, Action, Authorization, Grant, Principal
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import split_path
@@ -19,21 +19,21 @@ MONITOR = Principal("m", [Grant(frozenset({Action.MONITOR}), frozenset({"*"}))])
 ADMIN = Principal("a", [Grant(frozenset({Action.ADMIN}), frozenset({"*"}))])
 EVERYBODY = (ANONYMOUS, READER, SCANNER, MONITOR, ADMIN, PEER)
 
-SEE, POINT = Need(Kind.STORE, None, "seen"), Need(Kind.STORE, Action.POINT, "seen")
-MONITORING, ADMINISTERING = Need(Kind.SERVICE, Action.MONITOR), Need(Kind.SERVICE, Action.ADMIN)
+SEE, POINT = Need(NeedKind.STORE, None, "seen"), Need(NeedKind.STORE, Action.POINT, "seen")
+MONITORING, ADMINISTERING = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE, Action.ADMIN)
 
 
 @pytest.mark.parametrize(
     ("method", "path", "need"),
     [
-        ("GET", "/livez", Need(Kind.NOTHING)),
-        ("GET", "/readyz", Need(Kind.NOTHING)),
-        ("GET", "/", Need(Kind.NOTHING)),
-        ("GET", "/admin", Need(Kind.NOTHING)),
-        ("GET", "/admin/static/abc/page.js", Need(Kind.NOTHING)),
-        ("GET", "/openapi.json", Need(Kind.IDENTITY)),
-        ("GET", "/docs", Need(Kind.IDENTITY)),
-        ("GET", "/v1/stores", Need(Kind.IDENTITY)),
+        ("GET", "/livez", Need(NeedKind.NOTHING)),
+        ("GET", "/readyz", Need(NeedKind.NOTHING)),
+        ("GET", "/", Need(NeedKind.NOTHING)),
+        ("GET", "/admin", Need(NeedKind.NOTHING)),
+        ("GET", "/admin/static/abc/page.js", Need(NeedKind.NOTHING)),
+        ("GET", "/openapi.json", Need(NeedKind.IDENTITY)),
+        ("GET", "/docs", Need(NeedKind.IDENTITY)),
+        ("GET", "/v1/stores", Need(NeedKind.IDENTITY)),
         ("GET", "/v1/stores/seen", SEE),
         ("GET", "/v1/stores/s%65en", SEE),
         ("GET", "/v1/stores/seen/keys/a", POINT),
@@ -41,26 +41,26 @@ MONITORING, ADMINISTERING = Need(Kind.SERVICE, Action.MONITOR), Need(Kind.SERVIC
         ("POST", "/v1/stores/seen/lookup", POINT),
         ("DELETE", "/v1/stores/seen/lookup", POINT),
         ("GET", "/v1/stores/seen/metadata/a", POINT),
-        ("GET", "/v1/stores/seen/scan", Need(Kind.STORE, Action.SCAN, "seen")),
-        ("GET", "/v1/stores/seen/windows/a", Need(Kind.STORE, Action.SCAN, "seen")),
-        ("GET", "/v1/stores/seen/watch/a", Need(Kind.STORE, Action.WATCH, "seen")),
-        ("GET", "/v1/stores/seen/later", Need(Kind.UNLISTED)),
+        ("GET", "/v1/stores/seen/scan", Need(NeedKind.STORE, Action.SCAN, "seen")),
+        ("GET", "/v1/stores/seen/windows/a", Need(NeedKind.STORE, Action.SCAN, "seen")),
+        ("GET", "/v1/stores/seen/watch/a", Need(NeedKind.STORE, Action.WATCH, "seen")),
+        ("GET", "/v1/stores/seen/later", Need(NeedKind.UNLISTED)),
         ("GET", "/metrics", MONITORING),
         ("GET", "/admin/", MONITORING),
         ("GET", "/admin/v1/lag", MONITORING),
         ("HEAD", "/admin/v1/nodes/n%201/safe-to-stop", MONITORING),
         ("POST", "/admin/v1/nodes/n1/drain", ADMINISTERING),
         ("PUT", "/admin/anything", ADMINISTERING),
-        ("POST", "/admin/v1/drain", Need(Kind.SERVICE, Action.ADMIN, peers=True)),
-        ("POST", "/internal/v1/lookup", Need(Kind.PEER)),
-        ("GET", "/internal/v1/anything", Need(Kind.PEER)),
-        ("GET", "/internal", Need(Kind.PEER)),
-        ("GET", "//admin/v1/lag", Need(Kind.UNLISTED)),
-        ("GET", "//livez", Need(Kind.UNLISTED)),
-        ("GET", "/livez/", Need(Kind.UNLISTED)),
-        ("GET", "/LIVEZ", Need(Kind.UNLISTED)),
-        ("GET", "/v2/stores", Need(Kind.UNLISTED)),
-        ("OPTIONS", "*", Need(Kind.UNLISTED)),
+        ("POST", "/admin/v1/drain", Need(NeedKind.SERVICE, Action.ADMIN, peers=True)),
+        ("POST", "/internal/v1/lookup", Need(NeedKind.PEER)),
+        ("GET", "/internal/v1/anything", Need(NeedKind.PEER)),
+        ("GET", "/internal", Need(NeedKind.PEER)),
+        ("GET", "//admin/v1/lag", Need(NeedKind.UNLISTED)),
+        ("GET", "//livez", Need(NeedKind.UNLISTED)),
+        ("GET", "/livez/", Need(NeedKind.UNLISTED)),
+        ("GET", "/LIVEZ", Need(NeedKind.UNLISTED)),
+        ("GET", "/v2/stores", Need(NeedKind.UNLISTED)),
+        ("OPTIONS", "*", Need(NeedKind.UNLISTED)),
     ],
 )
 def test_each_route_needs_what_its_line_says(method: str, path: str, need: Need) -> None:
@@ -93,14 +93,14 @@ def test_whatever_a_path_looks_like_a_reader_only_gets_to_what_was_granted(path:
     except ProblemError:
         return
     decided = granted(READER, need, raw)
-    if isinstance(decided, Authorization) and need.kind not in {Kind.NOTHING, Kind.IDENTITY}:
+    if isinstance(decided, Authorization) and need.kind not in {NeedKind.NOTHING, NeedKind.IDENTITY}:
         assert split_path(raw)[:3] == ["v1", "stores", "seen"]
 
 
 @pytest.mark.parametrize("principal", EVERYBODY, ids=repr)
 def test_a_store_that_is_hidden_is_answered_as_one_that_is_not_there(principal: Principal) -> None:
     for action in (None, *Action):
-        decided = granted(principal, Need(Kind.STORE, action, "hidden"), b"/v1/stores/hidden")
+        decided = granted(principal, Need(NeedKind.STORE, action, "hidden"), b"/v1/stores/hidden")
         if not principal.sees("hidden"):
             assert decided == hidden_store("hidden")
             assert isinstance(decided, Problem)
@@ -110,15 +110,15 @@ def test_a_store_that_is_hidden_is_answered_as_one_that_is_not_there(principal: 
 @pytest.mark.parametrize(
     ("need", "allowed"),
     [
-        (Need(Kind.NOTHING), EVERYBODY),
+        (Need(NeedKind.NOTHING), EVERYBODY),
         (SEE, (READER, SCANNER, MONITOR, ADMIN)),
         (POINT, (READER,)),
-        (Need(Kind.STORE, Action.SCAN, "seen"), (SCANNER,)),
+        (Need(NeedKind.STORE, Action.SCAN, "seen"), (SCANNER,)),
         (MONITORING, (MONITOR, ADMIN)),
         (ADMINISTERING, (ADMIN,)),
-        (Need(Kind.SERVICE, Action.ADMIN, peers=True), (ADMIN, PEER)),
-        (Need(Kind.PEER), (PEER,)),
-        (Need(Kind.UNLISTED), (ADMIN,)),
+        (Need(NeedKind.SERVICE, Action.ADMIN, peers=True), (ADMIN, PEER)),
+        (Need(NeedKind.PEER), (PEER,)),
+        (Need(NeedKind.UNLISTED), (ADMIN,)),
     ],
     ids=str,
 )

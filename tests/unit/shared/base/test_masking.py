@@ -26,7 +26,7 @@ from understudy_shared.base.masking import masked, masked_location, masked_text,
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_connection import bus_error
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.telemetry.logs import JsonLines, TextLines
+from understudy_shared.telemetry.logs import JsonFormatter, TextLines
 
 SECRET = "hunTer2xyz"
 HALVES = ("hunTer2", "xyz9Q")
@@ -124,7 +124,7 @@ def everything_said(act: Callable[[], object]) -> str:
             except UnderstudyError as error:
                 say_error(error)
                 said += [str(error), repr(error), repr(error.args)]
-                for form in (TextLines(), JsonLines()):
+                for form in (TextLines(), JsonFormatter()):
                     info = (type(error), error, error.__traceback__)
                     said.append(form.format(logging.LogRecord("x", 40, "here", 1, "%s", (error,), info)))
     finally:
@@ -236,7 +236,7 @@ def test_kafkas_client_does_not_repeat_a_secret_property(properties: dict[str, s
     assert not is_shown(everything_said(make), SECRET)
 
 
-@pytest.mark.parametrize("form", [TextLines(), JsonLines()])
+@pytest.mark.parametrize("form", [TextLines(), JsonFormatter()])
 def test_a_log_line_of_whatever_library_has_no_login_of_a_url(form: logging.Formatter) -> None:
     try:
         raise OSError(f"cannot open s3://key:{SECRET}@bucket/path?token={SECRET}")

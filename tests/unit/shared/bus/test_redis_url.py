@@ -14,7 +14,7 @@ from redis.connection import parse_url
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 from understudy_shared.bus.redis_connection import Parse
-from understudy_shared.bus.redis_tls import TlsOptions, TlsTrouble, tls_trouble
+from understudy_shared.bus.redis_tls import RedisTlsTrouble, TlsOptions, tls_trouble
 from understudy_shared.bus.redis_url import with_password_file, with_tls_files
 from understudy_shared.bus.settings import BusSettings
 
@@ -106,7 +106,7 @@ def test_the_password_of_a_key_is_not_shown() -> None:
 def test_the_cause_of_a_failed_handshake_is_found_behind_other_errors() -> None:
     expired = ssl.SSLCertVerificationError(1, "certificate verify failed")
     expired.verify_code = 10
-    wrapped: TlsTrouble | None = None
+    wrapped: RedisTlsTrouble | None = None
     try:
         try:
             raise expired

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from understudy_shared.bus.signing import (
     MARK,
     MAX_LINE_BYTES,
-    Content,
     Keyring,
     MalformedSignatureError,
     Signature,
+    SignedContent,
     Stamp,
     key_id_of,
     parse_line,
@@ -27,22 +27,22 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=25
 NUMBERS = st.integers(0, 10**16 - 1)
 STAMPS = st.builds(Stamp, TEXT, st.binary(min_size=16, max_size=16).map(bytes.hex), NUMBERS, NUMBERS)
 CONTENTS = st.builds(
-    Content,
+    SignedContent,
     st.sampled_from([b"bus", b"remembered", b"answer 00"]),
     TEXT,
     st.sampled_from([b"heartbeat", b"assignment"]),
     st.binary(),
 )
-CONTENT = Content(b"bus", "flights", b"heartbeat", b"{}")
+CONTENT = SignedContent(b"bus", "flights", b"heartbeat", b"{}")
 STAMP = Stamp("n1", "0" * 32, 7, 1_000)
 
 
-def signed(stamp: Stamp, content: Content, *keys: bytes) -> Signature:
+def signed(stamp: Stamp, content: SignedContent, *keys: bytes) -> Signature:
     return parse_line(Keyring(keys or (NEW,)).sign(stamp, content))
 
 
 @given(STAMPS, CONTENTS)
-def test_what_is_signed_is_valid_and_says_who_signed_it(stamp: Stamp, content: Content) -> None:
+def test_what_is_signed_is_valid_and_says_who_signed_it(stamp: Stamp, content: SignedContent) -> None:
     line = Keyring([NEW]).sign(stamp, content)
     assert len(line) < MAX_LINE_BYTES
     signature, rest = split(line + b"\nheartbeat\n{}")
@@ -54,7 +54,7 @@ def test_what_is_signed_is_valid_and_says_who_signed_it(stamp: Stamp, content: C
 
 @given(STAMPS, CONTENTS, STAMPS, CONTENTS)
 def test_a_signature_is_valid_for_nothing_else(
-    stamp: Stamp, content: Content, other_stamp: Stamp, other_content: Content
+    stamp: Stamp, content: SignedContent, other_stamp: Stamp, other_content: SignedContent
 ) -> None:
     signature = signed(stamp, content)
     moved = signature._replace(stamp=other_stamp, stamped=other_stamp.line())
@@ -63,7 +63,7 @@ def test_a_signature_is_valid_for_nothing_else(
 
 
 @given(STAMPS, CONTENTS, st.data())
-def test_a_line_with_a_changed_byte_is_refused(stamp: Stamp, content: Content, data: st.DataObject) -> None:
+def test_a_line_with_a_changed_byte_is_refused(stamp: Stamp, content: SignedContent, data: st.DataObject) -> None:
     line = bytearray(Keyring([NEW]).sign(stamp, content))
     place = data.draw(st.integers(0, len(line) - 1))
     line[place] ^= data.draw(st.integers(1, 255))

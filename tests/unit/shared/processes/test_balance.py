@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.processes.balance import MAX_WAITING, Standing, choose_worker
+from understudy_shared.processes.balance import MAX_WAITING, WorkerLoad, choose_worker
 
 
-def worker(number: int, connections: int = 0, *, waiting: int = 0, hangs: bool = False, last: int = 0) -> Standing:
-    return Standing(number, connections, waiting, hangs, last)
+def worker(number: int, connections: int = 0, *, waiting: int = 0, hangs: bool = False, last: int = 0) -> WorkerLoad:
+    return WorkerLoad(number, connections, waiting, hangs, last)
 
 
 def test_the_worker_with_the_fewest_connections_gets_it_those_that_wait_for_it_included() -> None:

@@ -17,8 +17,8 @@ from understudy_shared.processes.group import exposition
 from understudy_shared.processes.metric_sums import (
     GAUGES,
     Family,
+    MetricSample,
     MetricSums,
-    Sample,
     family_of,
     from_document,
     to_document,
@@ -152,7 +152,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 FAMILIES = st.lists(
     st.builds(
         Family, st.text(), st.sampled_from(["gauge", "counter"]), st.text(),
-        st.lists(st.builds(Sample, st.text(), st.lists(st.tuples(st.text(), st.text())).map(tuple), FLOATS)),
+        st.lists(st.builds(MetricSample, st.text(), st.lists(st.tuples(st.text(), st.text())).map(tuple), FLOATS)),
     )
 )  # fmt: skip
 
