@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from understudy_shared.base.token_bucket import TokenBucket
+
 
 @dataclass(frozen=True, slots=True)
 class RepeatLimits:
@@ -33,24 +35,15 @@ class RepeatBudget:
 
     def __init__(self, *, share: float = 0.1, per_s: float = 3.0, most: float = 20.0) -> None:
         self._share = share
-        self._per_ms = per_s / 1000
-        self._most = most
-        self._left = most
-        self._filled_ms: float | None = None
+        self._bucket = TokenBucket(per_s=per_s, burst=most, now_s=0)
         self._lock = Lock()
 
     def called(self) -> None:
         """Count a call's first try."""
         with self._lock:
-            self._left = min(self._most, self._left + self._share)
+            self._bucket.give(self._share)
 
     def take(self, now_ms: float) -> bool:
         """Whether one more try may be made now; it is taken from the budget."""
         with self._lock:
-            if self._filled_ms is not None:
-                self._left = min(self._most, self._left + max(0.0, now_ms - self._filled_ms) * self._per_ms)
-            self._filled_ms = now_ms
-            if self._left < 1:
-                return False
-            self._left -= 1
-            return True
+            return self._bucket.take(now_ms / 1000)

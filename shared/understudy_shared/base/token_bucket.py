@@ -7,7 +7,9 @@ _ONE = 1 - 1e-9
 
 
 class TokenBucket:
-    """It is full at first. Rule: 0 <= tokens <= burst, so in any `t` seconds at most `burst + per_s * t` are taken."""
+    """It is full at first. Rule: 0 <= tokens <= burst, so in any `t` seconds at most `burst + per_s * t` are taken, and
+    what was given.
+    """
 
     __slots__ = ("_at_s", "_burst", "_per_s", "_tokens")
 
@@ -27,6 +29,10 @@ class TokenBucket:
             return False
         self._tokens = max(0.0, self._tokens - 1)
         return True
+
+    def give(self, tokens: float) -> None:
+        """Put some in besides those that time brings."""
+        self._tokens = min(self._burst, self._tokens + tokens)
 
     def wait_s(self) -> float:
         """How long after the last look there is one again."""
