@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 from typing import Any
@@ -71,11 +71,6 @@ def bad_bytes(data: bytes, rng: Random) -> bytes:
             case _ if at < len(damaged):
                 damaged[at] ^= 1 << rng.randrange(8)
     return bytes(damaged)
-
-
-def mutants(seeds: Sequence[bytes], rng: Random, count: int) -> list[bytes]:
-    """So many bad documents, each of one of the seeds."""
-    return [bad_document(rng.choice(seeds), rng) for _ in range(count)]
 
 
 def _somewhere(document: Any, rng: Random) -> tuple[Any, Any]:

@@ -82,7 +82,7 @@ def test_whatever_a_node_writes_is_for_its_user_only(
             process.stdout.close()
 
 
-def test_what_an_earlier_release_left_open_is_closed_and_an_operators_folder_is_left_alone(tmp_path: Path) -> None:
+def test_what_was_left_open_is_closed_and_an_operators_folder_is_left_alone(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     for partition in (0, 1):
         checkpoint.write(checkpoint.snapshot_path(1, partition), checkpoint.snapshot(1, partition))

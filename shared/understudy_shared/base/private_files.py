@@ -20,7 +20,7 @@ def keep_files_private() -> None:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only this user may enter, and close a folder that an earlier release left open to others.
+    """Make a folder that only this user may enter, and close one that is open to others.
 
     Only for folders that Understudy names, never for a folder that an operator names. Raises OSError.
     """

@@ -154,10 +154,6 @@ class StreamFeeder:
         self.wait_for_commit(batch_id)
         return batch_id
 
-    def add_without_waiting(self, rows: Sequence[InputRow]) -> int:
-        """Add a batch; returns the batch id that it will have."""
-        return self._feed.add(rows)
-
     def wait_for_commit(self, batch_id: int) -> None:
         """Return when the commit log has `batch_id`; fail with Spark's own error when the query ended instead."""
         commit = self.checkpoint / "commits" / str(batch_id)
