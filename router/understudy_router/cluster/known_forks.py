@@ -17,29 +17,29 @@ class KnownForks:
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
-        self._speakers: set[str] = set()
-        """The nodes whose heartbeats speak of forks."""
+        self._named: dict[str, frozenset[str]] = {}
+        """The nodes whose heartbeats speak of forks, and whom each of them names."""
 
     def heard(self, heartbeat: Heartbeat) -> bool:
         """Take a heartbeat in. True when `judge` may come to another result."""
-        was_speaking = heartbeat.node_id in self._speakers
+        node_id = heartbeat.node_id
+        was_speaking = self._named.pop(node_id, None) is not None
         if heartbeat.forks or FORKED in heartbeat.degraded:
-            self._speakers.add(heartbeat.node_id)
+            self._named[node_id] = frozenset(heartbeat.forks)
             return True
-        self._speakers.discard(heartbeat.node_id)
-        return was_speaking
+        return was_speaking or any(node_id in named for named in self._named.values())
 
     def left(self, node_id: str) -> None:
         """The node is gone, and what it said of others."""
-        self._speakers.discard(node_id)
+        self._named.pop(node_id, None)
 
     def judge(self, heartbeats: Iterable[Heartbeat], lineage: str | None, named: Collection[str]) -> list[str] | None:
         """Decide again who is refused: the reasons of those that were not before; None when nothing changed."""
-        if not self._speakers and not self.found:
+        if not self._named and not self.found:
             return None
         known = self.found
         beats = (beat for beat in heartbeats if beat.lineage == lineage)
-        self.found = refused_forks(beats, named) if self._speakers else {}
+        self.found = refused_forks(beats, named) if self._named else {}
         if self.found.keys() == known.keys():
             return None
         return [self.found[node_id] for node_id in sorted(self.found.keys() - known.keys())]
