@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCalls
@@ -50,8 +51,7 @@ class Polls:
 
     async def latest_assignment(self) -> Assignment | None:
         """The latest assignment that a heartbeat names, from a node that follows it; None when it cannot be read."""
-        beats = [node.heartbeat for node in self._tables.nodes.values()]
-        latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
+        beats, latest = [node.heartbeat for node in self._tables.nodes.values()], self._tables.highest()
         if latest == (0, 0):
             return None
         host = self._random.choice([beat for beat in beats if (beat.term, beat.epoch) == latest]).endpoint.host_info()
@@ -83,8 +83,7 @@ class Polls:
                 answered = heartbeat.node_id
                 self._heard(heartbeat)
                 async with self._fetches:  # one of the nodes that follow a later one is enough
-                    known = self._tables.assignment
-                    if (heartbeat.term, heartbeat.epoch) > ((0, 0) if known is None else known.order):
+                    if is_later((heartbeat.term, heartbeat.epoch), self._tables.order):
                         self._assigned(await self._nodes.assignment(host))
             except (UnderstudyError, TimeoutError) as error:
                 log.debug("%s: %s", host, error or "no answer in time", extra={"action": "poll-failed"})

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.plausible import highest_plausible
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
@@ -111,8 +112,8 @@ def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartb
     (term, epoch) never decreases while any node or Redis knows it. So the remembered assignment then belongs to a
     cluster that is gone: while this router was away, its nodes lost their disks and Redis lost its keys.
     """
-    orders = {(heartbeat.term, heartbeat.epoch) for heartbeat in heartbeats} - {(0, 0)}
-    return bool(orders) and max(orders) < remembered.order
+    orders = ((heartbeat.term, heartbeat.epoch) for heartbeat in heartbeats)
+    return (0, 0) < highest_plausible(orders, remembered.order) < remembered.order
 
 
 def _stores(catalogue: Catalogue) -> Stores | None:

@@ -19,6 +19,7 @@ from understudy_shared.base.plausible import (
     MAX_JUMP,
     Order,
     Succession,
+    highest_plausible,
     is_later,
     is_plausible,
     is_plausible_order,
@@ -95,6 +96,11 @@ class Tables:
     def order(self) -> Order:
         """(term, epoch) of the assignment; (0, 0) before there is one."""
         return (0, 0) if self.assignment is None else self.assignment.order
+
+    def highest(self) -> Order:
+        """The highest (term, epoch) in any heartbeat that can be true."""
+        orders = ((node.heartbeat.term, node.heartbeat.epoch) for node in self.nodes.values())
+        return highest_plausible(orders, self.order)
 
     @property
     def holders(self) -> frozenset[str]:
@@ -181,7 +187,7 @@ class Tables:
         """Take an assignment in; False unless its (term, epoch) is above the present one and can be true. `place` names
         a task in the events.
         """
-        if self.assignment is not None and assignment.order <= self.order:
+        if assignment.order <= self.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
             self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
@@ -348,7 +354,7 @@ class Tables:
 
     def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
         """The heartbeat without numbers that cannot be true."""
-        if heartbeat.end_version <= MAX_JUMP and (heartbeat.term, heartbeat.epoch) <= self.order:
+        if heartbeat.end_version <= MAX_JUMP and is_plausible_order((heartbeat.term, heartbeat.epoch), self.order):
             return heartbeat  # the usual case, without a search for the end among all nodes
         end_version, lineage = self._end.last, self.lineage
         if not is_plausible(heartbeat.end_version, end_version):

@@ -199,9 +199,8 @@ class Watcher:
     async def _agree_with_nodes(self) -> None:
         """Read the assignment from the nodes when they follow a later one: the bus may have lost its keys."""
         beats = [node.heartbeat for node in self._tables.nodes.values()]
-        known, remembered = self._tables.assignment, self._unconfirmed
-        latest = max(((beat.term, beat.epoch) for beat in beats), default=(0, 0))
-        if latest > ((0, 0) if known is None else known.order):
+        latest, remembered = self._tables.highest(), self._unconfirmed
+        if latest > self._tables.order:
             found = await self._polls.latest_assignment()
             if found is not None:
                 self._assigned(found)

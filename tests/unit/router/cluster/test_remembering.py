@@ -16,6 +16,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.serve import main
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.cluster.remembered import Remembered
 
@@ -40,6 +41,11 @@ def test_what_is_remembered_is_of_a_past_life_only_if_all_that_follow_anything_a
     following = [order for order in orders if order != (0, 0)]
     found = is_from_previous_cluster(assigned({TASK: task("a")}, order=remembered), beats)
     assert found == (len(following) > 0 and all(order < remembered for order in following))
+
+
+def test_an_order_that_cannot_be_does_not_keep_the_assignment_of_a_past_life() -> None:
+    beats = [beat("forged", term=FIRST_SIGHT, epoch=1), beat("a", term=2, epoch=1)]
+    assert is_from_previous_cluster(assigned({TASK: task("a")}, order=(5, 7)), beats)
 
 
 async def test_assignment_catalogue_and_nodes_are_recalled_and_no_heartbeat_is(tmp_path: Path) -> None:

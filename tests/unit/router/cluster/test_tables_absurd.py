@@ -104,3 +104,25 @@ def test_a_node_that_no_assignment_names_sets_no_pace_and_dies_of_silence_alone(
     tables.expire(4)
     assert "forged" not in tables.nodes
     assert "a" in tables.nodes
+
+
+def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known() -> None:
+    tables = Tables()
+    tables.heard(beat("forged", term=FIRST_SIGHT, epoch=1), age_ms=0, now_ms=0)
+    tables.heard(beat("a", term=5, epoch=8), age_ms=0, now_ms=0)
+    assert tables.highest() == (FIRST_SIGHT, 1)
+    tables.assigned(assigned({TASK: task("a")}, order=(5, 7)), 1)
+    assert tables.highest() == (5, 8), "the assignment to fetch is the one that a true node follows"
+
+
+def test_an_absurd_epoch_of_an_earlier_term_is_left_out_too() -> None:
+    tables = tables_of(task("a"))
+    tables.assigned(assigned({TASK: task("a")}, order=(3, 2)), 1)
+    tables.heard(beat("a", term=1, epoch=MAX_JUMP + 9), age_ms=0, now_ms=1)
+    assert (tables.nodes["a"].heartbeat.term, tables.nodes["a"].heartbeat.epoch) == (0, 0)
+
+
+def test_an_assignment_before_the_first_is_none() -> None:
+    tables = Tables()
+    assert not tables.assigned(assigned({TASK: task("a")}, order=(0, 0)), 0)
+    assert tables.assignment is None
