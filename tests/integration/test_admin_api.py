@@ -24,7 +24,7 @@ from understudy_router.admin.admin import Admin
 from understudy_router.admin.feed import Feed
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.admin.lag_page import COLUMNS
-from understudy_router.cluster.reports import TableEvent
+from understudy_router.cluster.tables import TableEvent
 
 LAG = "/admin/v1/lag"
 

@@ -128,7 +128,6 @@ class Beat:
         self._turned_ms = now_ms
         await self._listener.read_if_required()
         self._own.unsaid = None
-        self._neighbours.know(self._follower.assignment, lineage=self._node.lineage, end_version=self._node.end.version)
         await self._check.compare(now_ms, is_current=self._listener.is_current)
         self._follower.apply()
         own = self._heartbeat()
@@ -136,10 +135,10 @@ class Beat:
             self._note_rival(not await self._gossip.beat(own))
             await self._own.write_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
-            if self._follower.drop_forged(self._neighbours, now_ms):
+            if self._follower.drop_forged(now_ms):
                 self._listener.require_reading()
                 self._placement.forget()
-            nodes = self._neighbours.proven(self._neighbours.alive(now_ms), self._node_id)
+            nodes = self._neighbours.proven(self._neighbours.alive(now_ms))
             self.outvoted = outvoted(own, nodes)
             if self._check.judge(own, now_ms):
                 self._changed.set()  # the next heartbeat says so, and the tasks go or come
@@ -168,9 +167,9 @@ class Beat:
                 nodes=self._check.assignable(nodes),
                 layout=self._layout(),
                 highest=self._neighbours.highest(),
-                known=self._follower.assignment,
+                known=self._neighbours.assignment,
                 began_ms=self._turned_ms,
-                unasked=self._neighbours.unasked(self._follower.members(), self._clock.monotonic_ms()),
+                unasked=self._neighbours.unasked(self._clock.monotonic_ms()),
                 meanwhile=self._beat_meanwhile,
             )
         except ValidationError as error:

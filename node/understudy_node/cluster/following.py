@@ -8,7 +8,7 @@ node follows a fork.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.history_check import HistoryCheck
@@ -16,22 +16,22 @@ from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.base.plausible import Order, is_plausible_order
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
-from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
 
 
 class AssignmentFollower:
-    """The assignment of one node. `remembering` keeps it for a start without the bus."""
+    """Follows the assignment in `neighbours`. `remembering` keeps it for a start without the bus."""
 
     def __init__(
         self,
         node: Node,
         gossip: Gossip,
+        neighbours: Neighbours,
         *,
         node_id: str,
         heartbeat_ms: int,
@@ -42,7 +42,6 @@ class AssignmentFollower:
         identity: ClusterIdentity | None = None,
     ) -> None:
         """`changed` is called after another assignment was accepted. `identity` is shown to other nodes."""
-        self.assignment: Assignment | None = None
         self.remembering = Remembering(
             node,
             gossip,
@@ -54,6 +53,7 @@ class AssignmentFollower:
         )
         self._node = node
         self._gossip = gossip
+        self._neighbours = neighbours
         self._node_id = node_id
         self._heartbeat_ms = heartbeat_ms
         self._check = check
@@ -62,33 +62,16 @@ class AssignmentFollower:
         self._ahead_since_ms: float | None = None
         """Since when all others follow assignments that lie far behind the one followed here."""
 
-    @property
-    def order(self) -> Order:
-        """(term, epoch) of the assignment; (0, 0) before there is one."""
-        return (0, 0) if self.assignment is None else self.assignment.order
-
-    def members(self) -> Mapping[str, Endpoint]:
-        """The other nodes that have tasks by the assignment."""
-        members = {} if self.assignment is None else self.assignment.members
-        return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self._node_id}
-
     def follow(self, assignment: Assignment) -> None:
         """Follow an assignment, unless this node follows a later one already."""
-        known = self.order
-        if assignment.order <= known:
-            return
-        if not is_plausible_order(assignment.order, known):
-            why = "assignment {}.{}, where {}.{} is known".format(*assignment.order, *known)
-            self._gossip.refuse("assignment", why)
-            return
-        self.assignment = assignment
-        self.remembering.note(assignment)
-        self.apply()
-        self._changed()
+        if self._neighbours.follow(assignment):
+            self.remembering.note(assignment)
+            self.apply()
+            self._changed()
 
     def apply(self) -> None:
         """Give the node the tasks of its assignment, or none when the assignment is of another history."""
-        assignment = self.assignment
+        assignment = self._neighbours.assignment
         if assignment is None or not self._check.is_admitted:
             return
         applies = (assignment.order, assignment.lineage == self._node.lineage and self._check.may_hold)
@@ -101,15 +84,15 @@ class AssignmentFollower:
         )
         self._node.assign(duties, partitions=assignment.partitions if applies[1] else None)
 
-    def drop_forged(self, neighbours: Neighbours, now_ms: float) -> bool:
+    def drop_forged(self, now_ms: float) -> bool:
         """Drop the assignment when all others were far behind it for one expiry. True when it was dropped."""
-        if not neighbours.is_far_ahead(self._node_id):
+        if not self._neighbours.is_far_ahead():
             self._ahead_since_ms = None
         elif self._ahead_since_ms is None:
             self._ahead_since_ms = now_ms
         elif now_ms - self._ahead_since_ms > EXPIRY_HEARTBEATS * self._heartbeat_ms:
-            why = "assignment {}.{} was forged: all others are far behind it".format(*self.order)
+            why = "assignment {}.{} was forged: all others are far behind it".format(*self._neighbours.order)
             self._gossip.refuse("assignment", why)
-            self.assignment, self._ahead_since_ms = None, None
+            self._neighbours.assignment, self._ahead_since_ms = None, None
             return True
         return False

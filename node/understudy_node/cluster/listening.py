@@ -100,7 +100,7 @@ class BusListener:
                     self._changed()
                 self._neighbours.heard(heard, age_ms=0, now_ms=self._clock.monotonic_ms())
             case Farewell():
-                self._neighbours.left(heard)
+                self._neighbours.left(heard, self._clock.monotonic_ms())
                 self._changed()
             case Assignment():
                 self._follower.follow(heard)

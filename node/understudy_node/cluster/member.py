@@ -65,7 +65,9 @@ class ClusterMember:
         self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
-        self._neighbours = Neighbours(self.gossip.refuse)
+        self._neighbours = Neighbours(
+            node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
+        )
         self._shown_redis = masked(settings.redis)
         self._tasks = Supervisor()
         self._changed = asyncio.Event()
@@ -88,6 +90,7 @@ class ClusterMember:
         self._follower = AssignmentFollower(
             node,
             self.gossip,
+            self._neighbours,
             node_id=node_id,
             heartbeat_ms=heartbeat_ms,
             check=self._check,
@@ -136,11 +139,10 @@ class ClusterMember:
         self._peers = PeerPoller(
             self._neighbours,
             self.gossip,
+            node_id=node_id,
             heartbeat_ms=heartbeat_ms,
-            members=self._follower.members,
             assigns=lambda: self._placement.fence is not None,
             is_cut_off=lambda: bool(self._bus_state.causes),
-            order=lambda: self._follower.order,
             take=self._follower.follow,
             changed=self.changed,
             clock=clock,
@@ -179,7 +181,7 @@ class ClusterMember:
     @property
     def assignment(self) -> Assignment | None:
         """The assignment that this node follows; None before there is one."""
-        return self._follower.assignment
+        return self._neighbours.assignment
 
     @property
     def has_lease(self) -> bool:
@@ -242,7 +244,7 @@ class ClusterMember:
     def heartbeat(self) -> Heartbeat:
         """How this node is now."""
         degraded = sorted({**self.node.causes(), **self.causes()})
-        status = MemberStatus(self._state(), self.beat.leaving, self._follower.order, degraded, self._check.found)
+        status = MemberStatus(self._state(), self.beat.leaving, self._neighbours.order, degraded, self._check.found)
         return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:

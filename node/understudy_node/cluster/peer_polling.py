@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS, answer_deadline_ms, counts_against
 
@@ -30,33 +31,31 @@ MAX_POLLED = 32
 
 
 class PeerPoller:
-    """Polls for one node. `members` are the others that have tasks; `assigns`: this node has the lease."""
+    """Polls for one node. `assigns`: this node has the lease."""
 
     def __init__(
         self,
         neighbours: Neighbours,
         gossip: Gossip,
         *,
+        node_id: str,
         heartbeat_ms: int,
-        members: Callable[[], Mapping[str, Endpoint]],
         assigns: Callable[[], bool],
         is_cut_off: Callable[[], bool],
-        order: Callable[[], tuple[int, int]],
         take: Callable[[Assignment], None],
         changed: Callable[[], None],
         clock: Clock,
         identity: ClusterIdentity | None = None,
     ) -> None:
-        """`order` is (term, epoch) of the followed assignment; `take` gets a later one. `changed` is called when a node
-        newly did not answer. `identity` is shown to other nodes.
+        """`take` gets a later assignment. `changed` is called when a node newly did not answer. `identity` is shown to
+        other nodes.
         """
         self._neighbours = neighbours
         self._calls = NodeCalls(gossip.application_id, gossip.auth, identity)
         self._heartbeat_ms = heartbeat_ms
-        self._members = members
+        self._node_id = node_id
         self._assigns = assigns
         self._is_cut_off = is_cut_off
-        self._order = order
         self._take = take
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
         self._changed = changed
@@ -66,17 +65,17 @@ class PeerPoller:
         """Poll silent members, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
-            members = self._members() if self._assigns() else {}
-            to_ask = self._neighbours.to_ask(
-                members, now_ms=self._clock.monotonic_ms(), heartbeat_ms=self._heartbeat_ms
-            )
+            if not self._assigns() or self._neighbours.assignment is None:
+                continue
+            now_ms = self._clock.monotonic_ms()
+            to_ask = self._neighbours.to_ask(now_ms, heartbeat_ms=self._heartbeat_ms, but=self._node_id)
             await asyncio.gather(*(self._poll(node_id, host) for node_id, host in list(to_ask.items())[:MAX_POLLED]))
 
     async def catch_up(self) -> None:
         """Follow later assignments of other nodes while the bus is away, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
-            members = self._members()
+            members = self._neighbours.members()
             if self._is_cut_off() and members:
                 await self._follow_later(self._random.choice(sorted(members.items()))[1].host_info())
 
@@ -88,7 +87,7 @@ class PeerPoller:
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_MS / 1000):
                 heartbeat = await self._calls.heartbeat(host)
-            if (heartbeat.term, heartbeat.epoch) > self._order():
+            if is_later((heartbeat.term, heartbeat.epoch), self._neighbours.order):
                 self._take(await self._calls.assignment(host))
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})

@@ -10,8 +10,7 @@ from collections import deque
 from understudy_router.admin.changes import Known, changes
 from understudy_router.admin.query_looks import Quiet
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.cluster.reports import TableEvent
-from understudy_router.cluster.tables import MAX_EVENTS
+from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_shared.spark.times import utc_text
 
 MAX_SHOWN = 100

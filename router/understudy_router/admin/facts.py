@@ -7,9 +7,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from understudy_router.cluster.health import Change
-from understudy_router.cluster.reports import DeadNode, NodeReport
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Heartbeat, Restore
+from understudy_shared.cluster.view import DeadNode, NodeReport
 
 DEAD = "DEAD"
 """The state of a replica whose node does not live."""

@@ -15,11 +15,11 @@ from understudy_router.admin.layout import Layout, lay_out
 from understudy_router.admin.summary import Totals, summed
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
-from understudy_router.cluster.reports import DeadNode, NodeReport, TableEvent
-from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.tables import TableEvent, Tables
 from understudy_router.routing.candidates import NOTHING_OPEN
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
+from understudy_shared.cluster.view import DeadNode, NodeReport
 
 SLICE_NODES = 100
 SLICE_EXCEPTIONS = 500

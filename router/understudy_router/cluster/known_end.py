@@ -26,8 +26,6 @@ class KnownEnd:
     """`counting` gives the reports that count now, and the lineage in use."""
 
     def __init__(self, counting: Callable[[], tuple[Iterable[Report], str | None]]) -> None:
-        self.last = 0
-        """The version when it was asked for last."""
         self._counting = counting
         self._ends, self._confirmations = Highest(), Highest()
         self._lineage: str | None = None
@@ -48,8 +46,7 @@ class KnownEnd:
     def version(self) -> int:
         """The newest end that any of them reported; 0 before any report."""
         self._count()
-        self.last = int(self._ends.value or 0)
-        return self.last
+        return int(self._ends.value or 0)
 
     def confirmed_ms(self) -> float | None:
         """When it was confirmed last, on this machine's clock; None when no node says that it is."""

@@ -14,7 +14,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.cluster.silence import LastWord, answer_deadline_ms, counts_against
+from understudy_shared.cluster.silence import answer_deadline_ms, counts_against
 
 MAX_TICK_MS = 250
 """Longest time between two searches for silent nodes."""
@@ -75,42 +75,13 @@ class SilentNodePoller:
 
     async def _poll_silent(self) -> None:
         tables, now_ms = self._tables, self._clock.monotonic_ms()
-        hosts, words = self._known(now_ms)
-        tables.silence.keep(hosts)
+        due = list(tables.to_ask(now_ms, heartbeat_ms=self._heartbeat_ms()).items())[:MAX_POLLED]
         self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
-        due = tables.silence.due(words, now_ms=now_ms)[:MAX_POLLED]
         deadline_ms = answer_deadline_ms(self._heartbeat_ms())
-        await asyncio.gather(*(self._poll_one(node_id, hosts[node_id], deadline_ms) for node_id in due))
+        await asyncio.gather(*(self._poll_one(node_id, host, deadline_ms) for node_id, host in due))
         if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
             self._asked_seeds_ms = now_ms
             await self._polls.poll_all(self._seeds())
-
-    def _known(self, now_ms: float) -> tuple[dict[str, HostInfo], dict[str, LastWord]]:
-        """Address and last heartbeat of each node to poll: those that the assignment names, or all nodes without one.
-
-        A node that said farewell is left out: it comes back itself. A node that no assignment names is no candidate of
-        a read, so polling it would only cost: there may be thousands of forged ones.
-        """
-        tables, heartbeat_ms = self._tables, self._heartbeat_ms()
-        hosts: dict[str, HostInfo] = {}
-        words: dict[str, LastWord] = {}
-        if tables.assignment is not None:
-            for node_id, endpoint in tables.assignment.members.items():
-                hosts[node_id], words[node_id] = endpoint.host_info(), LastWord(float("-inf"), heartbeat_ms)
-        for node_id, dead in tables.dead.items():
-            if not tables.is_known(node_id):
-                continue
-            hosts[node_id] = dead.heartbeat.endpoint.host_info()
-            if dead.said_farewell:
-                words.pop(node_id, None)
-            else:
-                words[node_id] = LastWord(float("-inf"), dead.heartbeat.heartbeat_ms)
-        for node_id, node in tables.nodes.items():
-            if not tables.is_known(node_id):
-                continue
-            hosts[node_id] = node.heartbeat.endpoint.host_info()
-            words[node_id] = LastWord(node.said_ms, node.heartbeat.heartbeat_ms)
-        return hosts, words
 
     async def _poll_one(self, node_id: str, host: HostInfo, deadline_ms: float) -> None:
         began_ms = self._clock.monotonic_ms()

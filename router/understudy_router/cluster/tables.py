@@ -1,7 +1,6 @@
-"""What a router knows of its nodes: heartbeats, the assignment, their health (no I/O, no clock, one thread).
+"""What a router knows of its cluster beyond `ClusterView`: what it chooses by, the nodes' health, and what happened.
 
-Each kind of event has one method; time is passed in. Ages are this machine's monotonic time since a report arrived,
-plus the age that a key read from the bus had by its expiry. `version` grows with every change that may alter a choice.
+Each kind of event has one method; time is passed in (no I/O, no clock, one thread).
 """
 
 from __future__ import annotations
@@ -14,27 +13,11 @@ from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_router.cluster.known_end import KnownEnd
 from understudy_router.cluster.known_forks import KnownForks
 from understudy_router.cluster.promotions import promotions
-from understudy_router.cluster.reports import DeadNode, NodeReport, TableEvent
-from understudy_shared.base.plausible import (
-    MAX_JUMP,
-    Order,
-    Succession,
-    highest_plausible,
-    is_later,
-    is_plausible,
-    is_plausible_order,
-    succession,
-)
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.base.plausible import is_later, is_plausible
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.cluster.admission import MemberAdmission
-from understudy_shared.cluster.sanitizing import sanitized
-from understudy_shared.cluster.silence import Silence
+from understudy_shared.cluster.view import ClusterView, Death, Heard, NodeReport
 
 MAX_EVENTS = 256
-MAX_DEAD = 256
-DEAD_KEPT_MS = 10 * 60 * 1000
-"""How long a dead node stays in reports."""
 
 
 class _HopEnd(NamedTuple):
@@ -45,8 +28,16 @@ class _HopEnd(NamedTuple):
     said_ms: float
 
 
-class Tables:
-    """`nodes` are the live nodes, by node id."""
+class TableEvent(NamedTuple):
+    """An event for reports, at this machine's monotonic time."""
+
+    at_ms: float
+    event: str
+    detail: str
+
+
+class Tables(ClusterView):
+    """The view of one router. `version` grows with every change that may alter a choice."""
 
     def __init__(
         self,
@@ -55,16 +46,10 @@ class Tables:
         suspect_after_ms: float = 200,
         refuse: Callable[[str, str], None] = lambda kind, why: None,
     ) -> None:
-        """`end_expiry_ms`: an older confirmation of the end does not count. `suspect_after_ms`: see `HealthTable`.
-
-        `refuse(kind, why)` counts a document that is not used, or only partly used.
-        """
+        """`end_expiry_ms`: an older confirmation of the end does not count. `suspect_after_ms`: see `HealthTable`."""
+        super().__init__(refuse, lambda: (self.lineage, self.end_version))
         self.end_expiry_ms = end_expiry_ms
         self.health = HealthTable(suspect_after_ms=suspect_after_ms)
-        self.nodes: dict[str, NodeReport] = {}
-        self.silence = Silence()
-        self.dead: dict[str, DeadNode] = {}
-        self.assignment: Assignment | None = None
         self.previous: Assignment | None = None
         """The assignment before, which nodes follow until they receive the next."""
         self.bus_lost_why: str | None = "not connected yet"
@@ -72,14 +57,9 @@ class Tables:
         self.version = 0
         self.changes = 0
         """Grows as `version` does, but not with the heartbeats of known nodes: those alter few choices."""
-        self._refuse = refuse
-        self._admission = MemberAdmission()
-        self._holders: frozenset[str] = frozenset()
-        """The nodes that the assignment names."""
         self._forks = KnownForks()
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
-        self._ages_reset_ms = float("-inf")
         self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
         self._catalogue: tuple[str | None] | None = None
         """The cached `catalogue_digest`; None when it must be found again."""
@@ -91,21 +71,6 @@ class Tables:
             return self.assignment.lineage
         counts = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
         return min(counts, key=lambda lineage: (-counts[lineage], lineage), default=None)
-
-    @property
-    def order(self) -> Order:
-        """(term, epoch) of the assignment; (0, 0) before there is one."""
-        return (0, 0) if self.assignment is None else self.assignment.order
-
-    def highest(self) -> Order:
-        """The highest (term, epoch) in any heartbeat that can be true."""
-        orders = ((node.heartbeat.term, node.heartbeat.epoch) for node in self.nodes.values())
-        return highest_plausible(orders, self.order)
-
-    @property
-    def holders(self) -> frozenset[str]:
-        """The nodes that the assignment names."""
-        return self._holders
 
     @property
     def forks(self) -> Mapping[str, str]:
@@ -144,58 +109,52 @@ class Tables:
         confirmed_ms = self._end.confirmed_ms()
         return confirmed_ms is not None and now_ms - confirmed_ms <= self.end_expiry_ms
 
-    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> bool:
-        """Take a heartbeat in; False when it is too old, or there is no room for its node."""
-        said_ms = now_ms - age_ms
-        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
-            return False
-        if not self._has_room(heartbeat, now_ms):
-            return False
-        heartbeat = self._sanitized(heartbeat)
-        known, had_assigned = self.nodes.get(heartbeat.node_id), self._has_assigned_nodes
-        self.nodes[heartbeat.node_id] = report = NodeReport(heartbeat, said_ms)
-        self.dead.pop(heartbeat.node_id, None)
-        self.silence.answered(heartbeat.node_id)
-        is_assigned = heartbeat.node_id in self._holders
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
+        """Take a heartbeat in; None when it is too old, or there is no room for its node."""
+        had_assigned = self._has_assigned_nodes
+        heard = super().heard(heartbeat, age_ms=age_ms, now_ms=now_ms)
+        if heard is None:
+            return None
+        if heard.left_out is not None:
+            self._died(heard.left_out, now_ms)
+        known, heartbeat = heard.before, heard.report.heartbeat
+        is_assigned = heartbeat.node_id in self.holders
         decides = is_assigned or not had_assigned
         if self.assignment is None or (is_assigned and not had_assigned):
             self._end.forget()  # another lineage, or only assigned nodes count now
         elif decides:
-            self._end.heard(report)
+            self._end.heard(heard.report)
         if decides and (known is None or _catalogue_inputs(known.heartbeat) != _catalogue_inputs(heartbeat)):
             self._catalogue = None
         if known is None:
             endpoint = heartbeat.endpoint
             self._event(now_ms, "joined", f"{heartbeat.node_id} at {endpoint.host}:{endpoint.port}")
-        elif known.heartbeat.incarnation != heartbeat.incarnation:
+        elif not heard.goes_on:
             self.health.forget(heartbeat.node_id)
             self._event(now_ms, "restarted", heartbeat.node_id)
         if self._forks.heard(heartbeat):
             self._judge_forks(now_ms)
         self.version += decides  # thousands of other nodes must not have every choice made again
-        goes_on = known is not None and known.heartbeat.incarnation == heartbeat.incarnation
-        self.changes += decides and not (goes_on and is_assigned == had_assigned)
-        return True
+        self.changes += decides and not (heard.goes_on and is_assigned == had_assigned)
+        return heard
 
-    def left(self, farewell: Farewell, now_ms: float = 0.0) -> None:
-        """A node said farewell."""
-        known = self.nodes.get(farewell.node_id)
-        if known is not None and known.heartbeat.incarnation == farewell.incarnation:
-            self._mark_dead(farewell.node_id, now_ms, "it said farewell", "left")
+    def left(self, farewell: Farewell, now_ms: float = 0.0) -> Death | None:
+        """A node said farewell; None when it is dead already, or another process has its id now."""
+        death = super().left(farewell, now_ms)
+        if death is not None:
+            self._died(death, now_ms)
+        return death
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0, place: Callable[[str], str] = str) -> bool:
         """Take an assignment in; False unless its (term, epoch) is above the present one and can be true. `place` names
         a task in the events.
         """
-        if assignment.order <= self.order:
+        before = self.assignment
+        if not self.follow(assignment):
             return False
-        if not is_plausible_order(assignment.order, self.order):
-            self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
-            return False
-        for line in promotions(self.assignment or assignment, assignment, place):
+        for line in promotions(before or assignment, assignment, place):
             self._event(now_ms, "promoted", line)
-        self.previous, self.assignment = self.assignment, assignment
-        self._holders = assignment.holders
+        self.previous = before
         self._judge_forks(now_ms)
         self._catalogue = None
         self._end.forget()
@@ -219,23 +178,13 @@ class Tables:
         self._had_bus = True
         self._changed()
 
-    def reset_heartbeat_ages(self, now_ms: float) -> None:
-        """The bus stood still until now, so silence before now does not count."""
-        self._ages_reset_ms = now_ms
-
-    def did_not_answer(self, node_id: str, asked_ms: float) -> None:
-        """A node did not answer a request of that time. This does not count if a later heartbeat arrived."""
-        node = self.nodes.get(node_id)
-        if node is None or node.said_ms <= asked_ms:
-            self.silence.did_not_answer(node_id, asked_ms)
-
     def _assigned_nodes(self) -> Collection[NodeReport]:
         """The live nodes that the assignment names, without forks; all nodes while none of these lives."""
-        found = [self.nodes[node_id] for node_id in self._holders - self.forks.keys() if node_id in self.nodes]
+        found = [self.nodes[node_id] for node_id in self.holders - self.forks.keys() if node_id in self.nodes]
         return found or self.nodes.values()
 
     def _judge_forks(self, now_ms: float) -> None:
-        new = self._forks.judge((node.heartbeat for node in self.nodes.values()), self.lineage, self._holders)
+        new = self._forks.judge((node.heartbeat for node in self.nodes.values()), self.lineage, self.holders)
         if new is not None:
             for why in new:
                 self._event(now_ms, "fork-found", why)
@@ -245,7 +194,7 @@ class Tables:
 
     @property
     def _has_assigned_nodes(self) -> bool:
-        return any(node_id in self.nodes for node_id in self._holders)
+        return any(node_id in self.nodes for node_id in self.holders)
 
     def others_heard_since(self, node_id: str, since_ms: float) -> bool:
         """Whether a node of the assignment other than this one was heard, on the bus or by its answer, since then."""
@@ -260,34 +209,30 @@ class Tables:
         """
         return min((node.heartbeat.heartbeat_ms for node in self._assigned_nodes()), default=default_ms)
 
-    def is_known(self, node_id: str) -> bool:
-        """Whether the assignment names a node; while there is no assignment every node counts."""
-        return self.assignment is None or node_id in self.holders or node_id in self.assignment.members
-
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
-        """Whether a node was silent for its expiry: it is dead unless it answers the router's request."""
-        silent_ms = now_ms - max(node.said_ms, self._ages_reset_ms)
-        return self.bus_lost_why is None and silent_ms > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+        """Whether a node was silent for its expiry, on a bus that is there."""
+        return self.bus_lost_why is None and super().is_silent(node, now_ms)
 
-    def expire(self, now_ms: float) -> None:
-        """Declare nodes dead that were silent for three of their heartbeats and did not answer a request.
+    def _why_dead(self, node: NodeReport, now_ms: float) -> str | None:
+        """Why a node counts as dead: silence alone is no proof, unless no assignment names the node."""
+        why, node_id = super()._why_dead(node, now_ms), node.heartbeat.node_id
+        if why is None:
+            return None
+        if not self.is_known(node_id):
+            return f"{why}, and no assignment names it"
+        return f"{why}, and it did not answer when asked" if self.silence.is_unanswered(node_id) else None
 
-        An end version from a hop's reply expires as well, because a history that was rewound ends earlier.
+    def expire(self, now_ms: float) -> list[Death]:
+        """Declare nodes dead. An end version from a hop's reply expires as well: a history that was rewound ends
+        earlier.
         """
         if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
             self._hop_end = None
             self._changed()
-        if self.bus_lost_why is None:
-            for node_id, node in list(self.nodes.items()):
-                is_asked = self.is_known(node_id)
-                if self.is_silent(node, now_ms) and (self.silence.is_unanswered(node_id) or not is_asked):
-                    expiry_ms = node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
-                    why = f"silent for more than {expiry_ms} ms"
-                    why += ", and it did not answer when asked" if is_asked else ", and no assignment names it"
-                    self._mark_dead(node_id, now_ms, why, "died")
-        for node_id, dead in list(self.dead.items()):
-            if now_ms - dead.died_ms > DEAD_KEPT_MS:
-                del self.dead[node_id]
+        deaths = super().expire(now_ms)
+        for death in deaths:
+            self._died(death, now_ms)
+        return deaths
 
     def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
         """A request to a node failed."""
@@ -323,63 +268,16 @@ class Tables:
             self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
             self._changed()
 
-    def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
-        """Whether a newer heartbeat of the same process, or of a later process with this node id, is known."""
-        dead = self.dead.get(heartbeat.node_id)
-        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
-            # The key may have been read before its node said farewell.
-            return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.died_ms)
-        known = self.nodes.get(heartbeat.node_id)
-        if known is None:
-            return False
-        if known.heartbeat.incarnation == heartbeat.incarnation:
-            return not self._follows(heartbeat, known.heartbeat.sequence, said_ms - known.said_ms)
-        return said_ms < known.said_ms
-
-    def _follows(self, heartbeat: Heartbeat, known: int, later_ms: float) -> bool:
-        """Whether a heartbeat comes after number `known` of the same process."""
-        found = succession(heartbeat.sequence, known, later_ms=later_ms, heartbeat_ms=heartbeat.heartbeat_ms)
-        if found is Succession.ABSURD:
-            self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence} after {known}")
-        return found is Succession.NEWER
-
-    def _has_room(self, heartbeat: Heartbeat, now_ms: float) -> bool:
-        """Whether its node is admitted beside the others."""
-        admitted, leaves = self._admission.admit(heartbeat, self.nodes, self._holders, now_ms)
-        if leaves is not None:
-            self._mark_dead(leaves, now_ms, "there are too many nodes that no assignment names", "left out")
-        if not admitted:
-            self._refuse("stranger", f"a heartbeat of {heartbeat.node_id}: too many nodes that no assignment names")
-        return admitted
-
-    def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
-        """The heartbeat without numbers that cannot be true."""
-        if heartbeat.end_version <= MAX_JUMP and is_plausible_order((heartbeat.term, heartbeat.epoch), self.order):
-            return heartbeat  # the usual case, without a search for the end among all nodes
-        end_version, lineage = self._end.last, self.lineage
-        if not is_plausible(heartbeat.end_version, end_version):
-            end_version = self.end_version
-        taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
-        if why:
-            self._refuse("heartbeat", why)
-        return taken
-
-    def _mark_dead(self, node_id: str, now_ms: float, why: str, event: str) -> None:
-        node = self.nodes.pop(node_id)
-        self.health.forget(node_id)
-        self._admission.forget(node_id)
-        self._forks.left(node_id)
+    def _died(self, death: Death, now_ms: float) -> None:
+        self.health.forget(death.node_id)
+        self._forks.left(death.node_id)
         self._judge_forks(now_ms)
         self._catalogue = None
-        if node_id in self._holders or not self._has_assigned_nodes:
+        if death.node_id in self.holders or not self._has_assigned_nodes:
             self._end.forget()
         self._changed()
-        if event == "died" and not self.is_known(node_id) and len(self.dead) >= MAX_DEAD:
-            return  # the dead nodes of the assignment keep their room
-        while len(self.dead) >= MAX_DEAD:
-            del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
-        self.dead[node_id] = DeadNode(node.heartbeat, now_ms, why, said_farewell=event == "left")
-        self._event(now_ms, event, f"{node_id}: {why}")
+        if death.is_kept:
+            self._event(now_ms, death.how, f"{death.node_id}: {death.why}")
 
     def _changed(self) -> None:
         self.version, self.changes = self.version + 1, self.changes + 1

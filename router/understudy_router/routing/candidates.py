@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy_router.cluster.health import Health
-from understudy_router.cluster.reports import NodeReport
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Heartbeat
+from understudy_shared.cluster.view import NodeReport
 
 CandidateRole = Literal["active", "standby", "warmup"]
 

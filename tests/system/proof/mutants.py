@@ -207,14 +207,14 @@ def believe_absurd_numbers() -> None:
     def end(self: OwnMessages, kind: str, error: Exception) -> None:
         raise error
 
-    _believe_in("understudy_node.cluster.following")
+    _believe_in("understudy_shared.cluster.view")
     patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
     OwnMessages.cannot_say = end  # type: ignore[method-assign]
 
 
 def route_by_absurd_numbers() -> None:
     """Route by any assignment with a higher number."""
-    _believe_in("understudy_router.cluster.tables")
+    _believe_in("understudy_shared.cluster.view")
 
 
 def _believe_in(module: str) -> None:

@@ -87,7 +87,7 @@ class Node:
         self.unheard: list[Heartbeat | Assignment] = []
         """Messages that arrived while it was held up; its connection keeps them."""
         self.line = Line(cluster, lambda: cluster.check_write(self))
-        self.neighbours = Neighbours()
+        self.neighbours = Neighbours(node_id)
         self._cluster = cluster
         self._sequence = 0
         self._gossip = Gossip(cast(Bus, self.line), "flights")

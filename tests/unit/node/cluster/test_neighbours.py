@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.bus.documents import assignment
 
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_shared.bus.gossip import Seen
@@ -38,14 +39,14 @@ def ids(neighbours: Neighbours, now_ms: float) -> list[str]:
 
 
 def test_a_node_lives_for_three_heartbeats_after_its_last() -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("own")
     neighbours.heard(heartbeat(), age_ms=0, now_ms=100)
     assert ids(neighbours, 100 + 3 * HEARTBEAT_MS) == ["a"]
     assert ids(neighbours, 101 + 3 * HEARTBEAT_MS) == []
 
 
 def test_the_age_of_a_key_counts_towards_its_end() -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("own")
     neighbours.heard(heartbeat(), age_ms=2500, now_ms=100)
     (seen,) = neighbours.alive(200)
     assert seen.age_ms == 2600
@@ -53,16 +54,16 @@ def test_the_age_of_a_key_counts_towards_its_end() -> None:
 
 
 def test_a_farewell_of_an_earlier_process_does_not_remove_the_one_that_lives() -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("own")
     neighbours.heard(heartbeat(incarnation="2"), age_ms=0, now_ms=0)
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"))
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 0)
     assert ids(neighbours, 1) == ["a"]
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="2"))
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="2"), 0)
     assert ids(neighbours, 1) == []
 
 
 def test_a_node_without_a_key_when_the_keys_are_read_is_gone() -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("own")
     neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
     neighbours.read([Seen(heartbeat("b"), 10)], now_ms=5)
     assert ids(neighbours, 6) == ["b"]
@@ -70,7 +71,7 @@ def test_a_node_without_a_key_when_the_keys_are_read_is_gone() -> None:
 
 @given(st.permutations(range(6)))
 def test_in_whatever_order_heartbeats_arrive_the_newest_stands(order: list[int]) -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("own")
     for sequence in order:
         neighbours.heard(heartbeat(sequence=sequence, term=sequence), age_ms=0, now_ms=0)
     assert neighbours.highest() == (5, 0)
@@ -93,26 +94,53 @@ def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lin
     assert len(speaking) == (1 if set(lineages) - {None} else 0)
 
 
-MEMBERS = {"a": Endpoint(host="127.0.0.1", port=1), "b": Endpoint(host="127.0.0.1", port=2)}
+def knowing(*members: str) -> Neighbours:
+    """A node whose assignment has these others."""
+    neighbours = Neighbours("own")
+    places = {node_id: Endpoint(host="127.0.0.1", port=port) for port, node_id in enumerate(("own", *members), 1)}
+    neighbours.follow(assignment(term=1, epoch=1).model_copy(update={"members": places}))
+    return neighbours
 
 
 def test_a_silent_member_may_live_until_it_was_asked_in_vain() -> None:
-    neighbours = Neighbours()
+    neighbours = knowing("a", "b")
     neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
-    assert neighbours.unasked(MEMBERS, 0) == ["b"], "the assignment names it, and nobody knows how it is"
+    assert neighbours.unasked(0) == ["b"], "the assignment names it, and nobody knows how it is"
     now_ms = 3 * HEARTBEAT_MS + 1
-    assert neighbours.unasked(MEMBERS, now_ms) == ["a", "b"]
-    assert neighbours.to_ask(MEMBERS, now_ms=now_ms, heartbeat_ms=HEARTBEAT_MS).keys() == {"a", "b"}
+    assert neighbours.unasked(now_ms) == ["a", "b"]
+    assert neighbours.to_ask(now_ms, heartbeat_ms=HEARTBEAT_MS, but="own").keys() == {"a", "b"}
     assert neighbours.did_not_answer("a", now_ms)
     assert not neighbours.did_not_answer("a", now_ms), "that is known"
-    assert neighbours.unasked(MEMBERS, now_ms) == ["b"]
+    assert neighbours.unasked(now_ms) == ["b"]
     neighbours.heard(heartbeat("b"), age_ms=0, now_ms=now_ms + 2)
     assert not neighbours.did_not_answer("b", now_ms + 1), "it has spoken since"
     assert ids(neighbours, now_ms + 2) == ["b"]
 
 
 def test_nothing_is_to_be_asked_of_a_node_that_said_farewell() -> None:
-    neighbours = Neighbours()
+    neighbours = knowing("a")
     neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"))
-    assert neighbours.unasked({"a": MEMBERS["a"]}, 1) == []
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 0)
+    assert neighbours.unasked(1) == []
+    assert neighbours.to_ask(1e9, heartbeat_ms=HEARTBEAT_MS, but="own") == {}, "it comes back itself"
+
+
+def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() -> None:
+    neighbours = knowing("a")
+    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
+    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 1)
+    neighbours.read([Seen(heartbeat("a", sequence=5), 20)], now_ms=20)
+    assert ids(neighbours, 20) == []
+    neighbours.read([Seen(heartbeat("a", incarnation="2"), 0)], now_ms=30)
+    assert ids(neighbours, 30) == ["a"], "it was started again"
+
+
+def test_the_last_heartbeat_of_a_silent_node_does_not_bring_it_back_when_it_comes_again() -> None:
+    neighbours = knowing("a")
+    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
+    now_ms = 3 * HEARTBEAT_MS + 1
+    assert ids(neighbours, now_ms) == []
+    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=now_ms)
+    assert ids(neighbours, now_ms) == []
+    neighbours.heard(heartbeat("a", sequence=6), age_ms=0, now_ms=now_ms)
+    assert ids(neighbours, now_ms) == ["a"]

@@ -12,8 +12,8 @@ from understudy_shared.cluster.admission import limit_beside
 
 def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
     """Neighbours of a node that follows an assignment with n1, and lineage l1 up to version 7."""
-    neighbours = Neighbours()
-    neighbours.know(assignment(term=term, epoch=epoch), lineage="l1", end_version=7)
+    neighbours = Neighbours("n1", history=lambda: ("l1", 7))
+    assert neighbours.follow(assignment(term=term, epoch=epoch))
     return neighbours
 
 
@@ -31,20 +31,20 @@ def test_an_order_that_cannot_be_is_not_the_highest_and_its_node_lives() -> None
 
 
 def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known() -> None:
-    neighbours = Neighbours()
+    neighbours = Neighbours("n1", history=lambda: ("l1", 7))
     neighbours.heard(heartbeat("n2", term=FIRST_SIGHT, epoch=1), age_ms=0, now_ms=0)
     assert neighbours.highest() == (FIRST_SIGHT, 1)
-    neighbours.know(assignment(term=5, epoch=7), lineage="l1", end_version=7)
+    neighbours.follow(assignment(term=5, epoch=7))
     assert neighbours.highest() == (0, 0)
 
 
 def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
     neighbours = knowing(FIRST_SIGHT, FIRST_SIGHT)
-    assert not neighbours.is_far_ahead("n1")
+    assert not neighbours.is_far_ahead()
     neighbours.heard(heartbeat("n1", term=FIRST_SIGHT, epoch=FIRST_SIGHT), age_ms=0, now_ms=0)
     neighbours.heard(heartbeat("n2", term=5, epoch=7), age_ms=0, now_ms=0)
-    assert neighbours.is_far_ahead("n1")
-    assert not knowing().is_far_ahead("n1")
+    assert neighbours.is_far_ahead()
+    assert not knowing().is_far_ahead()
 
 
 def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() -> None:
@@ -55,7 +55,7 @@ def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() ->
     neighbours.heard(heartbeat("forged-1", sequence=2), age_ms=0, now_ms=1)
     alive = neighbours.alive(2)
     assert len(alive) == limit_beside(1) + 1
-    assert ids(neighbours.proven(alive, "n1")) == {"n1", "forged-1"}
+    assert ids(neighbours.proven(alive)) == {"n1", "forged-1"}
 
 
 def test_the_keys_are_read_by_the_same_rules() -> None:

@@ -74,7 +74,7 @@ def snapshots_of(what: list[Any]) -> Iterator[Snapshot]:
                 tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
             case str():
                 if change in tables.nodes:
-                    tables._mark_dead(change, now_ms, "killed", "died")
+                    tables._died(tables._mark_dead(change, now_ms, "died", "killed"), now_ms)
             case float():
                 now_ms += change
         snapshot = snapshot_of(tables, STORES, now_ms=now_ms, tick=number, layout=snapshot.layout)

@@ -59,7 +59,7 @@ def test_what_a_node_that_is_safe_to_stop_answered_is_answered_when_it_is_gone(
         assert found.is_safe or node_id not in tables.dead
         return
     before, is_confirmed = answered(tables, stores, bound, now_ms), tables.end_confirmed(now_ms)
-    tables._mark_dead(node_id, now_ms, "it was stopped", "left")
+    tables._died(tables._mark_dead(node_id, now_ms, "left", "it was stopped"), now_ms)
     assume(tables.end_confirmed(now_ms) == is_confirmed)  # how much is known of the end is not what this is about
     after = answered(tables, stores, bound, now_ms)
     if found.is_safe:
@@ -75,7 +75,7 @@ def test_the_partitions_that_would_lose_their_last_replica_have_no_caught_up_one
     tables, stores, now_ms = world
     found = losses(snapshot_of(tables, stores, now_ms=now_ms), node_id)
     if node_id in tables.nodes:
-        tables._mark_dead(node_id, now_ms, "it was stopped", "left")
+        tables._died(tables._mark_dead(node_id, now_ms, "left", "it was stopped"), now_ms)
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
     layout = snapshot.layout
     for lost in found.last_replica.listed:

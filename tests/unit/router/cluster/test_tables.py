@@ -19,10 +19,11 @@ from tests.support.router.tables import (
     task,
 )
 
-from understudy_router.cluster.tables import MAX_DEAD, MAX_EVENTS, Tables
+from understudy_router.cluster.tables import MAX_EVENTS, Tables
 from understudy_router.routing.candidates import candidates_of
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
+from understudy_shared.cluster.view import MAX_DEAD
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, cast
 
-import pytest
-from benchmarks.simulated import SimulatedNode
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router.tables import APPLICATION, HEARTBEAT_MS, assigned, beat, farewell, task
+from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, farewell, task
 
-from understudy_node.cluster.following import AssignmentFollower
-from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.plausible import CEILING, FIRST_SIGHT, MAX_JUMP, Order
-from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.local_bus import LocalBus
 from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.cluster.forks import refused_forks
 
@@ -144,25 +136,8 @@ class RouterSide:
             node_id: node.heartbeat for node_id, node in tables.nodes.items() if not tables.is_silent(node, now_ms)
         }
         gone = tables.holders - tables.nodes.keys()
-        dead = {node_id for node_id in gone if node_id in tables.dead or tables.silence.is_unanswered(node_id)}
+        dead = {node_id for node_id in gone if tables.is_gone(node_id)}
         return Judgement(alive, dead, tables.order, self.refused, tables.highest(), set(tables.forks))
-
-
-@cache
-def follower() -> AssignmentFollower:
-    """Made once: its HTTP client takes long to make."""
-    node = SimulatedNode(0, port=1, tasks=1).as_node
-    check = HistoryCheck(node, Neighbours(), node_id=OWN_ID, heartbeat_ms=HEARTBEAT_MS)
-    return AssignmentFollower(
-        node,
-        Gossip(LocalBus(), APPLICATION),
-        node_id=OWN_ID,
-        heartbeat_ms=HEARTBEAT_MS,
-        check=check,
-        remembered=None,
-        seeds=(),
-        changed=lambda: None,
-    )
 
 
 class NodeSide:
@@ -170,39 +145,33 @@ class NodeSide:
 
     def __init__(self, router: RouterSide) -> None:
         self.refused: Counter[str] = Counter()
-        self.router = router
-        self.neighbours = Neighbours(self._refuse)
-        self.follower = follower()
-        self.follower.assignment = None
-        cast(Any, self.follower._gossip).refuse = self._refuse
-
-    def _refuse(self, kind: str, why: str) -> None:
-        self.refused.update([kind])
+        tables = router.tables
+        self.neighbours = Neighbours(
+            OWN_ID,
+            refuse=lambda kind, why: self.refused.update([kind]),
+            history=lambda: (tables.lineage, tables.end_version),
+        )
 
     def take(self, event: Event, now_ms: float) -> None:
-        neighbours, tables = self.neighbours, self.router.tables
-        neighbours.know(self.follower.assignment, lineage=tables.lineage, end_version=tables.end_version)
+        neighbours = self.neighbours
         match event:
             case Beat():
                 neighbours.heard(heartbeat(event), age_ms=event.age_ms, now_ms=now_ms)
             case Left():
-                neighbours.left(farewell(event.node_id, event.incarnation))
+                neighbours.left(farewell(event.node_id, event.incarnation), now_ms)
             case Assigned():
-                self.follower.follow(assignment(event))
+                neighbours.follow(assignment(event))
             case NoAnswer():
                 neighbours.did_not_answer(event.node_id, now_ms - event.ago_ms)
-        neighbours.know(self.follower.assignment, lineage=tables.lineage, end_version=tables.end_version)
 
     def judgement(self, now_ms: float) -> Judgement:
         neighbours = self.neighbours
         alive = {each.heartbeat.node_id: each.heartbeat for each in neighbours.alive(now_ms)}
-        silent = neighbours.holders - alive.keys()
-        dead = {node_id for node_id in silent if neighbours.silence.is_unanswered(node_id)}
+        dead = {node_id for node_id in neighbours.holders - alive.keys() if neighbours.is_gone(node_id)}
         forks = refused_forks(alive.values(), neighbours.holders, judging=OWN_ID)
-        return Judgement(alive, dead, self.follower.order, self.refused, neighbours.highest(), set(forks))
+        return Judgement(alive, dead, neighbours.order, self.refused, neighbours.highest(), set(forks))
 
 
-@pytest.mark.xfail(strict=True, reason="a node forgets what it heard last of a node that is gone; a router does not")
 @given(STORIES)
 def test_what_a_node_and_a_router_hear_they_judge_alike(story: list[Event]) -> None:
     router = RouterSide()

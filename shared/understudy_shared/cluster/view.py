@@ -1,0 +1,272 @@
+"""What a process knows of its cluster: which nodes live, which assignment counts (no I/O, no clock, one thread).
+
+Nodes and routers follow these rules alike. Each kind of event has one method, which returns what it changed; time is
+passed in. Ages are this machine's monotonic time since a heartbeat arrived, plus the age that a key read from the bus
+had by its expiry.
+
+A node is silent after three of its heartbeats without one. For a node it is dead then; a router waits until it also did
+not answer a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from understudy_shared.base.plausible import (
+    MAX_JUMP,
+    Order,
+    Succession,
+    highest_plausible,
+    is_plausible_order,
+    succession,
+)
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
+from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.cluster.admission import MemberAdmission
+from understudy_shared.cluster.sanitizing import sanitized
+from understudy_shared.cluster.silence import LastWord, Silence
+
+MAX_DEAD = 256
+DEAD_KEPT_MS = 10 * 60 * 1000
+"""How long a dead node stays in reports, and its old heartbeats are known as such."""
+
+PROVEN_BEATS = 2
+"""Heartbeats that a node outside the assignment must send before it gets a task: a single one may be forged."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """The last heartbeat of a node. `said_ms` is when it was sent, on this machine's monotonic clock."""
+
+    heartbeat: Heartbeat
+    said_ms: float
+    beats: int = 1
+    """How many heartbeats of this process arrived, up to PROVEN_BEATS."""
+
+    def age_ms(self, now_ms: float) -> float:
+        return max(0.0, now_ms - self.said_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadNode:
+    """A node that died or left. Its last heartbeat is kept without its tasks: there may be hundreds of dead nodes."""
+
+    heartbeat: Heartbeat
+    said_ms: float
+    """When it was heard last: by a heartbeat, or its farewell."""
+    died_ms: float
+    why: str
+    said_farewell: bool = False
+
+
+class Heard(NamedTuple):
+    """A heartbeat that was taken in, the report before it, and the stranger that made room for it."""
+
+    report: NodeReport
+    before: NodeReport | None
+    left_out: Death | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the same process was known already."""
+        return self.before is not None and self.before.heartbeat.incarnation == self.report.heartbeat.incarnation
+
+
+class Death(NamedTuple):
+    """A node that is no longer known: `how` it went, and whether `dead` keeps it."""
+
+    node_id: str
+    how: str
+    why: str
+    is_kept: bool
+
+
+class ClusterView:
+    """`nodes` are those that are not dead, by node id."""
+
+    def __init__(self, refuse: Callable[[str, str], None], history: Callable[[], tuple[str | None, int]]) -> None:
+        """`refuse(kind, why)` counts a document that is not used, or only partly used. `history` gives the lineage in
+        use, and its newest known end.
+        """
+        self.nodes: dict[str, NodeReport] = {}
+        self.dead: dict[str, DeadNode] = {}
+        self.silence = Silence()
+        self.assignment: Assignment | None = None
+        self._refuse = refuse
+        self._history = history
+        self._admission = MemberAdmission()
+        self._ages_reset_ms = float("-inf")
+
+    @property
+    def order(self) -> Order:
+        """(term, epoch) of the assignment; (0, 0) before there is one."""
+        return (0, 0) if self.assignment is None else self.assignment.order
+
+    @property
+    def holders(self) -> frozenset[str]:
+        """The nodes that the assignment names."""
+        return frozenset() if self.assignment is None else self.assignment.holders
+
+    def highest(self) -> Order:
+        """The highest (term, epoch) in any heartbeat that can be true."""
+        return highest_plausible(orders(self.nodes.values()), self.order)
+
+    def is_known(self, node_id: str) -> bool:
+        """Whether the assignment names a node; while there is no assignment every node counts."""
+        return self.assignment is None or node_id in self.holders or node_id in self.assignment.members
+
+    def is_silent(self, node: NodeReport, now_ms: float) -> bool:
+        """Whether a node was silent for its expiry."""
+        return now_ms - max(node.said_ms, self._ages_reset_ms) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+
+    def reset_heartbeat_ages(self, now_ms: float) -> None:
+        """The bus stood still until now, so silence before now does not count."""
+        self._ages_reset_ms = now_ms
+
+    def follow(self, assignment: Assignment) -> bool:
+        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
+        if assignment.order <= self.order:
+            return False
+        if not is_plausible_order(assignment.order, self.order):
+            self._refuse("assignment", "assignment {}.{}, where {}.{} is known".format(*assignment.order, *self.order))
+            return False
+        self.assignment = assignment
+        return True
+
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
+        """Take a heartbeat in; None when it is too old, or there is no room for its node."""
+        node_id, said_ms = heartbeat.node_id, now_ms - age_ms
+        if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
+            return None
+        admission = self._admission.admit(heartbeat, self.nodes, self.holders, now_ms)
+        if not admission.admitted:
+            self._refuse("stranger", f"a heartbeat of {node_id}: too many nodes that no assignment names")
+            return None
+        why = "there are too many nodes that no assignment names"
+        left_out = None if admission.leaves is None else self._mark_dead(admission.leaves, now_ms, "left out", why)
+        before, taken = self.nodes.get(node_id), self._sanitized(heartbeat)
+        goes_on = before is not None and before.heartbeat.incarnation == heartbeat.incarnation
+        beats = min(PROVEN_BEATS, before.beats + 1) if before is not None and goes_on else 1
+        self.nodes[node_id] = NodeReport(taken, said_ms, beats)
+        self.dead.pop(node_id, None)
+        self.silence.answered(node_id)
+        return Heard(self.nodes[node_id], before, left_out)
+
+    def left(self, farewell: Farewell, now_ms: float) -> Death | None:
+        """A node said farewell; None when it is dead already, or another process has its id now."""
+        node_id = farewell.node_id
+        known, dead = self.nodes.get(node_id), self.dead.get(node_id)
+        if known is not None and known.heartbeat.incarnation == farewell.incarnation:
+            return self._mark_dead(node_id, now_ms, "left", "it said farewell")
+        if dead is not None and dead.heartbeat.incarnation == farewell.incarnation:
+            self.dead[node_id] = replace(dead, said_ms=now_ms, said_farewell=True)
+        return None
+
+    def is_gone(self, node_id: str) -> bool:
+        """Whether a node is dead that left, or that did not answer a request since its last heartbeat."""
+        dead = self.dead.get(node_id)
+        return self.silence.is_unanswered(node_id) or (dead is not None and dead.said_farewell)
+
+    def did_not_answer(self, node_id: str, asked_ms: float) -> bool:
+        """Note that a node did not answer a request of that time, unless a later heartbeat arrived. True when new."""
+        node = self.nodes.get(node_id)
+        if (node is not None and node.said_ms > asked_ms) or self.silence.is_unanswered(node_id):
+            return False
+        self.silence.did_not_answer(node_id, asked_ms)
+        return True
+
+    def expire(self, now_ms: float) -> list[Death]:
+        """Declare nodes dead, and forget those that died long ago."""
+        whys = {node_id: self._why_dead(node, now_ms) for node_id, node in self.nodes.items()}
+        found = [self._mark_dead(node_id, now_ms, "died", why) for node_id, why in whys.items() if why is not None]
+        for node_id, dead in list(self.dead.items()):
+            if now_ms - dead.died_ms > DEAD_KEPT_MS:
+                del self.dead[node_id]
+        return found
+
+    def to_ask(self, now_ms: float, *, heartbeat_ms: float, but: str | None = None) -> dict[str, HostInfo]:
+        """The silent nodes to ask for their heartbeat now, and their addresses, without the node `but`.
+
+        They are those that the assignment names, or all nodes without one. A node that said farewell is left out: it
+        comes back itself. There may be thousands of forged nodes that no assignment names.
+        """
+        never = float("-inf")
+        hosts: dict[str, HostInfo] = {}
+        words: dict[str, LastWord] = {}
+        members = {} if self.assignment is None else self.assignment.members
+        for node_id, endpoint in members.items():
+            hosts[node_id], words[node_id] = endpoint.host_info(), LastWord(never, heartbeat_ms)
+        for node_id, dead in self.dead.items():
+            if self.is_known(node_id):
+                hosts[node_id] = dead.heartbeat.endpoint.host_info()
+                words[node_id] = LastWord(never, dead.heartbeat.heartbeat_ms)
+                if dead.said_farewell:
+                    del words[node_id]
+        for node_id, node in self.nodes.items():
+            if self.is_known(node_id):
+                hosts[node_id] = node.heartbeat.endpoint.host_info()
+                words[node_id] = LastWord(node.said_ms, node.heartbeat.heartbeat_ms)
+        if but is not None:
+            words.pop(but, None)
+        self.silence.keep(hosts)
+        return {node_id: hosts[node_id] for node_id in self.silence.due(words, now_ms=now_ms)}
+
+    def _why_dead(self, node: NodeReport, now_ms: float) -> str | None:
+        """Why a node counts as dead; None while it does not."""
+        if not self.is_silent(node, now_ms):
+            return None
+        return f"silent for more than {node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS} ms"
+
+    def forget(self, node_id: str) -> None:
+        """Forget a node as if it had never been heard."""
+        del self.nodes[node_id]
+        self._admission.forget(node_id)
+
+    def _is_old(self, heartbeat: Heartbeat, said_ms: float) -> bool:
+        """Whether a newer heartbeat of the same process, or of a later process with this node id, is known."""
+        dead = self.dead.get(heartbeat.node_id)
+        if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
+            # The key may have been read before its node said farewell.
+            return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.said_ms)
+        known = self.nodes.get(heartbeat.node_id)
+        if known is None:
+            return False
+        if known.heartbeat.incarnation == heartbeat.incarnation:
+            return not self._follows(heartbeat, known.heartbeat.sequence, said_ms - known.said_ms)
+        return said_ms < known.said_ms
+
+    def _follows(self, heartbeat: Heartbeat, known: int, later_ms: float) -> bool:
+        """Whether a heartbeat comes after number `known` of the same process."""
+        found = succession(heartbeat.sequence, known, later_ms=later_ms, heartbeat_ms=heartbeat.heartbeat_ms)
+        if found is Succession.ABSURD:
+            self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} numbered {heartbeat.sequence} after {known}")
+        return found is Succession.NEWER
+
+    def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
+        """The heartbeat without numbers that cannot be true."""
+        if heartbeat.end_version <= MAX_JUMP and is_plausible_order((heartbeat.term, heartbeat.epoch), self.order):
+            return heartbeat  # the usual case, without a search for the end among all nodes
+        lineage, end_version = self._history()
+        taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
+        if why:
+            self._refuse("heartbeat", why)
+        return taken
+
+    def _mark_dead(self, node_id: str, now_ms: float, how: str, why: str) -> Death:
+        node = self.nodes[node_id]
+        self.forget(node_id)
+        if how == "died" and not self.is_known(node_id) and len(self.dead) >= MAX_DEAD:
+            return Death(node_id, how, why, is_kept=False)  # the dead nodes of the assignment keep their room
+        while len(self.dead) >= MAX_DEAD:
+            del self.dead[min(self.dead, key=lambda dead: self.dead[dead].died_ms)]
+        has_left, last = how == "left", node.heartbeat.model_copy(update={"exceptions": {}, "held": None})
+        self.dead[node_id] = DeadNode(last, now_ms if has_left else node.said_ms, now_ms, why, has_left)
+        return Death(node_id, how, why, is_kept=True)
+
+
+def orders(nodes: Iterable[NodeReport]) -> list[Order]:
+    """The (term, epoch) of each node's assignment."""
+    return [(node.heartbeat.term, node.heartbeat.epoch) for node in nodes]
