@@ -22,12 +22,12 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
-from understudy_router.cluster.watching import BACK_SPREAD_HEARTBEATS
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Bus, Lost, Stored
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS
 from understudy_shared.bus.redis_bus import RedisBus
 
 NODES = 30

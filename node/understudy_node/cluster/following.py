@@ -15,10 +15,10 @@ from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
-from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class AssignmentFollower:
         node: Node,
         gossip: Gossip,
         neighbours: Neighbours,
+        calls: NodeCalls,
         *,
         node_id: str,
         heartbeat_ms: int,
@@ -39,17 +40,10 @@ class AssignmentFollower:
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
         changed: Callable[[], None],
-        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`changed` is called after another assignment was accepted. `identity` is shown to other nodes."""
+        """`changed` is called after another assignment was accepted."""
         self.remembering = Remembering(
-            node,
-            gossip,
-            remembered=remembered,
-            seeds=seeds,
-            heartbeat_ms=heartbeat_ms,
-            take=self.follow,
-            identity=identity,
+            node, calls, remembered=remembered, seeds=seeds, heartbeat_ms=heartbeat_ms, take=self.follow
         )
         self._node = node
         self._gossip = gossip

@@ -17,11 +17,8 @@ from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.node import Node
 from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import Gossip, Spoken
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Gossip, Spoken
 from understudy_shared.bus.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
-
-BACK_SPREAD_HEARTBEATS = 0.25
-"""Nodes that lost the bus together read its keys, and beat, within so long of each other."""
 
 
 class BusListener:

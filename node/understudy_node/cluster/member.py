@@ -31,6 +31,7 @@ from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat
+from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 
@@ -65,6 +66,7 @@ class ClusterMember:
         self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
         heartbeat_ms = settings.lag_refresh_ms
+        self._calls = NodeCalls(settings.application, self.gossip.auth, identity)
         self._neighbours = Neighbours(
             node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )
@@ -91,13 +93,13 @@ class ClusterMember:
             node,
             self.gossip,
             self._neighbours,
+            self._calls,
             node_id=node_id,
             heartbeat_ms=heartbeat_ms,
             check=self._check,
             remembered=remembered,
             seeds=parse_seeds(settings.seed),
             changed=self._changed.set,
-            identity=identity,
         )
         self._own = OwnMessages(
             node,
@@ -138,7 +140,7 @@ class ClusterMember:
         )
         self._peers = PeerPoller(
             self._neighbours,
-            self.gossip,
+            self._calls,
             node_id=node_id,
             heartbeat_ms=heartbeat_ms,
             assigns=lambda: self._placement.fence is not None,
@@ -146,7 +148,6 @@ class ClusterMember:
             take=self._follower.follow,
             changed=self.changed,
             clock=clock,
-            identity=identity,
         )
 
     def start(self) -> None:
@@ -175,7 +176,7 @@ class ClusterMember:
         except (BusError, TimeoutError) as error:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         await self._bus.close()
-        await self._peers.close()
+        await self._calls.close()
         await self._follower.remembering.close()
 
     @property

@@ -1,7 +1,7 @@
 """Polls other nodes over HTTP for what the bus does not carry to this node.
 
 The assignor polls a silent member before it counts as dead, because the bus or the network may cause the silence. Only
-the node with the lease polls, and only the members of its assignment: no other node moves tasks.
+the node with the lease polls, and only the nodes of its assignment: no other node moves tasks.
 
 A node that alone is cut off from the bus asks one other node per heartbeat for a later assignment.
 """
@@ -14,15 +14,14 @@ import random
 from collections.abc import Callable
 
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.asking import SilentNodes
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS, answer_deadline_ms, counts_against
+from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class PeerPoller:
     def __init__(
         self,
         neighbours: Neighbours,
-        gossip: Gossip,
+        calls: NodeCalls,
         *,
         node_id: str,
         heartbeat_ms: int,
@@ -45,31 +44,34 @@ class PeerPoller:
         take: Callable[[Assignment], None],
         changed: Callable[[], None],
         clock: Clock,
-        identity: ClusterIdentity | None = None,
     ) -> None:
-        """`take` gets a later assignment. `changed` is called when a node newly did not answer. `identity` is shown to
-        other nodes.
-        """
+        """`take` gets a later assignment. `changed` is called when a node newly did not answer."""
         self._neighbours = neighbours
-        self._calls = NodeCalls(gossip.application_id, gossip.auth, identity)
+        self._calls = calls
         self._heartbeat_ms = heartbeat_ms
-        self._node_id = node_id
         self._assigns = assigns
         self._is_cut_off = is_cut_off
         self._take = take
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
         self._changed = changed
         self._clock = clock
+        self._silent = SilentNodes(
+            neighbours,
+            self._ask,
+            most=MAX_POLLED,
+            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts, too.
+            others_heard=lambda node_id, since_ms: True,
+            clock=clock,
+            but=node_id,
+        )
 
     async def run(self) -> None:
         """Poll silent members, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
-            if not self._assigns() or self._neighbours.assignment is None:
-                continue
-            now_ms = self._clock.monotonic_ms()
-            to_ask = self._neighbours.to_ask(now_ms, heartbeat_ms=self._heartbeat_ms, but=self._node_id)
-            await asyncio.gather(*(self._poll(node_id, host) for node_id, host in list(to_ask.items())[:MAX_POLLED]))
+            polls = self._assigns() and self._neighbours.assignment is not None
+            if polls and await self._silent.ask_due(self._heartbeat_ms):
+                self._changed()
 
     async def catch_up(self) -> None:
         """Follow later assignments of other nodes while the bus is away, for ever."""
@@ -78,10 +80,6 @@ class PeerPoller:
             members = self._neighbours.members()
             if self._is_cut_off() and members:
                 await self._follow_later(self._random.choice(sorted(members.items()))[1].host_info())
-
-    async def close(self) -> None:
-        """Close the connections, after `run` has ended."""
-        await self._calls.close()
 
     async def _follow_later(self, host: HostInfo) -> None:
         try:
@@ -92,22 +90,12 @@ class PeerPoller:
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
 
-    async def _poll(self, node_id: str, host: HostInfo) -> None:
-        began_ms = self._clock.monotonic_ms()
-        self._neighbours.silence.asked(node_id, began_ms)
-        deadline_ms = answer_deadline_ms(self._heartbeat_ms)
+    async def _ask(self, host: HostInfo, deadline_ms: float) -> str | None:
         try:
             async with asyncio.timeout(deadline_ms / 1000):
                 heartbeat = await self._calls.heartbeat(host)
         except (UnderstudyError, TimeoutError) as error:
             log.debug("%s: %s", host, error or "no answer in time", extra={"action": "ask-failed"})
-            took_ms = self._clock.monotonic_ms() - began_ms
-            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts, too.
-            if not counts_against(took_ms, deadline_ms=deadline_ms, others_heard=True):
-                return
-        else:
-            self._neighbours.heard(heartbeat, age_ms=0, now_ms=self._clock.monotonic_ms())
-            if heartbeat.node_id == node_id:
-                return
-        if self._neighbours.did_not_answer(node_id, began_ms):
-            self._changed()
+            return None
+        self._neighbours.heard(heartbeat, age_ms=0, now_ms=self._clock.monotonic_ms())
+        return heartbeat.node_id

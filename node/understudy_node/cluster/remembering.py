@@ -12,11 +12,9 @@ import random
 from collections.abc import Callable, Collection
 
 from understudy_node.node import Node
-from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.remembered import Memory, Remembered
@@ -33,13 +31,12 @@ class Remembering:
     def __init__(
         self,
         node: Node,
-        gossip: Gossip,
+        calls: NodeCalls,
         *,
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
         heartbeat_ms: int,
         take: Callable[[Assignment], None],
-        identity: ClusterIdentity | None = None,
     ) -> None:
         """`remembered` is the folder for assignments; without one nothing is kept."""
         self._node = node
@@ -47,7 +44,7 @@ class Remembering:
         self._seeds = frozenset(seeds)
         self._heartbeat_ms = heartbeat_ms
         self._take = take
-        self._calls = NodeCalls(gossip.application_id, gossip.auth, identity)
+        self._calls = calls
         self._asks = asyncio.Semaphore(MAX_ASKED)
         self._random = random.Random()  # noqa: S311  # jitter
         self._away = asyncio.Event()
@@ -93,8 +90,7 @@ class Remembering:
                 await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
 
     async def close(self) -> None:
-        """Write the assignment that still waits, and close the connections, after the tasks have ended."""
-        await self._calls.close()
+        """Write the assignment that still waits, after the tasks have ended."""
         if self._memory is not None:
             await self._memory.flush()
 

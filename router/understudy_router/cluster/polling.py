@@ -70,7 +70,7 @@ class Polls:
             endpoints += self._tables.assignment.members.values()
         return {endpoint.host_info() for endpoint in endpoints}
 
-    async def poll(self, host: HostInfo, *, deadline_ms: float | None = None) -> str | None:
+    async def poll(self, host: HostInfo, deadline_ms: float | None = None) -> str | None:
         """Read a node's heartbeat, and its assignment if that is later than the one known here.
 
         Returns the id of the node that answered; None when its heartbeat did not come within the deadline.

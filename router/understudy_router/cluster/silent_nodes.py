@@ -14,10 +14,10 @@ from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.cluster.silence import answer_deadline_ms, counts_against
+from understudy_shared.cluster.asking import SilentNodes
 
 MAX_TICK_MS = 250
-"""Longest time between two searches for silent nodes."""
+"""Longest time between two searches for silent or dead nodes."""
 
 MAX_POLLED = 64
 """Most nodes polled after one search; the rest follows after the next, and lookups prefer other nodes until then."""
@@ -40,6 +40,9 @@ class SilentNodePoller:
     ) -> None:
         self._tables = tables
         self._polls = polls
+        self._silent = SilentNodes(
+            tables, polls.poll, most=MAX_POLLED, others_heard=tables.others_heard_since, clock=clock
+        )
         self._heartbeat_ms = heartbeat_ms
         self._seeds = seeds
         self._clock = clock
@@ -75,21 +78,8 @@ class SilentNodePoller:
 
     async def _poll_silent(self) -> None:
         tables, now_ms = self._tables, self._clock.monotonic_ms()
-        due = list(tables.to_ask(now_ms, heartbeat_ms=self._heartbeat_ms()).items())[:MAX_POLLED]
         self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
-        deadline_ms = answer_deadline_ms(self._heartbeat_ms())
-        await asyncio.gather(*(self._poll_one(node_id, host, deadline_ms) for node_id, host in due))
+        await self._silent.ask_due(self._heartbeat_ms())
         if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
             self._asked_seeds_ms = now_ms
             await self._polls.poll_all(self._seeds())
-
-    async def _poll_one(self, node_id: str, host: HostInfo, deadline_ms: float) -> None:
-        began_ms = self._clock.monotonic_ms()
-        self._tables.silence.asked(node_id, began_ms)
-        answered = await self._polls.poll(host, deadline_ms=deadline_ms)
-        if answered == node_id:
-            return
-        took_ms = self._clock.monotonic_ms() - began_ms
-        others_heard = self._tables.others_heard_since(node_id, began_ms - self._heartbeat_ms())
-        if counts_against(took_ms, deadline_ms=deadline_ms, others_heard=others_heard):
-            self._tables.did_not_answer(node_id, began_ms)

@@ -14,14 +14,14 @@ from collections.abc import Collection
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
-from understudy_router.cluster.silent_nodes import SilentNodePoller
+from understudy_router.cluster.silent_nodes import MAX_TICK_MS, SilentNodePoller
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
 from understudy_shared.bus.messages import Assignment, Catalogue, Farewell, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCalls
 
@@ -36,9 +36,6 @@ MIN_REFRESH_GAP_MS = 200
 QUIET_HEARTBEATS = 1.5
 """Heartbeats of silence from all nodes after which the bus is checked; nodes are dead after three."""
 
-MAX_TICK_MS = 250
-"""Longest time between two searches for dead nodes."""
-
 MAX_UNUSABLE = 64
 """Most catalogues that are remembered as unusable."""
 
@@ -47,9 +44,6 @@ MAX_ASKED = 16
 
 COMPLAINT_GAP_MS = 60_000
 """Least time between two log lines about catalogues that cannot be read."""
-
-BACK_SPREAD_HEARTBEATS = 0.25
-"""Routers that lost the bus together spread their reads of its keys over this time."""
 
 
 class Watcher:

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 EXPIRY_HEARTBEATS = 3
 """Heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
 
+BACK_SPREAD_HEARTBEATS = 0.25
+"""Processes that lost the bus together read its keys within so long of each other."""
+
 SLICE_S = 0.002
 """Longest work on waiting messages before other tasks run: taking a message from a full inbox does not yield."""
 

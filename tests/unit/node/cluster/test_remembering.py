@@ -22,8 +22,8 @@ from understudy_node.cluster.serve import main
 from understudy_node.node import Node
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.remembered import Remembered
 
 OWN = HostInfo("127.0.0.1", 9)
@@ -49,9 +49,10 @@ async def remembering(
 ) -> AsyncIterator[World]:
     """A node of that lineage that remembers in `folder`, running."""
     taken: list[Assignment] = []
+    calls = NodeCalls(APPLICATION)
     memory = Remembering(
         cast(Node, SimpleNamespace(host=OWN, lineage=lineage)),
-        Gossip(LocalBus(), APPLICATION),
+        calls,
         remembered=None if folder is None else Remembered(folder, APPLICATION),
         seeds=[each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds],
         heartbeat_ms=10,
@@ -65,6 +66,7 @@ async def remembering(
         for task in going:
             task.cancel()
         await asyncio.wait(going)
+        await calls.close()
         await memory.close()
 
 

@@ -1,0 +1,53 @@
+"""Asks nodes that are silent on the bus for their heartbeat: only who does not answer either is dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.silence import answer_deadline_ms, counts_against
+from understudy_shared.cluster.view import ClusterView
+
+
+class SilentNodes:
+    """Asks for one process. `ask(host, deadline_ms)` takes a node's heartbeat into the view, and returns the id of the
+    node that answered; None when none did.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        ask: Callable[[HostInfo, float], Awaitable[str | None]],
+        *,
+        most: int,
+        others_heard: Callable[[str, float], bool],
+        clock: Clock,
+        but: str | None = None,
+    ) -> None:
+        """At most `most` nodes are asked at a time, never the node `but`. `others_heard` tells whether other nodes than
+        this were heard since a time: else this process or its network may be at fault.
+        """
+        self._view = view
+        self._ask = ask
+        self._most = most
+        self._others_heard = others_heard
+        self._clock = clock
+        self._but = but
+
+    async def ask_due(self, heartbeat_ms: int) -> bool:
+        """Ask those that are due. Returns whether any of them newly did not answer."""
+        due = self._view.to_ask(self._clock.monotonic_ms(), heartbeat_ms=heartbeat_ms, but=self._but)
+        asked = (self._ask_one(node_id, host, heartbeat_ms) for node_id, host in list(due.items())[: self._most])
+        return any(await asyncio.gather(*asked))
+
+    async def _ask_one(self, node_id: str, host: HostInfo, heartbeat_ms: int) -> bool:
+        began_ms, deadline_ms = self._clock.monotonic_ms(), answer_deadline_ms(heartbeat_ms)
+        self._view.silence.asked(node_id, began_ms)
+        if await self._ask(host, deadline_ms) == node_id:
+            return False
+        took_ms = self._clock.monotonic_ms() - began_ms
+        others_heard = self._others_heard(node_id, began_ms - heartbeat_ms)
+        counts = counts_against(took_ms, deadline_ms=deadline_ms, others_heard=others_heard)
+        return counts and self._view.did_not_answer(node_id, began_ms)
