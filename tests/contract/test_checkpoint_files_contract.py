@@ -227,6 +227,21 @@ def test_a_backend_that_keeps_listings_does_not_hide_a_new_commit() -> None:
     assert files.list("commits") == ["3", "4"]
 
 
+class _MarksDirectories(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Like Azure, where Hadoop marks a directory by an empty object of its name: a listing has both."""
+
+    protocol = "marksdirectories"
+
+    def ls(self, path: str, detail: bool = True, **_kwargs: object) -> list[dict[str, object]]:
+        name = f"{path.rstrip('/')}/0"
+        return [{"name": name, "size": 0, "type": "file"}, {"name": name, "size": 0, "type": "directory"}]
+
+
+def test_a_directory_that_an_empty_object_marks_is_listed_once() -> None:
+    fsspec.register_implementation("marksdirectories", _MarksDirectories, clobber=True)
+    assert open_checkpoint_files("marksdirectories://bucket/ckpt").list("state") == ["0"]
+
+
 def test_where_hard_links_are_refused_the_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt" / "8.sst").write_bytes(b"table")

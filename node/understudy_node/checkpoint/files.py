@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -49,6 +51,16 @@ class Content:
 
     data: bytes
     stat: FileStat
+
+
+def mtime_ns(written: datetime) -> int:
+    """The time of a last write, for a stat."""
+    return round(written.timestamp() * 1_000_000) * 1_000
+
+
+def hashed_tag(tag: str | None) -> int:
+    """What a store calls a file's content by, for the `inode` of a stat."""
+    return int.from_bytes(blake2b(tag.encode(), digest_size=7).digest(), "big") if tag else 0
 
 
 class CheckpointFiles(Protocol):

@@ -1,4 +1,4 @@
-"""A checkpoint behind an fsspec URL: HDFS, GCS, ABFS, memory, ... S3 has files of its own (`s3.py`).
+"""A checkpoint behind an fsspec URL: HDFS, GCS, ABFS, memory, ... S3 is read by `object_store.py`.
 
 Rule: every backend keeps the contract of `files.CheckpointFiles`; listings are never cached, credentials never printed.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from understudy_node.checkpoint.files import (
     FetchMethod,
     FileStat,
     arriving_file,
+    hashed_tag,
+    mtime_ns,
     read_unchanged,
     refuse_escape,
     storage_error,
@@ -92,8 +93,8 @@ class FsspecFiles:
             and entries[0].get("size")
         ):
             return None  # a file, not a directory
-        # Object stores may list the directory's own marker object too.
-        return [name.rpartition("/")[2] for name in names if not _same_path(name, full)]
+        # An empty object that is called like its directory marks it, there and in the directory above.
+        return [*dict.fromkeys(name.rpartition("/")[2] for name in names if not _same_path(name, full))]
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
         """See `CheckpointFiles.read`: one request, of at most one byte more than allowed."""
@@ -173,15 +174,11 @@ def _mtime_ns(info: Mapping[str, Any]) -> int:
             except ValueError:
                 continue
         if isinstance(value, datetime):
-            aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return round(aware.timestamp() * 1_000_000) * 1_000
+            return mtime_ns(value if value.tzinfo else value.replace(tzinfo=UTC))
         if isinstance(value, (int, float)):
             return round(value * 1_000_000) * 1_000
     return int(info.get("modificationTime") or 0) * 1_000_000  # WebHDFS, in milliseconds
 
 
 def _content_tag(info: Mapping[str, Any]) -> int:
-    for field in _TAG_FIELDS:
-        if value := info.get(field):
-            return int.from_bytes(blake2b(str(value).encode(), digest_size=7).digest(), "big")
-    return 0
+    return hashed_tag(next((str(value) for field in _TAG_FIELDS if (value := info.get(field))), None))
