@@ -11,11 +11,12 @@ import pytest
 from tests.support.object_store.faulty_proxy import Asked, Cut, FaultyProxy, Refuse, Stall
 from tests.support.object_store.s3_server import SECRETS, Bucket, S3Server, access_to
 
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
 from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits
-from understudy_node.checkpoint.s3 import S3Files, S3Limits
+from understudy_node.checkpoint.s3 import S3
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
-QUICK = S3Limits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
 LARGE = bytes(range(256)) * 4096
 """1 MiB: more than a socket holds."""
 
@@ -26,8 +27,8 @@ def bucket(s3: S3Server) -> Bucket:
 
 
 @pytest.fixture
-def files(bucket: Bucket, proxy: FaultyProxy) -> S3Files:
-    return S3Files(f"s3a://{bucket.name}/a b=c/ckpt", limits=QUICK, access=lambda: access_to(proxy.endpoint))
+def files(bucket: Bucket, proxy: FaultyProxy) -> ObjectStoreFiles:
+    return ObjectStoreFiles(S3(f"s3a://{bucket.name}/a b=c/ckpt", lambda: access_to(proxy.endpoint)), limits=QUICK)
 
 
 @pytest.fixture
@@ -49,7 +50,9 @@ def once(
     return lambda _: left.pop() if left else None
 
 
-def test_a_file_is_read_with_its_stat_in_one_request(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+def test_a_file_is_read_with_its_stat_in_one_request(
+    files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy
+) -> None:
     put(bucket, "commits/3", b"v1\n{}")
     (content,) = files.read_all(["commits/3"])
     assert content.data == b"v1\n{}"
@@ -60,7 +63,9 @@ def test_a_file_is_read_with_its_stat_in_one_request(files: S3Files, bucket: Buc
     assert files.stat("commits/3") != content.stat
 
 
-def test_absence_a_listing_and_an_empty_file_are_as_on_disk(files: S3Files, bucket: Bucket, tmp_path: Path) -> None:
+def test_absence_a_listing_and_an_empty_file_are_as_on_disk(
+    files: ObjectStoreFiles, bucket: Bucket, tmp_path: Path
+) -> None:
     assert files.list("") is None
     put(bucket, "metadata", b"{}")
     put(bucket, "state/0/0/1.delta", b"")
@@ -82,7 +87,17 @@ def test_absence_a_listing_and_an_empty_file_are_as_on_disk(files: S3Files, buck
         files.stat("../secret")
 
 
-def test_throttling_is_waited_out(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+def test_a_directory_that_an_empty_object_marks_is_listed_once(files: ObjectStoreFiles, bucket: Bucket) -> None:
+    """As Hadoop's file systems write them: with a slash in S3, without one in Azure."""
+    for marker in ("state", "state/0", "state/0/"):
+        put(bucket, marker, b"")
+    put(bucket, "state/0/0/1.delta", b"x")
+    assert files.list("") == ["state"]
+    assert files.list("state") == ["0"]
+    assert files.list("state/0") == ["0"]
+
+
+def test_throttling_is_waited_out(files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy) -> None:
     put(bucket, "metadata", b"{}")
     proxy.fault = once(lambda: Refuse(503, "SlowDown"), times=2)
     assert files.read("metadata") == b"{}"
@@ -90,7 +105,7 @@ def test_throttling_is_waited_out(files: S3Files, bucket: Bucket, proxy: FaultyP
 
 
 def test_a_store_that_goes_on_throttling_is_named_after_a_bounded_number_of_tries(
-    files: S3Files, proxy: FaultyProxy
+    files: ObjectStoreFiles, proxy: FaultyProxy
 ) -> None:
     proxy.fault = lambda _: Refuse(503, "SlowDown")
     with pytest.raises(CheckpointError, match=r"asks for fewer requests \(503 SlowDown\)") as error:
@@ -101,7 +116,9 @@ def test_a_store_that_goes_on_throttling_is_named_after_a_bounded_number_of_trie
 
 def test_all_calls_share_one_budget_of_repeats(bucket: Bucket, proxy: FaultyProxy) -> None:
     budget = RepeatBudget(share=0.0, per_s=0.0, most=3)
-    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, budget=budget, access=lambda: access_to(proxy.endpoint))
+    files = ObjectStoreFiles(
+        S3(f"s3://{bucket.name}/x", lambda: access_to(proxy.endpoint)), limits=QUICK, budget=budget
+    )
     proxy.fault = lambda _: Refuse(503, "SlowDown")
     for _ in range(10):
         with pytest.raises(CheckpointError, match="SlowDown"):
@@ -110,7 +127,7 @@ def test_all_calls_share_one_budget_of_repeats(bucket: Bucket, proxy: FaultyProx
 
 
 def test_a_download_that_was_cut_goes_on_where_it_was(
-    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+    files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     put(bucket, "8.sst", LARGE)
     proxy.fault = once(lambda: Cut(300_000), times=2)
@@ -122,7 +139,7 @@ def test_a_download_that_was_cut_goes_on_where_it_was(
 
 
 def test_a_file_that_was_replaced_while_its_download_was_cut_is_not_made_of_two(
-    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+    files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     put(bucket, "8.sst", LARGE)
     asked: list[Asked] = []
@@ -141,7 +158,7 @@ def test_a_file_that_was_replaced_while_its_download_was_cut_is_not_made_of_two(
 
 
 def test_a_file_purged_while_its_download_was_cut_is_gone(
-    files: S3Files, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
+    files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     put(bucket, "8.sst", LARGE)
     asked: list[Asked] = []
@@ -165,21 +182,21 @@ def test_a_connection_that_says_nothing_ends_at_its_deadline(
 ) -> None:
     # Many tries: on a slow machine the real reply may be late, too.
     limits = replace(QUICK, stalled_ms=500, repeat=replace(QUICK.repeat, max_tries=20, call_ms=100_000))
-    files = S3Files(f"s3://{bucket.name}/a b=c/ckpt", limits=limits, access=lambda: access_to(proxy.endpoint))
+    files = ObjectStoreFiles(S3(f"s3://{bucket.name}/a b=c/ckpt", lambda: access_to(proxy.endpoint)), limits=limits)
     put(bucket, "8.sst", LARGE)
     proxy.fault = once(lambda: Stall(never, after))
     files.fetch("8.sst", tmp_path / "8.local")
     assert (tmp_path / "8.local").read_bytes() == LARGE
     proxy.fault = lambda _: Stall(never)
     proxy.forget()
-    hasty = S3Files(files.url, limits=replace(QUICK, stalled_ms=200), access=lambda: access_to(proxy.endpoint))
+    hasty = ObjectStoreFiles(S3(files.url, lambda: access_to(proxy.endpoint)), limits=replace(QUICK, stalled_ms=200))
     with pytest.raises(CheckpointError, match="did not answer in time"):
         hasty.stat("8.sst")
     assert proxy.kinds() == {"HEAD": QUICK.repeat.max_tries}
 
 
 def test_a_server_that_is_away_is_named(bucket: Bucket) -> None:
-    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to("http://127.0.0.1:9"))
+    files = ObjectStoreFiles(S3(f"s3://{bucket.name}/x", lambda: access_to("http://127.0.0.1:9")), limits=QUICK)
     with pytest.raises(CheckpointError, match="no connection to the store") as error:
         files.stat("metadata")
     assert error.value.where == f"s3://{bucket.name}/x/metadata"
@@ -188,7 +205,9 @@ def test_a_server_that_is_away_is_named(bucket: Bucket) -> None:
 def test_an_expired_token_is_named_and_new_credentials_are_taken_up(bucket: Bucket, proxy: FaultyProxy) -> None:
     token = ["old"]
     proxy.fault = lambda asked: Refuse(400, "ExpiredToken") if asked.token == "old" else None
-    files = S3Files(f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to(proxy.endpoint, token=token[0]))
+    files = ObjectStoreFiles(
+        S3(f"s3://{bucket.name}/x", lambda: access_to(proxy.endpoint, token=token[0])), limits=QUICK
+    )
     bucket.put("x/metadata", b"{}")
     for call in (files.read, files.stat, files.list):
         with pytest.raises(CheckpointError, match="credentials have expired") as error:
@@ -202,8 +221,8 @@ def test_an_expired_token_is_named_and_new_credentials_are_taken_up(bucket: Buck
 
 def test_a_wrong_key_is_refused_and_no_secret_is_said(bucket: Bucket, s3: S3Server) -> None:
     wrong = "wrong-secret-51d"
-    files = S3Files(
-        f"s3://{bucket.name}/x", limits=QUICK, access=lambda: access_to(s3.endpoint, secret=wrong, token="tok-77")
+    files = ObjectStoreFiles(
+        S3(f"s3://{bucket.name}/x", lambda: access_to(s3.endpoint, secret=wrong, token="tok-77")), limits=QUICK
     )
     assert files.url == f"s3://{bucket.name}/x"
     for call in (files.read, files.stat, files.list):
@@ -215,12 +234,14 @@ def test_a_wrong_key_is_refused_and_no_secret_is_said(bucket: Bucket, s3: S3Serv
 
 
 def test_a_bucket_that_does_not_exist_is_named_by_a_listing(s3: S3Server) -> None:
-    files = S3Files("s3://no-such-bucket/x", limits=QUICK, access=lambda: access_to(s3.endpoint))
+    files = ObjectStoreFiles(S3("s3://no-such-bucket/x", lambda: access_to(s3.endpoint)), limits=QUICK)
     with pytest.raises(CheckpointError, match="no such bucket"):
         files.list("")
 
 
-def test_requests_of_one_call_are_under_way_at_once(files: S3Files, bucket: Bucket, proxy: FaultyProxy) -> None:
+def test_requests_of_one_call_are_under_way_at_once(
+    files: ObjectStoreFiles, bucket: Bucket, proxy: FaultyProxy
+) -> None:
     """Each reply waits until all four requests have arrived: one after the other they would wait for ever."""
     for name in "abcd":
         put(bucket, name, b"x")

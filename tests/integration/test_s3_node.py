@@ -18,14 +18,15 @@ from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, run
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, wait_until
 
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
 from understudy_node.checkpoint.repeating import RepeatLimits
-from understudy_node.checkpoint.s3 import S3Files, S3Limits
+from understudy_node.checkpoint.s3 import S3
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poller import Poller
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import CheckpointError
 
-QUICK = S3Limits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
 TASKS = 2
 
 
@@ -35,8 +36,8 @@ def bucket(s3: S3Server) -> Bucket:
 
 
 @pytest.fixture
-def files(bucket: Bucket, proxy: FaultyProxy) -> S3Files:
-    return S3Files(f"s3://{bucket.name}/ckpt", limits=QUICK, access=lambda: access_to(proxy.endpoint))
+def files(bucket: Bucket, proxy: FaultyProxy) -> ObjectStoreFiles:
+    return ObjectStoreFiles(S3(f"s3://{bucket.name}/ckpt", lambda: access_to(proxy.endpoint)), limits=QUICK)
 
 
 @pytest.fixture
@@ -100,7 +101,12 @@ def answers(served: ServedNode) -> list[tuple[object, object]]:
     [pytest.param(HDFS_V1, id="hdfs-v1", marks=pytest.mark.full), pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb-v2")],
 )
 def test_what_spark_wrote_is_read_from_s3_as_spark_reads_it(  # noqa: PLR0917  # fixtures
-    spark: SparkSession, bucket: Bucket, files: S3Files, proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
+    spark: SparkSession,
+    bucket: Bucket,
+    files: ObjectStoreFiles,
+    proxy: FaultyProxy,
+    tmp_path: Path,
+    state_format: StateFormat,
 ) -> None:
     """The newest version arrives while the node follows: then each task costs what the documents say."""
     batches, checkpoint = 6, tmp_path / "checkpoint"
@@ -130,7 +136,7 @@ def test_what_spark_wrote_is_read_from_s3_as_spark_reads_it(  # noqa: PLR0917  #
 
 
 def test_a_poll_is_four_requests_and_a_commit_six_more_whatever_the_tasks(
-    uploaded: Uploaded, files: S3Files, proxy: FaultyProxy
+    uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy
 ) -> None:
     uploaded.add(1, 2, 3)
     poller = Poller(files, SystemClock())
@@ -147,7 +153,9 @@ def test_a_poll_is_four_requests_and_a_commit_six_more_whatever_the_tasks(
     assert set(proxy.kinds()) == {"HEAD"}
 
 
-def test_a_listing_that_is_behind_hides_no_commit(uploaded: Uploaded, files: S3Files, proxy: FaultyProxy) -> None:
+def test_a_listing_that_is_behind_hides_no_commit(
+    uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy
+) -> None:
     """S3 lists what was written; a store that does not must not make an old end look like the newest."""
     uploaded.add(1, 2, 3, 4, 5)
     old = (
@@ -168,7 +176,7 @@ def test_a_listing_that_is_behind_hides_no_commit(uploaded: Uploaded, files: S3F
     ("status", "code"), [(403, "AccessDenied"), (400, "ExpiredToken"), (503, "SlowDown"), (500, "InternalError")]
 )
 def test_a_missing_commit_that_the_store_refuses_to_tell_of_is_not_absent(
-    uploaded: Uploaded, files: S3Files, proxy: FaultyProxy, status: int, code: str
+    uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy, status: int, code: str
 ) -> None:
     """Without s3:ListBucket, S3 answers 403 for a name that does not exist."""
     uploaded.add(1, 2)
@@ -184,7 +192,7 @@ def test_a_missing_commit_that_the_store_refuses_to_tell_of_is_not_absent(
     "fault", [refusing(503, "SlowDown"), refusing(400, "ExpiredToken")], ids=["throttled", "token expired"]
 )
 def test_while_the_store_refuses_answers_go_on_with_unknown_lag_and_recover(
-    uploaded: Uploaded, files: S3Files, proxy: FaultyProxy, tmp_path: Path, fault: Callable[[Asked], Fault]
+    uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy, tmp_path: Path, fault: Callable[[Asked], Fault]
 ) -> None:
     uploaded.add(1, 2, 3)
     with served_node("s3://b/ckpt", tmp_path / "data", files=files, end_expiry_ms=1_500) as served:
@@ -203,7 +211,7 @@ def test_while_the_store_refuses_answers_go_on_with_unknown_lag_and_recover(
 
 
 def test_a_snapshot_purged_while_it_is_restored_is_not_half_read(
-    uploaded: Uploaded, bucket: Bucket, files: S3Files, proxy: FaultyProxy, tmp_path: Path
+    uploaded: Uploaded, bucket: Bucket, files: ObjectStoreFiles, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     """The clean-up removes the snapshot that was chosen when its download begins: another one is chosen."""
     for version in range(1, 6):

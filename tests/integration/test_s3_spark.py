@@ -15,7 +15,8 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.process import spark_job
 
-from understudy_node.checkpoint.s3 import S3Files
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.checkpoint.s3 import S3
 
 FIRST, BATCHES = 3, 6
 
@@ -32,7 +33,7 @@ def test_a_node_follows_by_url_what_spark_writes_through_s3a(
     arguments = [f"s3a://{bucket.name}/a/ckpt", "--folder", str(tmp_path / "spark"), "--go", str(go)]
     arguments += ["--format", json.dumps(asdict(state_format.with_default_manager()))]
     arguments += ["--conf", json.dumps(s3a.session_conf(jars, s3)), "--first", str(FIRST), "--batches", str(BATCHES)]
-    files = S3Files(f"s3a://{bucket.name}/a/ckpt", access=lambda: access_to(proxy.endpoint))
+    files = ObjectStoreFiles(S3(f"s3a://{bucket.name}/a/ckpt", lambda: access_to(proxy.endpoint)))
     with spark_job("s3a_counting.py", arguments, tmp_path / "job") as job:
         job.wait_for_line("written")
         with served_node("s3a://b/ckpt", tmp_path / "data", files=files) as served:

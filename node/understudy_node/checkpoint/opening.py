@@ -1,4 +1,4 @@
-"""Chooses how a checkpoint's files are reached: `LocalFiles` for a local path, `S3Files` for S3, `FsspecFiles` else."""
+"""Chooses how a checkpoint's files are reached: on local disk, in an object store, or by fsspec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.s3_access import S3_SCHEMES
-from understudy_shared.base.errors import NotACheckpointError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError
+from understudy_shared.base.extras import install_fix
 from understudy_shared.base.masking import has_login, masked_location
 
 
@@ -19,10 +20,7 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
         # Hadoop prints file:/x, other tools file:///x.
         return LocalFiles("/" + rest.lstrip("/"))
     if text.partition("://")[0] in S3_SCHEMES:
-        # The library is an extra: only who reads S3 needs it.
-        from understudy_node.checkpoint.s3 import S3Files  # noqa: PLC0415
-
-        return S3Files(text)
+        return _object_store_files(text)
     if "://" in text or "::" in text:
         # fsspec costs 0.1 s to import: only remote checkpoints pay.
         from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
@@ -35,3 +33,12 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
             fix="Write a URL with ://, as in s3://bucket/path, and ./ before a relative path that has @ and : in it",
         )
     return LocalFiles(text)
+
+
+def _object_store_files(url: str) -> CheckpointFiles:
+    try:  # the library is an extra: only who reads S3 needs it
+        from understudy_node.checkpoint.object_store import ObjectStoreFiles  # noqa: PLC0415
+        from understudy_node.checkpoint.s3 import S3  # noqa: PLC0415
+    except ImportError as error:
+        raise CheckpointError(f"The library for S3 is not installed: {error}", fix=install_fix("node,s3")) from error
+    return ObjectStoreFiles(S3(url))

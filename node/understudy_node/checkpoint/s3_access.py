@@ -20,6 +20,7 @@ S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 """S3 as other tools write it, and as Hadoop does."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,253}[a-z0-9]", re.ASCII | re.IGNORECASE)
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
 """What a profile may have in place of keys, and this release does not follow."""
 
@@ -38,13 +39,12 @@ class S3Location:
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """What the library is given beyond the environment. `source` says where credentials come from."""
+    """What the library is given beyond the environment."""
 
     config: Mapping[str, str] = field(repr=False)
     allow_http: bool
-    source: str
-    looked_in: str = ""
-    """The places that were searched for keys in vain; empty when keys were found."""
+    looked_in: str
+    """The places where credentials are looked for."""
 
 
 def parse_location(url: str) -> S3Location:
@@ -72,37 +72,38 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
     if endpoint is None and (endpoint := in_config.get("endpoint_url")) is not None:
         settings["endpoint"] = endpoint
-    keys, source = _credentials(environ, read_file, name, in_config, config_file)
+    keys = _credentials(environ, read_file, name, in_config, config_file)
     looked_in = (
         "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
         f"profile {name} of {_path(environ, 'AWS_SHARED_CREDENTIALS_FILE', 'credentials')} and of {config_file}, "
         "the role of this container or machine"
     )
-    return S3Access({**settings, **keys}, (endpoint or "").startswith("http://"), source, looked_in)
+    return S3Access({**settings, **keys}, (endpoint or "").startswith("http://"), looked_in)
 
 
 def _credentials(
     environ: Mapping[str, str], read_file: ReadFile, name: str, in_config: Mapping[str, str], config_file: Path
-) -> tuple[dict[str, str], str]:
+) -> dict[str, str]:
+    """The keys of the profile; none where the library finds something in the environment, or has to find a role."""
     if environ.get("AWS_SKIP_SIGNATURE", "").lower() in {"true", "1"}:
-        return {}, "nowhere: requests are not signed (AWS_SKIP_SIGNATURE)"
-    if environ.keys() & {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}:
-        for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        return {}
+    if environ.keys() & _KEYS:
+        for variable in _KEYS:
             if not environ.get(variable):
                 raise SettingsError(f"{variable} is not set", where="environment", fix="Set both keys, or neither")
-        return {}, "the environment"
+        return {}
     if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        return {}, "the role of AWS_WEB_IDENTITY_TOKEN_FILE"
+        return {}
     credentials_file = _path(environ, "AWS_SHARED_CREDENTIALS_FILE", "credentials")
     for path, section in ((credentials_file, _section(credentials_file, read_file, name)), (config_file, in_config)):
         _refuse_unread(section, path, name)
         if "aws_access_key_id" in section:
-            return _keys(section, path, name), f"profile {name} of {path}"
+            return _keys(section, path, name)
     if "AWS_PROFILE" in environ:
         raise SettingsError(
             f"There is no profile {name} with keys", where=str(credentials_file), fix="Name another by AWS_PROFILE"
         )
-    return {}, "the role of this container or machine"
+    return {}
 
 
 def _refuse_unread(section: Mapping[str, str], path: Path, name: str) -> None:

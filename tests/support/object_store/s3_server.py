@@ -124,7 +124,7 @@ class S3Server:
 def access_to(endpoint: str, *, secret: str = SECRET_KEY, token: str | None = None) -> S3Access:
     """Access by explicit keys: what a credentials file would say."""
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": secret, "endpoint": endpoint, "region": REGION}
-    return S3Access(keys | ({"session_token": token} if token else {}), allow_http=True, source="the test")
+    return S3Access(keys | ({"session_token": token} if token else {}), allow_http=True, looked_in="the test")
 
 
 def jars() -> Path | str:

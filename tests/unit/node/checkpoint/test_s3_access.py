@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.s3 import S3Files
+from understudy_node.checkpoint.s3 import S3
 from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
-from understudy_node.checkpoint.s3_failures import failure_of
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
@@ -63,7 +64,7 @@ def test_any_text_is_a_location_or_refused(text: str) -> None:
 
 def test_the_environment_comes_first_and_the_library_reads_it() -> None:
     found = access({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, {CREDENTIALS: PROFILES})
-    assert (dict(found.config), found.source) == ({}, "the environment")
+    assert found.config == {}
 
 
 @pytest.mark.parametrize("lone", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
@@ -73,9 +74,7 @@ def test_one_key_without_the_other_is_refused(lone: str) -> None:
 
 
 def test_a_web_identity_comes_before_files() -> None:
-    found = access({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, {CREDENTIALS: PROFILES})
-    assert found.config == {}
-    assert "AWS_WEB_IDENTITY_TOKEN_FILE" in found.source
+    assert access({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, {CREDENTIALS: PROFILES}).config == {}
 
 
 def test_profiles_of_the_credentials_file_are_read() -> None:
@@ -87,7 +86,6 @@ def test_profiles_of_the_credentials_file_are_read() -> None:
         "secret_access_key": "team%secret",
         "session_token": "team-token",
     }
-    assert found.source == f"profile team of {CREDENTIALS}"
     assert "secret" not in repr(found)
     elsewhere = access({"AWS_SHARED_CREDENTIALS_FILE": "/run/keys"}, {Path("/run/keys"): PROFILES})
     assert elsewhere.config["access_key_id"] == "AKDEFAULT"
@@ -129,23 +127,30 @@ def test_a_file_that_does_not_parse_is_named_without_its_lines() -> None:
 
 
 def test_without_keys_the_role_of_the_machine_is_left_to_the_library() -> None:
-    assert access({}).source == "the role of this container or machine"
-    assert "not signed" in access({"AWS_SKIP_SIGNATURE": "true"}).source
+    assert access({}).config == {}
+
+
+def test_requests_that_are_not_signed_need_no_keys() -> None:
+    assert access({"AWS_SKIP_SIGNATURE": "true"}, {CREDENTIALS: PROFILES}).config == {}
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.s3", raising=False)
+    monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.object_store", raising=False)
     with pytest.raises(CheckpointError, match="library for S3 is not installed") as error:
         open_checkpoint_files("s3://bucket/x")
     assert "pip install '.[node,s3]'" in error.value.fix
 
 
-def test_without_credentials_the_error_says_where_they_were_looked_for() -> None:
-    found = access({"AWS_CONFIG_FILE": "/etc/aws"})
-    files = S3Files("s3://bucket/x", access=lambda: found)
-    refused = failure_of(RuntimeError("PUT http://169.254.169.254/latest/api/token: kind: Connect,"))
-    error = files._error("Cannot list", "commits", refused)
-    assert "none were found, looked in the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE)" in error.what
-    assert f"profile default of {CREDENTIALS} and of /etc/aws, the role of this container or machine" in error.what
-    assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in error.fix
+def test_without_credentials_the_error_says_where_they_were_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    found = access({"AWS_CONFIG_FILE": "/etc/aws", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"})
+    nowhere = replace(found, config={**found.config, "metadata_endpoint": "http://127.0.0.1:9"})
+    files = ObjectStoreFiles(S3("s3://bucket/x", lambda: nowhere), limits=StoreLimits(renew_ms=0))
+    with pytest.raises(CheckpointError) as error:
+        files.list("commits")
+    what = error.value.what
+    assert "none were found, looked in the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE)" in what
+    assert f"profile default of {CREDENTIALS} and of /etc/aws, the role of this container or machine" in what
+    assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in error.value.fix

@@ -1,0 +1,55 @@
+"""A download from an object store that goes on where it was cut, while the object is still the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import obstore
+
+from understudy_node.checkpoint.files import too_large_to_read
+from understudy_shared.base.errors import CheckpointError
+
+PIECE_BYTES = 1 << 18
+"""What of a download is handed over at once: what was not is lost when the connection breaks."""
+
+MIN_PROGRESS_BYTES = 1 << 16
+"""A try that brought less than this counts as one that brought nothing."""
+
+
+@dataclass(slots=True)
+class Download:
+    """One file on its way into `file`, piece by piece. `where` is for messages."""
+
+    path: str
+    file: BinaryIO
+    max_bytes: int | None
+    where: str
+    done: int = 0
+    """The bytes that are in the file."""
+    meta: Any = None
+    """The object's metadata, as the download began."""
+
+    def go_on(self, store: Any) -> Any:
+        """Begin, or go on where the try before was cut. The object's metadata, once the file is whole."""
+        if self.meta is None or self.done != self.meta["size"]:
+            self._ask(store)
+        return self.meta
+
+    def _ask(self, store: Any) -> None:
+        options: Any = {}
+        if self.done:
+            if not self.meta["e_tag"]:
+                raise CheckpointError("The download was cut, and the store names no versions", where=self.where)
+            options = {"if_match": self.meta["e_tag"], "range": {"offset": self.done}}
+        result = obstore.get(store, self.path, options=options)
+        if not self.done:
+            self.meta = result.meta
+        size = self.meta["size"]
+        if self.max_bytes is not None and size > self.max_bytes:
+            raise too_large_to_read(self.where, size, self.max_bytes)
+        for part in result.stream(min_chunk_size=PIECE_BYTES):
+            self.file.write(part)
+            self.done += len(part)
+        if self.done != size:
+            raise ConnectionError("kind: Short,")  # the library should have raised; the try counts as cut

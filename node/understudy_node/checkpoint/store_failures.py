@@ -1,0 +1,94 @@
+"""Says what a failed request to an object store means: whether to try again, and what the reader should do (pure).
+
+The library's classes decide where it has some. It has none for listings, throttling and broken connections: there the
+status, the store's code and the kind of break are taken out of the error's text. The rest of that text is never shown:
+it has the whole request and reply. A text that says nothing of this is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+_STATUS = re.compile(r"status code: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_KIND = re.compile(r"\bkind: (\w{1,32}),")
+
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
+
+CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
+THROTTLED = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
+CREDENTIALS = (
+    "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
+    "restart"
+)
+
+
+class Meaning(Enum):
+    """What follows from a failure."""
+
+    TRY_AGAIN = "try-again"
+    REFUSED = "refused"
+    """The credentials, or what they allow: new ones may help."""
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed request. `reason` and `fix` are fit for messages."""
+
+    meaning: Meaning
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTerms:
+    """How one kind of store names things, and what its users can do about a failure."""
+
+    tag: str
+    """The field of an object's metadata that changes with every write."""
+    expired: frozenset[str]
+    """Codes that come with status 400 when credentials have expired."""
+    identity: re.Pattern[str]
+    """Where the library asks for the identity of the machine, when nothing else names credentials."""
+    no_credentials: str
+    policy: str
+    endpoint: str
+    not_https: str
+
+
+def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
+    """What an exception of the library means. `looked_in`: the places where credentials were looked for."""
+    text = str(error)
+    found, code = _STATUS.search(text), _CODE.search(text)
+    status = int(found[1]) if found else 0
+    said = f"{status} {code[1]}" if code else str(status or type(error).__name__)
+    if status in _TRANSIENT:
+        throttled = status in (429, 503)
+        reason = "the store asks for fewer requests" if throttled else "the store failed"
+        return Failure(Meaning.TRY_AGAIN, f"{reason} ({said})", THROTTLED if throttled else CONNECTION)
+    if terms.identity.search(text):
+        reason = f"there are no credentials: none were found, looked in {looked_in}"
+        return Failure(Meaning.REFUSED, reason, terms.no_credentials)
+    if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        reason = f"the store refuses the credentials, or what they ask for ({said})"
+        return Failure(Meaning.REFUSED, reason, terms.policy)
+    # A reply to HEAD has no body, so 400 has no code there: an expired token is what it usually says.
+    if status == 400 and (code is None or code[1] in terms.expired):
+        return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", CREDENTIALS)
+    if status == 404:
+        return Failure(Meaning.FINAL, f"there is no such bucket ({said})", "Check the bucket's name and the endpoint")
+    if status:
+        return Failure(Meaning.FINAL, f"the store answered {said}", terms.endpoint)
+    if "BareRedirect" in text:
+        return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.endpoint)
+    if "BadScheme" in text:
+        return Failure(Meaning.FINAL, "the endpoint is no https:// URL", terms.not_https)
+    kind = _KIND.search(text)
+    what = kind[1] if kind else said
+    return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), CONNECTION)

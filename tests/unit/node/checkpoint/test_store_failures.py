@@ -1,0 +1,195 @@
+"""What a failed request to an object store means, from the errors that the library makes of real replies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import obstore
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from understudy_node.checkpoint.s3 import S3
+from understudy_node.checkpoint.store_failures import Failure, Meaning, failure_of
+
+SECRET = "hush"
+NOWHERE = "http://127.0.0.1:9"
+
+Request = Callable[[Any], object]
+
+
+def head(store: Any) -> object:
+    return obstore.head(store, "k")
+
+
+def get(store: Any) -> object:
+    return obstore.get(store, "k").bytes()
+
+
+def list_(store: Any) -> object:
+    return obstore.list_with_delimiter(store)
+
+
+KEYS = {"access_key_id": "a", "secret_access_key": SECRET}
+
+
+class Store(ThreadingHTTPServer):
+    """Answers each request with `reply`: a status and a body; or says nothing, or ends within the body."""
+
+    daemon_threads = True
+    reply: tuple[int, str] | str = (200, "")
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.over = threading.Event()
+
+    def failing(
+        self, request: Request, config: Mapping[str, str] = KEYS, *, at: str = "", **client_options: Any
+    ) -> Exception:
+        """The library's error of a request here."""
+        client: Any = {"allow_http": True, **client_options}
+        settings: Any = {"endpoint": at or self.url, "region": "us-east-1", **config}
+        store = S3Store("bucket", client_options=client, retry_config={"max_retries": 0}, **settings)
+        with pytest.raises(Exception, match=r".") as found:
+            request(store)
+        return found.value
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Store
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        reply = self.server.reply
+        if reply == "silence":
+            self.server.over.wait(30)
+        if isinstance(reply, str):
+            self.close_connection = True
+            self.send_response_only(200)
+            self.send_header("content-length", "9")
+        else:
+            self.send_response_only(reply[0])
+            self.send_header("content-length", str(len(reply[1])))
+        self.send_header("last-modified", "Wed, 21 Oct 2026 07:28:00 GMT")
+        self.end_headers()
+        if self.command != "HEAD":
+            with suppress(OSError):
+                self.wfile.write(b"half" if isinstance(reply, str) else reply[1].encode())
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.do_GET()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    found = Store()
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield found
+    found.over.set()
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def meant(error: Exception) -> Failure:
+    return failure_of(error, S3.terms, "here and there")
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "meaning", "reason"),
+    [
+        (get, (503, "SlowDown"), Meaning.TRY_AGAIN, "asks for fewer requests (503 SlowDown)"),
+        (list_, (503, "SlowDown"), Meaning.TRY_AGAIN, "asks for fewer requests (503 SlowDown)"),
+        (head, (429, ""), Meaning.TRY_AGAIN, "asks for fewer requests (429)"),
+        (get, (500, "InternalError"), Meaning.TRY_AGAIN, "failed (500 InternalError)"),
+        (list_, (400, "ExpiredToken"), Meaning.REFUSED, "have expired (400 ExpiredToken)"),
+        (head, (400, "ExpiredToken"), Meaning.REFUSED, "have expired (400)"),
+        (get, (400, "InvalidArgument"), Meaning.FINAL, "answered 400 InvalidArgument"),
+        (get, (403, "AccessDenied"), Meaning.REFUSED, "what they ask for (403 AccessDenied)"),
+        (list_, (403, "AccessDenied"), Meaning.REFUSED, "refuses the credentials"),
+        (head, (403, ""), Meaning.REFUSED, "refuses the credentials, or what they ask for (403)"),
+        (head, (401, ""), Meaning.REFUSED, "refuses the credentials"),
+        (list_, (401, ""), Meaning.REFUSED, "refuses the credentials"),
+        (list_, (404, "NoSuchBucket"), Meaning.FINAL, "no such bucket (404 NoSuchBucket)"),
+    ],
+)
+def test_a_reply_says_what_follows_from_it_whatever_was_asked(
+    store: Store, request_: Request, reply: tuple[int, str], meaning: Meaning, reason: str
+) -> None:
+    status, code = reply
+    store.reply = status, f"<Error><Code>{code}</Code><StringToSign>{SECRET}</StringToSign></Error>" if code else ""
+    failure = meant(store.failing(request_))
+    assert failure.meaning is meaning
+    assert reason in failure.reason
+    assert failure.fix
+    assert SECRET not in failure.reason + failure.fix
+
+
+@pytest.mark.parametrize("request_", [head, get, list_])
+def test_a_bucket_in_another_region_is_no_broken_connection(store: Store, request_: Request) -> None:
+    """S3 answers 301 and names no address, which no repetition changes."""
+    store.reply = 301, ""
+    failure = meant(store.failing(request_))
+    assert (failure.meaning, "in another region" in failure.reason) == (Meaning.FINAL, True)
+    assert "AWS_REGION" in failure.fix
+
+
+@pytest.mark.parametrize("request_", [head, get, list_])
+def test_a_connection_that_fails_is_tried_again(store: Store, request_: Request) -> None:
+    away = meant(store.failing(request_, at=NOWHERE))
+    assert (away.meaning, away.reason) == (Meaning.TRY_AGAIN, "no connection to the store")
+    store.reply = "silence"
+    silent = meant(store.failing(request_, read_timeout="200ms"))
+    assert (silent.meaning, silent.reason) == (Meaning.TRY_AGAIN, "the store did not answer in time")
+
+
+def test_a_reply_that_ends_too_early_is_tried_again(store: Store) -> None:
+    store.reply = "half"
+    failure = meant(store.failing(get))
+    assert failure.meaning is Meaning.TRY_AGAIN
+    assert "the connection to the store broke (" in failure.reason
+
+
+def test_an_endpoint_without_tls_is_refused_unless_it_is_named(store: Store) -> None:
+    failure = meant(store.failing(head, allow_http=False))
+    assert (failure.meaning, failure.reason) == (Meaning.FINAL, "the endpoint is no https:// URL")
+
+
+@pytest.mark.parametrize("request_", [head, list_])
+@pytest.mark.parametrize("status", [403, 404, 405])
+def test_a_machine_without_a_role_has_no_credentials_whatever_its_metadata_service_answers(
+    store: Store, monkeypatch: pytest.MonkeyPatch, request_: Request, status: int
+) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+    store.reply = status, ""
+    for service in (store.url, NOWHERE):
+        failure = meant(store.failing(request_, {"metadata_endpoint": service}))
+        assert failure.meaning is Meaning.REFUSED
+        assert failure.reason == "there are no credentials: none were found, looked in here and there"
+
+
+@pytest.mark.parametrize("kind", [PermissionDeniedError, UnauthenticatedError])
+def test_a_refusal_is_known_by_its_class_alone(kind: type[Exception]) -> None:
+    assert meant(kind("a text of another release")).meaning is Meaning.REFUSED
+
+
+@given(st.text())
+def test_any_text_has_a_meaning_and_is_not_repeated(text: str) -> None:
+    failure = meant(ValueError(f"secret-{text}-secret"))
+    assert failure.meaning in Meaning
+    assert f"secret-{text}-secret" not in failure.reason
