@@ -75,6 +75,7 @@ class CheckpointFiles(Protocol):
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
         """The stats of several files, asked for at once where each costs a round trip, else one after the other."""
+        return [self.stat(path) for path in paths]
 
     def list(self, path: str) -> list[str] | None:
         """Names in a directory, unordered; `None` when there is no such directory."""
@@ -87,12 +88,13 @@ class CheckpointFiles(Protocol):
 
         `VanishedError` when one is absent, or was rewritten while it was read.
         """
+        return [_read_unchanged(self, path, max_bytes) for path in paths]
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Brings the file to `destination` on local disk, whole or not at all; says how."""
 
 
-class LocalFiles:
+class LocalFiles(CheckpointFiles):
     """A checkpoint on a mounted file system, by plain system calls (a stat costs about 2 us)."""
 
     def __init__(self, root: str | Path) -> None:
@@ -108,7 +110,6 @@ class LocalFiles:
         return self._root
 
     def stat(self, path: str) -> FileStat | None:
-        """See `CheckpointFiles.stat`."""
         refuse_escape(path)
         try:
             found = os.stat(self._prefix + path)  # noqa: PTH116 -- Path.stat costs four times as much, on every poll
@@ -118,12 +119,7 @@ class LocalFiles:
             raise storage_error("Cannot stat", self._prefix + path, error) from error
         return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
-    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        """See `CheckpointFiles.stats`."""
-        return [self.stat(path) for path in paths]
-
     def list(self, path: str) -> list[str] | None:
-        """See `CheckpointFiles.list`."""
         refuse_escape(path)
         try:
             return os.listdir(self._prefix + path)  # noqa: PTH208 -- names are wanted, not paths
@@ -133,7 +129,6 @@ class LocalFiles:
             raise storage_error("Cannot list", self._prefix + path, error) from error
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """See `CheckpointFiles.read`."""
         refuse_escape(path)
         full = self._prefix + path
         try:
@@ -147,12 +142,8 @@ class LocalFiles:
         except OSError as error:
             raise storage_error("Cannot read", full, error) from error
 
-    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """See `CheckpointFiles.read_all`."""
-        return [read_unchanged(self, path, max_bytes) for path in paths]
-
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """See `CheckpointFiles.fetch`: a hard link also outlives Spark's clean-up; a copy where links are refused."""
+        """Make a hard link, which also outlives Spark's clean-up; copy where links are refused."""
         refuse_escape(path)
         source = self._prefix + path
         with arriving_file(destination) as arriving:
@@ -164,8 +155,8 @@ class LocalFiles:
                 raise vanished(source) from error
 
 
-def read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Content:
-    """A file between two equal stats, for storage that does not give both at once."""
+def _read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Content:
+    """Read a file between two equal stats, from storage that does not give both at once."""
     before = files.stat(path)
     if before is None:
         raise vanished(f"{files.url}/{path}")

@@ -24,6 +24,7 @@ from obstore.exceptions import PreconditionError
 from understudy_node.checkpoint.download import MIN_PROGRESS_BYTES, Download
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
+    CheckpointFiles,
     Content,
     FetchMethod,
     FileStat,
@@ -76,8 +77,8 @@ class StoreLimits:
     repeat: RepeatLimits = field(default_factory=RepeatLimits)
 
 
-class ObjectStoreFiles:
-    """See `CheckpointFiles`. Every method may be called from any thread."""
+class ObjectStoreFiles(CheckpointFiles):
+    """A checkpoint in one store."""
 
     def __init__(
         self, store: ObjectStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
@@ -100,7 +101,7 @@ class ObjectStoreFiles:
         return self._store.url
 
     def stat(self, path: str) -> FileStat | None:
-        """See `CheckpointFiles.stat`: one HEAD."""
+        """Make one HEAD."""
         refuse_escape(path)
         try:
             return self._stat_of(self._call("Cannot stat", path, lambda opened: obstore.head(opened, path)))
@@ -108,11 +109,10 @@ class ObjectStoreFiles:
             return None
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        """See `CheckpointFiles.stats`."""
         return _at_once(self._pool, self.stat, paths)
 
     def list(self, path: str) -> list[str] | None:
-        """See `CheckpointFiles.list`: one request for each thousand names."""
+        """Make one request for each thousand names."""
         refuse_escape(path)
         found: Any = self._call("Cannot list", path, lambda opened: obstore.list_with_delimiter(opened, path or None))
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
@@ -121,15 +121,15 @@ class ObjectStoreFiles:
         return [*names] if paths else None
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """See `CheckpointFiles.read`: one GET."""
+        """Make one GET."""
         return self._content(path, max_bytes).data
 
     def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """See `CheckpointFiles.read_all`: one GET for each file."""
+        """Make one GET for each file."""
         return _at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """See `CheckpointFiles.fetch`: one GET, which goes on where it was cut."""
+        """Make one GET, which goes on where it was cut."""
         with arriving_file(destination) as arriving, arriving.open("wb") as file:
             self._download(path, file, None)
         return "download"

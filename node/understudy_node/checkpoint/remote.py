@@ -5,7 +5,7 @@ Rule: every backend keeps the contract of `files.CheckpointFiles`; listings are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,12 @@ import fsspec
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
     DISK_FULL,
-    Content,
+    CheckpointFiles,
     FetchMethod,
     FileStat,
     arriving_file,
     hashed_tag,
     mtime_ns,
-    read_unchanged,
     refuse_escape,
     storage_error,
     too_large_to_read,
@@ -36,7 +35,7 @@ _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified",
 _TAG_FIELDS = ("ETag", "etag", "generation", "md5Hash", "ino")
 
 
-class FsspecFiles:
+class FsspecFiles(CheckpointFiles):
     """A checkpoint on any file system that fsspec knows. `options` go to the backend (endpoint, credentials, ...)."""
 
     def __init__(self, url: str, **options: object) -> None:
@@ -64,7 +63,6 @@ class FsspecFiles:
         return self._url
 
     def stat(self, path: str) -> FileStat | None:
-        """See `CheckpointFiles.stat`."""
         full = self._full(path)
         with self._translated("Cannot stat", path):
             try:
@@ -73,12 +71,7 @@ class FsspecFiles:
                 return None
         return FileStat(_mtime_ns(info), int(info.get("size") or 0), _content_tag(info))
 
-    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        """See `CheckpointFiles.stats`."""
-        return [self.stat(path) for path in paths]
-
     def list(self, path: str) -> list[str] | None:
-        """See `CheckpointFiles.list`."""
         full = self._full(path).rstrip("/")
         with self._translated("Cannot list", path):
             try:
@@ -97,7 +90,7 @@ class FsspecFiles:
         return [*dict.fromkeys(name.rpartition("/")[2] for name in names if not _same_path(name, full))]
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """See `CheckpointFiles.read`: one request, of at most one byte more than allowed."""
+        """Make one request, of at most one byte more than allowed."""
         full = self._full(path)
         with self._translated("Cannot read", path):
             try:
@@ -113,12 +106,8 @@ class FsspecFiles:
             raise too_large_to_read(self._where(path), len(data), max_bytes)
         return data
 
-    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """See `CheckpointFiles.read_all`."""
-        return [read_unchanged(self, path, max_bytes) for path in paths]
-
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """See `CheckpointFiles.fetch`: a download, checked against the size that the storage reports."""
+        """Download the file, and compare its size with what the storage reports."""
         full = self._full(path)
         found = self.stat(path)
         if found is None:
