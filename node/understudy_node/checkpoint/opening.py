@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.checkpoint.s3_access import S3_SCHEMES
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.masking import has_login, masked_location
@@ -19,7 +18,7 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
     if separator and scheme in {"file", "local"} and rest.startswith("/"):
         # Hadoop prints file:/x, other tools file:///x.
         return LocalFiles("/" + rest.lstrip("/"))
-    if text.partition("://")[0] in S3_SCHEMES:
+    if text.startswith(("s3://", "s3a://", "s3n://")):  # s3a and s3n are Hadoop's names of it
         return _object_store_files(text)
     if "://" in text or "::" in text:
         # fsspec costs 0.1 s to import: only remote checkpoints pay.

@@ -1,24 +1,51 @@
-"""What S3, and stores that speak its protocol, have of their own. See `object_store.ObjectStore`."""
+"""What S3, and stores that speak its protocol, have of their own. See `object_store.ObjectStore`.
+
+The library reads the environment itself and knows roles: web identity (EKS), containers (ECS, EKS Pod Identity),
+instances (EC2). Credentials files it does not know, so their profiles are read here.
+"""
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
 
-from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
 from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
 
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
+_LOCATION = re.compile(
+    r"s3[an]?://([a-z0-9][a-z0-9._-]{1,253}[a-z0-9])(?:/(.*))?", re.ASCII | re.IGNORECASE | re.DOTALL
+)
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
+"""What a profile may have in place of keys, and this release does not follow."""
+
+ReadFile = Callable[[Path], str | None]
+"""The text of a file; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """What the library is given beyond the environment."""
+
+    config: Mapping[str, str] = field(repr=False)
+    allow_http: bool
+    looked_in: str
+    """The places where credentials are looked for."""
+
 
 class S3:
-    """A checkpoint in a bucket."""
+    """A checkpoint in a bucket: below `prefix`, "" for all of it, as it stands in the URL."""
 
     terms = StoreTerms(
         tag="e_tag",
@@ -34,18 +61,97 @@ class S3:
 
     def __init__(self, url: str, access: Callable[[], S3Access] | None = None) -> None:
         """`access` says who reads; by default what the environment and the files of this process say."""
-        self._location = parse_location(url)
-        self._access = access or (lambda: s3_access(os.environ, _text_of))
-        self.url = self._location.url
+        location = _LOCATION.fullmatch(url)
+        if location is None:
+            raise NotACheckpointError(
+                "This is no location in S3",
+                where=masked_location(url),
+                fix="Write s3://bucket/path. Credentials come from the environment, a credentials file or a role, "
+                "never from the URL (docs/object-stores.md)",
+            )
+        self.url = masked_location(url.rstrip("/"))
+        self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
         self.looked_in = ""
+        self._access = access or (lambda: s3_access(os.environ, _text_of))
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> S3Store:
         access = self._access()
         self.looked_in = access.looked_in
-        if access.allow_http:
-            client["allow_http"] = True
-        bucket, prefix, keywords = self._location.bucket, self._location.prefix or None, dict[str, Any](access.config)
-        return S3Store(bucket, prefix=prefix, client_options=client, retry_config=retry, **keywords)  # type: ignore[arg-type]
+        options: Any = {**client, "allow_http": True} if access.allow_http else client
+        config: Any = access.config
+        prefix = self.prefix or None
+        return S3Store(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
+
+
+def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
+    """Credentials, region and endpoint, in the order of the AWS tools. Raises SettingsError."""
+    name = environ.get("AWS_PROFILE", "default")
+    config_file = _path(environ, "AWS_CONFIG_FILE", "config")
+    keys_file = _path(environ, "AWS_SHARED_CREDENTIALS_FILE", "credentials")
+    in_config = _section(config_file, read_file, "default" if name == "default" else f"profile {name}")
+    settings: dict[str, str] = {}
+    if "region" in in_config and not environ.keys() & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
+        settings["region"] = in_config["region"]
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
+    if endpoint is None and (endpoint := in_config.get("endpoint_url")) is not None:
+        settings["endpoint"] = endpoint
+    if not _is_named(environ):
+        sections = {keys_file: _section(keys_file, read_file, name), config_file: in_config}
+        settings |= _keys(sections, name, is_asked_for="AWS_PROFILE" in environ)
+    looked_in = (
+        "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
+        f"profile {name} of {keys_file} and of {config_file}, the role of this container or machine"
+    )
+    return S3Access(settings, (endpoint or "").startswith("http://"), looked_in)
+
+
+def _is_named(environ: Mapping[str, str]) -> bool:
+    """Whether the environment says who reads, so that no profile is asked."""
+    if environ.get("AWS_SKIP_SIGNATURE", "").lower() in {"true", "1"}:
+        return True
+    missing = [variable for variable in _KEYS if not environ.get(variable)]
+    if missing and environ.keys() & _KEYS:
+        raise SettingsError(f"{missing[0]} is not set", where="environment", fix="Set both keys, or neither")
+    return not missing or bool(environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"))
+
+
+def _keys(sections: Mapping[Path, Mapping[str, str]], name: str, *, is_asked_for: bool) -> dict[str, str]:
+    """The keys of a profile, by the first file that has some; none where it has none and nobody asked for it."""
+    for path, section in sections.items():
+        if "aws_access_key_id" in section:
+            secret = section.get("aws_secret_access_key")
+            if not section["aws_access_key_id"] or not secret:
+                raise SettingsError(f"Profile {name} lacks a key", where=str(path), fix="Set both keys there")
+            keys = {"access_key_id": section["aws_access_key_id"], "secret_access_key": secret}
+            token = section.get("aws_session_token")
+            return keys | ({"session_token": token} if token else {})
+        for unread in _NOT_READ:
+            if unread in section:
+                raise SettingsError(
+                    f"Profile {name} has {unread}, which is not followed",
+                    where=str(path),
+                    fix="Give keys: `aws configure export-credentials --format env` prints them for the environment; "
+                    "or run the node under a role",
+                )
+    if is_asked_for:
+        raise SettingsError(
+            f"There is no profile {name} with keys", where=str(next(iter(sections))), fix="Name another by AWS_PROFILE"
+        )
+    return {}
+
+
+def _path(environ: Mapping[str, str], variable: str, name: str) -> Path:
+    return Path(environ.get(variable) or f"{environ.get('HOME', '~')}/.aws/{name}").expanduser()
+
+
+def _section(path: Path, read_file: ReadFile, name: str) -> Mapping[str, str]:
+    parser = configparser.RawConfigParser(default_section="")
+    try:
+        parser.read_string(read_file(path) or "")
+    except configparser.Error as error:
+        # The error's text repeats lines, which may be secrets.
+        raise SettingsError(f"The file does not parse ({type(error).__name__})", where=str(path)) from None
+    return dict(parser[name]) if parser.has_section(name) else {}
 
 
 def _text_of(path: Path) -> str | None:

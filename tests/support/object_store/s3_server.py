@@ -24,7 +24,7 @@ from obstore.store import S3Store
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.s3_access import S3Access
+from understudy_node.checkpoint.s3 import S3Access
 from understudy_shared.base.ports import free_port
 
 ACCESS_KEY, SECRET_KEY, REGION = "AKIDTESTS", "tests-secret-9f2c", "us-east-1"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.s3_access import S3Access, parse_location, s3_access
+from understudy_node.checkpoint.s3 import S3, S3Access, s3_access
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
@@ -41,22 +40,22 @@ def access(environ: Mapping[str, str], files: Mapping[Path, str] | None = None) 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_a_location_is_a_bucket_and_a_prefix(scheme: str) -> None:
-    found = parse_location(f"{scheme}://my-bucket/a b/c=d%20e/")
+    found = S3(f"{scheme}://my-bucket/a b/c=d%20e/")
     assert (found.bucket, found.prefix, found.url) == ("my-bucket", "a b/c=d%20e", f"{scheme}://my-bucket/a b/c=d%20e")
-    assert parse_location(f"{scheme}://my-bucket").prefix == ""
+    assert S3(f"{scheme}://my-bucket").prefix == ""
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://key:hush@bucket/x", "s3://KEY@bucket/x", "s3://b?x=hush"])
 def test_what_is_no_bucket_is_refused_and_its_secret_not_shown(url: str) -> None:
     with pytest.raises(NotACheckpointError, match="no location in S3") as error:
-        parse_location(url)
+        S3(url)
     assert "hush" not in str(error.value)
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_location_or_refused(text: str) -> None:
     try:
-        found = parse_location(f"s3://{text}")
+        found = S3(f"s3://{text}")
     except NotACheckpointError:
         return
     assert text.startswith(found.bucket)
