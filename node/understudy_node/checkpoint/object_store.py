@@ -19,7 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 import obstore
-from obstore.exceptions import PreconditionError
+from obstore.exceptions import BaseError, PreconditionError
 
 from understudy_node.checkpoint.download import MIN_PROGRESS_BYTES, Download
 from understudy_node.checkpoint.files import (
@@ -36,7 +36,7 @@ from understudy_node.checkpoint.files import (
     vanished,
 )
 from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits, wait_ms
-from understudy_node.checkpoint.store_failures import Failure, Meaning, StoreTerms, failure_of
+from understudy_node.checkpoint.store_failures import Meaning, StoreTerms, failure_of
 from understudy_shared.base.errors import CheckpointError, UnderstudyError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ObjectStoreFiles(CheckpointFiles):
             except Exception as error:  # the library has classes of its own
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # of this machine's disk
-                failure = self._failure_of(error)
+                failure = failure_of(error, self._store.terms, self._store.looked_in)
             now_ms = _now_ms()
             if progress is not None and progress.done - before >= MIN_PROGRESS_BYTES:
                 tries, began_ms = 1, now_ms
@@ -179,7 +179,7 @@ class ObjectStoreFiles(CheckpointFiles):
                 or now_ms - began_ms >= limits.call_ms
                 or not self._budget.take(now_ms)
             ):
-                raise self._error(what, path, failure)
+                raise CheckpointError(f"{what}: {failure.reason}", where=self._where(path), fix=failure.fix)
             time.sleep(wait_ms(tries, limits, random.random) / 1000)  # jitter
 
     def _renew(self, refused: object, now_ms: float) -> bool:
@@ -203,23 +203,19 @@ class ObjectStoreFiles(CheckpointFiles):
         try:
             # The library repeats each request for itself: the budget here is for all calls together.
             return self._store.open(deadlines, {"max_retries": 0})
-        except UnderstudyError:
-            raise
-        except Exception as error:
-            raise self._error("Cannot open the checkpoint's storage", "", self._failure_of(error)) from None
+        except (BaseError, ValueError):  # whose text may have any setting in it
+            raise CheckpointError(
+                "Cannot open the checkpoint's storage: the path in its URL, or a setting, is not understood",
+                where=self.url,
+                fix=self._store.terms.settings,
+            ) from None
 
     def _stat_of(self, meta: Mapping[str, Any]) -> FileStat:
         tag = hashed_tag(meta[self._store.terms.tag])
         return FileStat(mtime_ns(meta["last_modified"]), meta["size"], tag, COARSE_NS)
 
-    def _failure_of(self, error: Exception) -> Failure:
-        return failure_of(error, self._store.terms, self._store.looked_in)
-
     def _where(self, path: str) -> str:
         return f"{self.url}/{path}"
-
-    def _error(self, what: str, path: str, failure: Failure) -> CheckpointError:
-        return CheckpointError(f"{what}: {failure.reason}", where=self._where(path), fix=failure.fix)
 
 
 def _at_once(pool: ThreadPoolExecutor, call: Callable[[str], R], paths: Sequence[str]) -> list[R]:

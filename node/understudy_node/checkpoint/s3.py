@@ -55,7 +55,7 @@ class S3:
         "set AWS_SKIP_SIGNATURE=true for a public bucket (docs/object-stores.md)",
         policy="Allow s3:GetObject on the prefix and s3:ListBucket on the bucket (docs/object-stores.md); without "
         "s3:ListBucket a missing file looks like a refused one",
-        endpoint="Check AWS_REGION and the endpoint (docs/object-stores.md)",
+        settings="Check AWS_REGION, the endpoint, and what else is set by AWS_* (docs/object-stores.md)",
         not_https="Set AWS_ENDPOINT_URL, or AWS_ALLOW_HTTP=true",
     )
 

@@ -58,7 +58,7 @@ class StoreTerms:
     """Where the library asks for the identity of the machine, when nothing else names credentials."""
     no_credentials: str
     policy: str
-    endpoint: str
+    settings: str
     not_https: str
 
 
@@ -84,9 +84,9 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     if status == 404:
         return Failure(Meaning.FINAL, f"there is no such bucket ({said})", "Check the bucket's name and the endpoint")
     if status:
-        return Failure(Meaning.FINAL, f"the store answered {said}", terms.endpoint)
+        return Failure(Meaning.FINAL, f"the store answered {said}", terms.settings)
     if "BareRedirect" in text:
-        return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.endpoint)
+        return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.settings)
     if "BadScheme" in text:
         return Failure(Meaning.FINAL, "the endpoint is no https:// URL", terms.not_https)
     kind = _KIND.search(text)

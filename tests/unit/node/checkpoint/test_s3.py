@@ -133,6 +133,20 @@ def test_requests_that_are_not_signed_need_no_keys() -> None:
     assert access({"AWS_SKIP_SIGNATURE": "true"}, {CREDENTIALS: PROFILES}).config == {}
 
 
+@pytest.mark.parametrize(
+    ("url", "setting"), [("s3://bucket/a//b", "true"), ("s3://bucket/../b", "true"), ("s3://bucket/b", "hush")]
+)
+def test_a_path_or_a_setting_that_is_not_understood_is_no_broken_connection(
+    monkeypatch: pytest.MonkeyPatch, url: str, setting: str
+) -> None:
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", setting)
+    with pytest.raises(CheckpointError, match=r"path in its URL, or a setting, is not understood") as error:
+        ObjectStoreFiles(S3(url, lambda: access({})))
+    assert error.value.where == url
+    assert "AWS_*" in error.value.fix
+    assert "hush" not in f"{error.value!r} {error.value.__cause__}"
+
+
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.object_store", raising=False)
