@@ -13,7 +13,6 @@ from typing import cast
 
 import pytest
 from tests.support.bus.documents import APPLICATION, assignment, eventually
-from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
 from tests.support.cluster.fake_node import status as reply
 
