@@ -56,6 +56,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
     page_files = [f"understudy_router/page/{name}" for name in PAGE_FILES]
     runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
     page_files += [f"understudy_shared/runbooks/{name}" for name in runbooks]
+    page_files.append("understudy_shared/http/openapi/openapi.json")
     problems += [f"{name} is not in it" for name in page_files if name not in names]
     foreign = sorted({name.partition("/")[0] for name in names} - {*packages, info.rstrip("/")})
     problems += [f"{name} does not belong in a wheel" for name in foreign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,6 @@ from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
 from understudy_shared.base.words import ApplicationId
-from understudy_shared.http.openapi.document import nameless
 from understudy_shared.reads.position import decode_position
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +56,11 @@ class Service:
             for route in _leaves(app.routes)
             for method in route.methods - {"HEAD"}
         }
+
+
+def nameless(path: str) -> str:
+    """`/v1/stores/{store}` as `/v1/stores/{}`: two names of a parameter are one call."""
+    return re.sub("{[^}]*}", "{}", path)
 
 
 def _leaves(routes: Iterable[Any]) -> Iterator[Any]:

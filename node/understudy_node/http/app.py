@@ -16,7 +16,6 @@ from understudy_node.http.health import NodeHealth
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
-from understudy_node.http.openapi import node_service
 from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, example_routes, read_routes
@@ -131,7 +130,7 @@ def create_app(
     http.include_router(page_routes(node, health))
     for router in routers:
         http.include_router(router)
-    add_document(http, node_service, is_guarded=app.access.is_on)
+    add_document(http, "serve" if companion is None else "node", is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app
 

@@ -14,7 +14,6 @@ from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
-from understudy_router.http.openapi import router_service
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import admin_routes, read_routes
 from understudy_router.page.draining import drain_routes
@@ -84,6 +83,6 @@ def create_app(
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     http.include_router(page_routes(admin.overview_document, admin.last_hour))
-    add_document(http, router_service, is_guarded=app.access.is_on)
+    add_document(http, "router", is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app

@@ -1,91 +1,41 @@
-"""`/openapi.json` and `/docs` of a service: the calls that it describes and that it has.
+"""`/openapi.json` and `/docs` of a service: what `openapi.json` beside this module has for it.
 
-FastAPI is asked only which routes there are. It knows neither the lookups, which are answered in front of it, nor what
-the routes answer: their bodies are made of bytes.
+That file describes every call of every service. `x-services` names the services that have a part; without it all do.
+`x-router` has the members of a part that are different at a router. Both are left out of what is served.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
 
+import orjson
 from fastapi import FastAPI, Request, Response
 
-from understudy_shared.http.openapi.calls import DOCUMENTS, LOOKUPS, OPERATIONS, STORES, Call, problem_responses
-from understudy_shared.http.openapi.json_schema import Json, references
-from understudy_shared.http.openapi.page import HEADERS, page
-from understudy_shared.http.openapi.parameters import parameters
-from understudy_shared.http.openapi.read_schemas import read_schemas
-from understudy_shared.http.openapi.service_calls import service_schemas
+from understudy_shared.http.openapi.page import HEADERS, Json, page
 
-_ALWAYS = frozenset({LOOKUPS, DOCUMENTS})
-"""Calls that are answered in front of the framework, and those of `add_document`."""
+Service = Literal["serve", "node", "router"]
 
-_PARAMETER = re.compile(r"{[^}]*}")
+SOURCE = Path(__file__).with_name("openapi.json")
+_COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
-_BEARER: Json = {"type": "http", "scheme": "bearer", "description": "An API key of this service"}
 
-_TAGS = {
-    LOOKUPS: "One key, or many. Every answer says its version, its lag, and who gave it.",
-    STORES: "What can be asked, and who would be asked.",
-    OPERATIONS: "For operators, probes and dashboards.",
-    DOCUMENTS: "What a service says of its calls.",
-}
-
-_INTRODUCTION = """
-Understudy answers questions about the state of a running Spark Structured Streaming query, from replicas that follow \
-the query's checkpoint. {role}
-
-**Keys.** The friendly form is a percent-encoded path segment for each key column; the exact form is JSON, an array in \
-schema order or an object by column name. Every key that is printed can be sent back as it is.
-
-**Answers.** `200` with `found: true`, or `404` with `found: false` as `application/json`: only that body means that \
-the key is absent. Both say their `version`, `committed_at`, `lag`, who served them, and a `position`. What is not \
-known is null; an unknown lag is never 0.
-
-**Bounds.** Without any, every replica may answer, and the answer says how old it is. A reader bounds that age with \
-`max_lag`, `max_staleness_ms` and `min_position`; an answer that would break the bound is refused with every candidate \
-and its reason.
-
-**Problems.** Anything else that fails is `application/problem+json` (RFC 9457) with a stable `type`, what was wrong, \
-where, and what to do. 429 and 503 problems carry `Retry-After`.
-
-**Credentials.** A service that was started with credentials answers 401 without one, and 403 where the credential's \
-roles do not allow a call; a store that it may not see is answered as one that is not there. Send \
-`Authorization: Bearer` and the key. Probes need none.
-
-**Limits.** A path and a query have at most 16 KiB each, as they are sent; a batch 1,000 keys and 8 MiB; an encoded \
-key 64 KiB unless the service is set otherwise. Percent-encoding is for names and keys only, and a query parameter \
-is given once. `HEAD` is answered wherever `GET` is; any other method that a path does not take is 405, with `Allow`.
-"""
-
-
-class Service(NamedTuple):
-    """What a kind of service says of itself. `schemas` are those that only its own calls refer to."""
-
-    title: str
-    role: str
-    calls: tuple[Call, ...]
-    schemas: Json
-
-
-def add_document(http: FastAPI, service: Callable[[], Service], *, is_guarded: bool = False) -> None:
-    """Serve `/openapi.json` and `/docs`, made when they are first asked for; call it when all routes are there.
+def add_document(http: FastAPI, service: Service, *, is_guarded: bool = False) -> None:
+    """Serve `/openapi.json` and `/docs`, made when they are first asked for.
 
     `is_guarded`: the service asks for credentials.
     """
-    generated = http.openapi
 
     def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
-            routes = {(method, nameless(path)) for path, methods in generated()["paths"].items() for method in methods}
-            http.openapi_schema = document(service(), routes, is_guarded=is_guarded)
+            http.openapi_schema = document(service, is_guarded=is_guarded)
         return http.openapi_schema
 
-    http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to extend it
+    http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to replace it
 
     @http.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -93,61 +43,62 @@ def add_document(http: FastAPI, service: Callable[[], Service], *, is_guarded: b
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
 
 
-def document(service: Service, routes: Collection[tuple[str, str]], *, is_guarded: bool = False) -> Json:
-    """The document of those calls that there is a route for: method and path, `{}` for each parameter."""
-    calls = [call for call in service.calls if call.tag in _ALWAYS or (call.method, nameless(call.path)) in routes]
-    paths: Json = {}
-    for call in calls:
-        paths.setdefault(call.path, {})[call.method] = call.operation()
+def document(service: Service, *, is_guarded: bool = False) -> Json:
+    """Return the document of a service: its calls, and only the components that they refer to."""
+    found: Json = _cut(orjson.loads(SOURCE.read_bytes()), service)
+    info, components = found["info"], found["components"]
+    info["version"] = version("understudy")
+    info["description"] = "\n\n".join(info["description"]).format(role=info.pop("x-role"))
+    found["paths"] = {path: methods for path, methods in found["paths"].items() if methods}
+    if not is_guarded:
+        del found["security"], components["securitySchemes"]
+    needed = _reached(found["paths"], components)
+    for kind, parts in components.items():
+        if kind != "securitySchemes":
+            components[kind] = {name: part for name, part in parts.items() if f"{kind}/{name}" in needed}
+    return found
+
+
+def references(part: object) -> Iterator[str]:
+    """Yield what a part of a document refers to: `schemas/Lag`, say."""
+    if isinstance(part, dict):
+        target = part.get("$ref")
+        if isinstance(target, str):
+            yield target.removeprefix(_COMPONENTS)
+        for value in part.values():
+            yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def _cut(part: Any, service: Service) -> Any:
+    """Return what a service has of a part."""
+    if isinstance(part, list):
+        return [_cut(each, service) for each in part]
+    if not isinstance(part, dict):
+        return part
+    of_a_router = part.get("x-router", {}) if service == "router" else {}
     return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": service.title,
-            "version": version("understudy"),
-            "summary": "Key lookups in the state of a running Spark Structured Streaming query",
-            "description": _INTRODUCTION.format(role=service.role).strip(),
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "tags": [
-            {"name": name, "description": text}
-            for name, text in _TAGS.items()
-            if any(call.tag == name for call in calls)
-        ],
-        "paths": paths,
-        **({"security": [{"key": []}]} if is_guarded else {}),
-        "components": {
-            **_components(paths, service, calls),
-            **({"securitySchemes": {"key": _BEARER}} if is_guarded else {}),
-        },
+        name: _cut(value, service)
+        for name, value in (part | of_a_router).items()
+        if name not in {"x-services", "x-router"} and _has(service, value)
     }
 
 
-def nameless(path: str) -> str:
-    """`/v1/stores/{store}` as `/v1/stores/{}`: two names of a parameter are one call."""
-    return _PARAMETER.sub("{}", path)
+def _has(service: Service, part: object) -> bool:
+    return not isinstance(part, dict) or service in part.get("x-services", (service,))
 
 
-def _components(paths: Json, service: Service, calls: Iterable[Call]) -> Json:
-    """What the paths refer to, and what that refers to: nothing of calls that are not there."""
-    every: Json = {
-        "parameters": parameters(),
-        "responses": problem_responses(calls),
-        "schemas": {**read_schemas(), **service_schemas(), **service.schemas},
-    }
+def _reached(paths: Json, components: Json) -> set[str]:
+    """Return the names of all components that paths refer to, and that those refer to."""
     needed: set[str] = set()
     found = set(references(paths))
     while found - needed:
         needed |= found
-        found = {each for name in found for each in references(_at(every, name))}
-    return {
-        kind: {name: part for name, part in parts.items() if f"{kind}/{name}" in needed}
-        for kind, parts in every.items()
-    }
-
-
-def _at(components: Json, name: str) -> object:
-    kind, _, name = name.partition("/")
-    return components[kind][name]
+        parts = [components[kind][name] for kind, _, name in (each.partition("/") for each in found)]
+        found = set(references(parts))
+    return needed
 
 
 def _address(scheme: str, host: str) -> str:

@@ -11,11 +11,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Any
 
 import orjson
 
-from understudy_shared.http.openapi.json_schema import Json
 from understudy_shared.http.openapi.page_style import STYLE
+
+Json = dict[str, Any]
 
 HEADERS = {
     "content-security-policy": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shlex
 from html.parser import HTMLParser
@@ -17,31 +18,45 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from tests.support.services.accepted_bounds import in_a_body
 from tests.support.services.openapi import described_answers, resolved, strict, validator
 
-from understudy_node.http.openapi import node_service
-from understudy_router.http.openapi import router_service
-from understudy_shared.http.openapi.calls import Call
-from understudy_shared.http.openapi.document import document, nameless
-from understudy_shared.http.openapi.json_schema import references
+from understudy_shared.http.openapi.document import SOURCE, Service, document, references
 from understudy_shared.http.openapi.page import HEADERS, page
-from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import MAX_LIMIT, BadBoundError, parse_bound
 
-SERVICES = {"router": router_service(), "node": node_service()}
-"""Each with every call that it may have."""
-DOCUMENTS = {
-    name: document(service, {(call.method, nameless(call.path)) for call in service.calls})
-    for name, service in SERVICES.items()
-}
+SERVICES: tuple[Service, ...] = ("serve", "node", "router")
+DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}
 
 of_each = pytest.mark.parametrize("name", DOCUMENTS)
 
 
-def calls() -> list[Any]:
+def operations() -> list[Any]:
     return [
-        pytest.param(name, call, id=f"{name}-{call.name}")
-        for name, service in SERVICES.items()
-        for call in service.calls
+        pytest.param(name, method, path, operation, id=f"{name}-{operation['operationId']}")
+        for name, found in DOCUMENTS.items()
+        for path, methods in found["paths"].items()
+        for method, operation in methods.items()
     ]
+
+
+of_each_operation = pytest.mark.parametrize(("name", "method", "path", "operation"), operations())
+
+
+def test_every_operation_says_which_services_have_it_and_is_in_their_documents_alone() -> None:
+    for path, methods in json.loads(SOURCE.read_bytes())["paths"].items():
+        for method, operation in methods.items():
+            having = {name for name, found in DOCUMENTS.items() if method in found["paths"].get(path, {})}
+            assert set(operation["x-services"]) == having != set()
+
+
+@of_each
+def test_no_mark_of_the_source_is_served(name: str) -> None:
+    assert set(re.findall(r'"(x-[\w-]+)":', json.dumps(DOCUMENTS[name]))) == {"x-codeSamples"}
+
+
+def test_only_a_guarded_service_asks_for_a_credential() -> None:
+    guarded = document("node", is_guarded=True)
+    assert guarded["security"] == [{"key": []}]
+    assert guarded["components"].pop("securitySchemes").keys() == {"key"}
+    assert {name: part for name, part in guarded.items() if name != "security"} == DOCUMENTS["node"]
 
 
 @of_each
@@ -79,36 +94,30 @@ def test_operations_have_names_of_their_own_and_tags_that_are_described(name: st
     assert {tag for operation in operations for tag in operation["tags"]} == {tag["name"] for tag in found["tags"]}
 
 
-@pytest.mark.parametrize(("name", "call"), calls())
-def test_each_command_is_of_its_call_and_sends_what_the_call_takes(name: str, call: Call) -> None:
-    words = shlex.split(call.sample)
+@of_each_operation
+def test_each_command_is_of_its_call_and_sends_what_the_call_takes(
+    name: str, method: str, path: str, operation: Any
+) -> None:
+    (sample,) = [each["source"] for each in operation["x-codeSamples"]]
+    words = shlex.split(sample)
     (url,) = [urlsplit(word.replace("$url", "http://host")) for word in words if word.startswith("$url")]
-    template = re.sub(r"{[^}]*}", "[^/]+", call.path)
-    assert re.fullmatch(template, url.path), call.sample
-    assert ("-X" in words or "-d" in words) == (call.method == "post")
-    found = DOCUMENTS[name]
-    taken = {resolved(found, each)["name"] for each in call.parameters}
+    template = re.sub(r"{[^}]*}", "[^/]+", path)
+    assert re.fullmatch(template, url.path), sample
+    assert ("-X" in words or "-d" in words) == (method == "post")
+    taken = {resolved(DOCUMENTS[name], each)["name"] for each in operation.get("parameters", ())}
     assert {part.partition("=")[0] for part in url.query.split("&") if part} <= taken
 
 
-@pytest.mark.parametrize(("name", "call"), calls())
-def test_each_path_parameter_is_described_and_no_other(name: str, call: Call) -> None:
-    parameters = [resolved(DOCUMENTS[name], each) for each in call.parameters]
-    assert {each["name"] for each in parameters if each["in"] == "path"} == set(re.findall(r"{(\w+)}", call.path))
+@of_each_operation
+def test_each_path_parameter_is_described_and_no_other(name: str, method: str, path: str, operation: Any) -> None:
+    parameters = [resolved(DOCUMENTS[name], each) for each in operation.get("parameters", ())]
+    assert {each["name"] for each in parameters if each["in"] == "path"} == set(re.findall(r"{(\w+)}", path))
 
 
-def test_every_problem_that_a_service_has_is_of_some_call() -> None:
-    every = [call for service in SERVICES.values() for call in service.calls]
-    described = {problem for call in every for types in call.by_status.values() for problem in types}
-    elsewhere = {ProblemType.METHOD_NOT_ALLOWED, ProblemType.OUTDATED_CATALOGUE}
-    """The answer of another method's call, and one that only routers read."""
-    assert set(ProblemType) - described == elsewhere
-
-
-def test_a_call_without_a_route_is_left_out_with_its_schemas() -> None:
-    found = document(SERVICES["router"], {("get", "/livez")})
-    assert "/admin/v1/lag" not in found["paths"]
-    assert "LagReport" not in found["components"]["schemas"]
+def test_a_call_that_a_service_does_not_have_is_left_out_with_its_schemas() -> None:
+    found = DOCUMENTS["serve"]
+    assert "/admin/v1/drain" not in found["paths"]
+    assert {"Drain", "LagPage", "Overview"} & found["components"]["schemas"].keys() == set()
     assert {"/livez", "/v1/stores/{store}/lookup", "/docs"} <= found["paths"].keys()
 
 

@@ -1,0 +1,254 @@
+"""The OpenAPI document says of limits, words and problems what the code says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import pytest
+from tests.support.services.openapi import resolved
+
+from understudy_node.http.health import INDICATORS as OF_NODES
+from understudy_router.admin.admin import HISTORY_MINUTES
+from understudy_router.admin.deltas import MAX_KEPT
+from understudy_router.admin.feed import MAX_VIEWERS
+from understudy_router.admin.grid import WORST_ROWS
+from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
+from understudy_router.admin.lag_page import DEFAULT_LIMIT, SORTS, STATES
+from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
+from understudy_router.admin.layout import ROLES
+from understudy_router.routing.choose import Reason
+from understudy_shared.base.words import ReplicaState, Role, StoreKind
+from understudy_shared.http.edge import MAX_BODY_BYTES
+from understudy_shared.http.health import State
+from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES
+from understudy_shared.http.openapi.document import SOURCE, Service, document
+from understudy_shared.http.problems import AUTHENTICATE, ProblemType
+from understudy_shared.http.target import MAX_TARGET_BYTES
+from understudy_shared.reads import cursor, position
+from understudy_shared.reads.bounds import (
+    MAX_BATCH_KEYS,
+    MAX_LIMIT,
+    MAX_WAIT_MS,
+    WAIT_WITH_POSITION_MS,
+    UnknownLag,
+)
+from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+
+Json = dict[str, Any]
+
+SERVICES: tuple[Service, ...] = ("serve", "node", "router")
+DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}
+COMPONENTS: Json = json.loads(SOURCE.read_bytes())["components"]
+SCHEMAS, PARAMETERS = COMPONENTS["schemas"], COMPONENTS["parameters"]
+PROBLEM_JSON = "application/problem+json"
+
+OF_EVERY_CALL = {
+    *(ProblemType.BAD_REQUEST, ProblemType.REQUEST_TIMEOUT, ProblemType.TARGET_TOO_LONG),
+    *(ProblemType.OVERLOADED, ProblemType.HEADERS_TOO_LARGE, ProblemType.INTERNAL),
+}
+"""Any request may not parse, come too slowly, be too large, or be one too many."""
+OF_A_CREDENTIAL = {ProblemType.UNAUTHENTICATED, ProblemType.FORBIDDEN, ProblemType.RATE_LIMITED}
+OF_A_CHANGE = {ProblemType.CROSS_SITE, ProblemType.NOT_JSON, ProblemType.TOO_LARGE}
+
+RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds to wait before the next try",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+CREDENTIAL = {
+    "WWW-Authenticate": {
+        "description": "How to send a credential",
+        "required": True,
+        "schema": {"type": "string", "const": AUTHENTICATE.decode()},
+    }
+}
+
+
+# ---- problems
+
+
+def of_problems(types: list[ProblemType]) -> Json:
+    """The response with one of these problems, which have one status."""
+    status = types[0].status
+    narrowed = {"type": {"enum": [each.slug for each in types]}, "status": {"const": status}}
+    schema = {"$ref": "#/components/schemas/Problem", "dependentSchemas": {"type": {"properties": narrowed}}}
+    return {
+        "description": "; ".join(f"{each.title} (`{each.slug}`)" for each in types),
+        **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
+        **({"headers": CREDENTIAL} if status == 401 else {}),
+        "content": {PROBLEM_JSON: {"schema": schema}},
+    }
+
+
+def types_of(response: Json) -> list[ProblemType]:
+    """Its problem types, in order."""
+    schema = response.get("content", {}).get(PROBLEM_JSON, {"schema": {}})["schema"]
+    slugs = schema["dependentSchemas"]["type"]["properties"]["type"]["enum"] if schema else []
+    return [next(each for each in ProblemType if each.slug == slug) for slug in slugs]
+
+
+def operations() -> Iterator[tuple[Json, Json, list[Json]]]:
+    """Each operation of each service: its document, itself, and its responses, with their statuses."""
+    for found in DOCUMENTS.values():
+        for methods in found["paths"].values():
+            for operation in methods.values():
+                responses = operation["responses"].items()
+                yield found, operation, [{"status": status, **resolved(found, each)} for status, each in responses]
+
+
+def test_every_shared_response_is_that_of_its_problem_types() -> None:
+    for name, response in COMPONENTS["responses"].items():
+        types = types_of(response)
+        assert name == "-".join([str(types[0].status), *(each.slug for each in types)])
+        assert response == of_problems(types)
+
+
+def test_a_response_with_an_answer_and_problems_says_both() -> None:
+    both = [each for _, _, all_of in operations() for each in all_of if len(each.get("content", {})) > 1]
+    both = [each for each in both if PROBLEM_JSON in each["content"]]
+    assert both != []
+    for response in both:
+        expected = of_problems(types_of(response))
+        assert response["content"][PROBLEM_JSON] == expected["content"][PROBLEM_JSON]
+        assert response["description"].endswith(f". As a problem: {expected['description']}")
+
+
+def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() -> None:
+    for _, operation, responses in operations():
+        types = {each for response in responses for each in types_of(response)}
+        assert types >= OF_EVERY_CALL, operation["operationId"]
+        assert all(each.status == int(response["status"]) for response in responses for each in types_of(response))
+        is_open = operation.get("security") == []
+        assert types & OF_A_CREDENTIAL == (set() if is_open else OF_A_CREDENTIAL), operation["operationId"]
+        assert (types >= OF_A_CHANGE) == ("drain" in operation["operationId"])
+
+
+def test_every_problem_that_a_service_has_is_of_some_operation() -> None:
+    described = {each for _, _, responses in operations() for response in responses for each in types_of(response)}
+    elsewhere = {ProblemType.METHOD_NOT_ALLOWED, ProblemType.OUTDATED_CATALOGUE}
+    """The answer of another method's call, and one that only routers read."""
+    assert set(ProblemType) - described == elsewhere
+
+
+# ---- words
+
+
+def texts(values: Any) -> list[str]:
+    return [str(each) for each in values]
+
+
+def of_member(schema: str, member: str, service: Service = "node") -> Json:
+    found: Json = DOCUMENTS[service]["components"]["schemas"][schema]["properties"][member]
+    return found
+
+
+def of_parameter(path: str, name: str) -> Json:
+    parameters = DOCUMENTS["router"]["paths"][path]["get"]["parameters"]
+    (found,) = [each["schema"] for each in parameters if each.get("name") == name]
+    schema: Json = found
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        pytest.param(schema, texts(words), id=name)
+        for name, schema, words in [
+            ("problem", of_member("Problem", "type"), [each.slug for each in ProblemType]),
+            ("served-by", of_member("ServedBy", "role"), Role),
+            ("state", of_member("ServedBy", "state"), ReplicaState),
+            ("kind", of_member("Store", "kind"), StoreKind),
+            ("candidate", of_member("Candidate", "role"), [*Role, "warmup"]),
+            ("partition", of_member("PartitionLag", "role"), Role),
+            ("partition-state", of_member("PartitionLag", "state"), ReplicaState),
+            ("health", of_member("HealthReport", "state"), [each.word for each in State]),
+            ("indicator-state", of_member("Indicator", "state"), [each.word for each in State]),
+            ("indicators-of-a-node", of_member("Indicator", "name"), OF_NODES),
+            ("indicators-of-a-router", of_member("Indicator", "name", "router"), OF_ROUTERS),
+            ("exclusion", of_member("ExcludedReplica", "reason", "router"), Reason),
+            ("role", of_member("ReplicaLag", "role", "router"), ROLES),
+            ("asked-state", of_parameter("/admin/v1/lag", "state"), STATES),
+            ("asked-role", of_parameter("/admin/v1/lag", "role"), ROLES),
+            ("asked-sort", of_parameter("/admin/v1/lag", "sort"), SORTS),
+            ("unknown-lag", PARAMETERS["unknown_lag"]["schema"], [*UnknownLag, "none"]),
+        ]
+    ],
+)
+def test_the_words_of_a_schema_are_those_of_the_code(schema: Json, words: list[str]) -> None:
+    assert schema["enum"] == words
+
+
+def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
+    """A cursor is of one key."""
+    bounds = SCHEMAS["Bounds"]["properties"]
+    assert PARAMETERS.keys() - bounds.keys() == {
+        *("store", "key", "key_json", "key_json_optional"),
+        *("cursor", "longs", "compact"),
+    }
+    for name, bound in bounds.items():
+        parameter, schema = PARAMETERS[name], PARAMETERS[name]["schema"]
+        also_null = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+        assert bound == {
+            **schema,
+            "type": [schema["type"], "null"],
+            **also_null,
+            "description": parameter["description"].removesuffix(" `none` takes back the default of the store."),
+        }
+
+
+def test_a_member_is_the_same_in_every_answer_to_a_lookup() -> None:
+    answers = ("Found", "Absent", "FoundResult", "AbsentResult", "CompactFound", "CompactAbsent", "Read")
+    members = sorted(
+        ((name, part) for schema in answers for name, part in SCHEMAS[schema]["properties"].items()),
+        key=lambda member: member[0],
+    )
+    several = [list(same) for name, same in groupby(members, lambda member: member[0]) if name != "status"]
+    for same in several:
+        assert all(member == same[0] for member in same), same[0][0]
+
+
+# ---- limits
+
+
+def test_limits_are_those_of_the_code() -> None:
+    greatest = {name: each["schema"]["maximum"] for name, each in PARAMETERS.items() if "maximum" in each["schema"]}
+    assert greatest == {
+        "max_lag": MAX_LIMIT,
+        "max_staleness_ms": MAX_LIMIT,
+        "wait_ms": MAX_WAIT_MS,
+        "limit": MAX_PAGE_ELEMENTS,
+    }
+    assert SCHEMAS["Batch"]["properties"]["keys"]["maxItems"] == MAX_BATCH_KEYS
+    assert of_parameter("/admin/v1/lag", "limit")["maximum"] == MAX_ROWS
+    assert of_parameter("/admin/v1/lag", "top")["maximum"] == MAX_ROWS
+    assert of_parameter("/admin/v1/history", "minutes")["maximum"] == HISTORY_MINUTES
+
+
+def test_tokens_look_as_the_code_makes_them() -> None:
+    of_a_position, of_a_cursor = of_member("Found", "position"), of_member("Found", "next_cursor")
+    assert of_a_position["pattern"] == rf"^{position.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_position["maxLength"] == position.MAX_TOKEN_CHARS
+    assert of_a_cursor["pattern"] == rf"^{cursor.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_cursor["maxLength"] == cursor.MAX_CURSOR_CHARS
+
+
+def test_limits_in_texts_are_those_of_the_code() -> None:
+    kib, mib = 1024, 1024 * 1024
+    found = DOCUMENTS["router"]
+    introduction = found["info"]["description"]
+    assert f"at most {MAX_TARGET_BYTES // kib} KiB each" in introduction
+    assert f"a batch {MAX_BATCH_KEYS:,} keys and {MAX_BODY_BYTES // mib} MiB" in introduction
+    assert f"an encoded key {DEFAULT_KEY_BYTES // kib} KiB unless" in introduction
+    assert f"{MAX_PAGE_ELEMENTS:,} by default" in PARAMETERS["limit"]["description"]
+    assert f"`min_position`: {WAIT_WITH_POSITION_MS} by default" in PARAMETERS["wait_ms"]["description"]
+    events = found["paths"]["/admin/v1/events"]["get"]
+    assert f"at most {MAX_VIEWERS} viewers" in events["description"]
+    assert f"within {MAX_KEPT} ticks" in events["parameters"][0]["description"]
+    assert f"the worst {WORST_ROWS}" in of_member("Overview", "grid", "router")["properties"]["order"]["description"]
+    (limit,) = [each for each in found["paths"]["/admin/v1/lag"]["get"]["parameters"] if each["name"] == "limit"]
+    assert f"{DEFAULT_LIMIT} by default" in limit["description"]
