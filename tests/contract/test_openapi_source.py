@@ -23,7 +23,6 @@ from understudy_router.routing.choose import Reason
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.health import State
-from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES
 from understudy_shared.http.openapi.document import SOURCE, Service, document
 from understudy_shared.http.problems import AUTHENTICATE, ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES
@@ -36,6 +35,7 @@ from understudy_shared.reads.bounds import (
     UnknownLag,
 )
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
 
 from understudy_shared.http.edge import MAX_BODY_BYTES
-from understudy_shared.http.lookup_requests import DEFAULT_KEY_BYTES
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
+from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 
 STORE = "/v1/stores/op0"
 

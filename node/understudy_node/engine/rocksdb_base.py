@@ -21,9 +21,7 @@ from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 from understudy_node.engine.base import NO_FAMILIES, SelfCheckingBase
 from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
-
-DEFAULT_CACHE_BYTES: Final = 10 * 1024 * 1024
-"""KIP-770's statestore.cache.max.bytes."""
+from understudy_shared.settings.services import DEFAULT_CACHE_BYTES
 
 _OPTION_LINE: Final = re.compile(r"^\s*(merge_operator|comparator)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _MERGE_OPERATORS: Final = re.compile(r"nullptr|\{id=StringAppendOperator;delimiter=.?;?\}")

@@ -24,9 +24,9 @@ from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.server.batches import BatchAnswer, parse_batch
-from understudy_shared.server.compression import Compression
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.trace import Trace
 
 

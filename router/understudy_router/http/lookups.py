@@ -29,9 +29,9 @@ from understudy_shared.server.batches import (
     problem_result,
     resolve_keys,
 )
-from understudy_shared.server.compression import Compression
 from understudy_shared.server.direct import AsgiExchange, Exchange
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.spans import RecordedTrace
 from understudy_shared.telemetry.trace import Trace
 

@@ -13,7 +13,6 @@ import orjson
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_router.served import ServedReads, StoreReads
 from understudy_shared.http.lookup_requests import (
-    DEFAULT_KEY_BYTES,
     ReadParams,
     encoded_key,
     key_and_params,
@@ -28,6 +27,7 @@ from understudy_shared.reads.hop_columns import HopKey
 from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
+from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 from understudy_shared.spark.key_codec import Row
 
 MAX_BOUNDS = 1024

@@ -1,6 +1,7 @@
 """Where a service's settings come from: flags, `UNDERSTUDY_*` variables, or a TOML file, in this order of precedence.
 
-A service's own model says what there is: frozen, unknown keys refused, a reason above each default.
+`understudy_shared.settings` declares what there is; a service's own model adds what follows from it. Frozen, and
+unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -8,9 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,23 +18,6 @@ from pydantic_settings import (
 )
 
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.sizes import BadSizeError, parse_size
-
-Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-def _size(given: object) -> object:
-    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return parse_size(given)
-    except BadSizeError as error:
-        raise ValueError(str(error)) from None
-
-
-Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
-"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB."""
 
 
 class ServiceSettings(BaseSettings):

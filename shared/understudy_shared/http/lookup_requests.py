@@ -13,13 +13,8 @@ from understudy_shared.base.errors import BadKeyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
 from understudy_shared.reads.bounds import BadBoundError, Bound
+from understudy_shared.settings.common import MAX_KEY_BYTES
 from understudy_shared.spark.key_codec import KeyCodec, Row
-
-DEFAULT_KEY_BYTES = 64 * 1024
-"""Longest encoded key by default; longer ones are rarely keys."""
-
-MAX_KEY_BYTES = 1024 * 1024
-"""Highest limit that a service may set: a quarter of the bytes of one hop."""
 
 ReadParams = Mapping[str, object]
 """The bound parameters of a request; `StoreBounds.bound` turns them into a bound."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, MutableMapping
-from enum import StrEnum
 from typing import Any
 
 from understudy_shared.http.cross_site import why_foreign
 from understudy_shared.http.edge import Scope, Send
+from understudy_shared.settings.common import Compression
 
 MIN_BYTES = 16 * 1024
 """A shorter answer is a few packets on the wire."""
@@ -45,13 +45,6 @@ _TYPES = frozenset(
 _VARY = (b"vary", b"accept-encoding")
 
 Message = MutableMapping[str, Any]
-
-
-class Compression(StrEnum):
-    """How long answers are packed."""
-
-    GZIP = "gzip"
-    NONE = "none"
 
 
 def accepts_gzip(accept_encoding: bytes) -> bool:

@@ -32,11 +32,12 @@ from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, split_path
 from understudy_shared.server.batches import batch_form
-from understudy_shared.server.compression import Compression, Packer
+from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
 from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
 from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
+from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.spans import Spans, begin_request, end_request
 from understudy_shared.telemetry.trace import Trace, trace_of
 

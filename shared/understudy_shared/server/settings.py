@@ -2,77 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from pydantic import Field
-
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.binding import Guard, exposure_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.base.service_settings import Bytes, ServiceSettings
+from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.cors import Cors, parse_origins
-from understudy_shared.server.compression import Compression
 from understudy_shared.server.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.server.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.server.memory_use import default_limit_bytes
+from understudy_shared.settings.common import HttpFields, ServiceFields
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
 
 
-class HttpServiceSettings(ServiceSettings):
+class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
     """What nodes and routers have in common."""
-
-    max_connections: int = Field(10_000, ge=1)
-    """Open at once; fewer where the process may not open twice as many files. Envoy's advice for the edge is 50,000."""
-
-    memory_limit_bytes: Bytes | None = None
-    """At 95 % idle connections are closed, at 98 % requests refused. By default the control group's limit, or 80 % of
-    the machine's memory; 0 is no limit."""
-
-    header_timeout_ms: int = Field(10_000, ge=100, le=600_000)
-    """Longest time from the first byte of a request to the last of its headers; Envoy's advice for the edge."""
-
-    body_timeout_ms: int = Field(30_000, ge=100, le=600_000)
-    """Longest time without a byte of a body that is not whole; and 500 bytes a second are the least beyond it."""
-
-    unread_timeout_ms: int = Field(30_000, ge=100, le=600_000)
-    """Longest time in which a peer reads nothing of an answer that waits for it."""
-
-    credentials_file: Path | None = None
-    """TOML with roles and hashed keys. With it requests need a credential, and what no grant allows is refused."""
-
-    cluster_secret_file: Path | None = None
-    """A secret that nodes and routers of one application share. Nodes that have it refuse internal calls without."""
-
-    tls_cert_file: Path | None = None
-    """The certificate of this port as PEM, those between it and its authority after it. With it the port speaks TLS."""
-
-    tls_key_file: Path | None = None
-    """Its key, if that is in another file."""
-
-    peer_ca_file: Path | None = None
-    """Who signs for routers and nodes, as PEM. With it nodes are spoken to by TLS, and ask who calls them."""
-
-    peer_cert_file: Path | None = None
-    """The certificate that nodes are shown; by default `tls_cert_file`."""
-
-    peer_key_file: Path | None = None
-    """Its key, if that is in another file."""
-
-    insecure_bind: bool = False
-    """Whether to listen beyond this machine although nobody is asked for a credential, or credentials come in plain."""
-
-    external_tls_termination: bool = False
-    """Whether an ingress, a proxy or a mesh ends TLS in front of this port, so that credentials may come in plain."""
-
-    cors_origins: str = ""
-    """Origins whose pages may read from the service in a browser (CORS), with commas between; no wildcards."""
-
-    compression: Compression = Compression.GZIP
-    """How long answers are packed for those who accept it; `none` where a proxy does it, or CPU is dear."""
 
     def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
         """Who may ask the service what. Reads the files that it is set up by.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,22 @@ def test_every_setting_is_a_flag_with_the_services_default(
         assert flag.is_required == field.is_required(), flag.name
         if not flag.is_required and not (flag.name in DERIVED and field.default in UNSET):
             assert flag.default == (None if field.default in UNSET else field.default), flag.name
+
+
+@SERVICES
+@pytest.mark.filterwarnings("ignore:cache_max_bytes_buffering is deprecated")
+def test_settings_with_a_size_take_units_and_no_others_do(
+    command: str, table: Sequence[Flag], settings: type[BaseSettings]
+) -> None:
+    for flag in table:
+        given: dict[str, Any] = {"checkpoint": "/c", "redis": "r", "application_id": "a", flag.name: "512KiB"}
+        try:
+            size = getattr(
+                settings(**{name: value for name, value in given.items() if name in settings.model_fields}), flag.name
+            )
+        except ValueError:
+            size = None
+        assert (size == 512 << 10) == (flag.kind == "size"), flag.name
 
 
 @SERVICES

@@ -18,10 +18,10 @@ from understudy_shared.server.compression import (
     MIN_BATCH_BYTES,
     MIN_BYTES,
     SLICE_BYTES,
-    Compression,
     Packer,
     accepts_gzip,
 )
+from understudy_shared.settings.common import Compression
 
 JSON = (b"content-type", b"application/json")
 GZIP = (b"accept-encoding", b"gzip, deflate, br, zstd")

@@ -1,0 +1,36 @@
+"""What the declarations of settings are made of.
+
+A declaration names a setting once: its type, its default, and below it the sentence that the help of its flag shows. A
+service's own settings build on it; the command line makes flags of it, without importing the service.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from understudy_shared.base.sizes import BadSizeError, parse_size
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _size(given: object) -> object:
+    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return parse_size(given)
+    except BadSizeError as error:
+        raise ValueError(str(error)) from None
+
+
+Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
+"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB. Its name has the word `bytes`."""
+
+
+class Fields(BaseModel, use_attribute_docstrings=True, defer_build=True):
+    """Settings that are declared together. They are checked by the settings of the services that have them.
+
+    `json_schema_extra={"derived": ...}` says in words what holds when a setting is not given.
+    """

@@ -1,0 +1,151 @@
+"""The settings of each service, beyond those that several have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from understudy_shared.settings.fields import Bytes, Fields, Port
+
+DEFAULT_CACHE_BYTES = 10 * 1024 * 1024
+"""KIP-770's statestore.cache.max.bytes."""
+
+
+class NodeFields(Fields):
+    """What `understudy serve` and `understudy node` have."""
+
+    checkpoint: str
+    """The query's checkpoint location: a path, a URL of S3, or any that fsspec knows."""
+
+    application_id: str = Field("", json_schema_extra={"derived": "last part of CHECKPOINT"})
+    """Names the query in answers and position tokens."""
+
+    # None waits without a limit: a query makes its checkpoint when it starts, which may be after the node.
+    checkpoint_wait_ms: int | None = Field(None, ge=0)
+    """How long in ms to wait for a checkpoint that is not there; 0: fail."""
+
+    data_dir: Path | None = Field(
+        None, json_schema_extra={"derived": "a folder per checkpoint under ~/.cache/understudy"}
+    )
+    """Where local copies of the state go."""
+
+    aliases: Path | None = None
+    """TOML file with names for stores and columns."""
+
+    # KIP-535 drafted 3,000; shorter while commits arrive.
+    lag_refresh_ms: int = Field(1000, ge=1)
+    """Longest time in ms between two looks at the commit log."""
+
+    # KIP-441 has 10,000 records; ours are batches.
+    acceptable_recovery_lag: int = Field(10, ge=0)
+    """Versions behind up to which a replica counts as caught up."""
+
+    statestore_cache_max_bytes: Bytes = DEFAULT_CACHE_BYTES
+    """One block cache for all stores; 0 disables it."""
+
+    # KIP-770 deprecated this name; it is used when the new one is not given.
+    cache_max_bytes_buffering: Bytes | None = None
+    """Deprecated name of --statestore-cache-max-bytes."""
+
+    # Beyond it they move to a newer base or to disk.
+    overlay_max_bytes: Bytes = 64 * 1024 * 1024
+    """Changes since its snapshot that a store partition keeps in memory."""
+
+    workers: int = Field(3, ge=2, le=64)
+    """Threads that restore and follow; one is always kept for following."""
+
+    metrics_max_partitions: int = Field(256, ge=0, le=100_000)
+    """Replicas with series of their own in /metrics; the rest by store."""
+
+
+class ClusterNodeFields(Fields):
+    """What `understudy node` has beyond `understudy serve`."""
+
+    # For as many cores; limits are divided.
+    processes: int = Field(1, ge=1, le=64)
+    """Nodes to run here, one for each core to use: at --port and the ports after it."""
+
+    node_id: str = Field("", max_length=200, json_schema_extra={"derived": "advertised host and port"})
+    """Names the node; unique, and the same after a restart."""
+
+    # Needed when `host` is an address of all interfaces.
+    advertise_host: str = Field("", max_length=255, json_schema_extra={"derived": "--host"})
+    """Host that routers connect to."""
+
+    # For a proxy or a container that maps the port.
+    advertise_port: Port = 0
+    """Port that routers connect to; 0 is the port itself."""
+
+    zone: str = Field("", max_length=200)
+    """Where it runs; standbys are placed in other zones than their active where possible."""
+
+    # KIP-441 and Kafka Streams have 0 by default; here reads are what replicas are for.
+    num_standby_replicas: int = Field(1, ge=0, le=16)
+    """Standbys of each task."""
+
+    # KIP-441's default.
+    max_warmup_replicas: int = Field(2, ge=1, le=1024)
+    """Extra replicas restored at a time, to move tasks."""
+
+    # Until then no other node restores what is on its disk.
+    rebalance_delay_ms: int = Field(30_000, ge=0, le=3_600_000)
+    """How long in ms a node that is gone keeps its place."""
+
+    seed: str = ""
+    """Nodes to ask while Redis is away: host:port,host:port."""
+
+    # Routers hear of it meanwhile.
+    shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
+    """How long in ms it says that it leaves before it stops."""
+
+    # With 0 it has another default node id at each start.
+    port: Port = 7101
+    """Port to listen on; 0 takes a free one."""
+
+
+class RouterFields(Fields):
+    """What `understudy router` has."""
+
+    # A router reads no checkpoint, so there is nothing to derive it from.
+    application_id: str = Field(min_length=1, max_length=256)
+    """The query whose nodes to route to."""
+
+    router_id: str = Field("", max_length=200, json_schema_extra={"derived": "name of the host"})
+    """Names the router in reports, logs and metrics."""
+
+    # If the retry budget allows it. Normal is 1 ms.
+    hop_timeout_ms: int = Field(1000, ge=10, le=60_000)
+    """How long in ms a node may take before the next candidate is asked."""
+
+    # Beyond what the reader asked it to wait: three hops that time out.
+    deadline_ms: int = Field(3000, ge=10, le=600_000)
+    """How long in ms a whole lookup may take."""
+
+    suspect_after_ms: int = Field(200, ge=10, le=60_000)
+    """A node silent for so many ms while others answer is asked last."""
+
+    # Or longer than what is usual (p95).
+    hedge_after_ms: int = Field(50, ge=0, le=60_000)
+    """A read that waits so long is sent to another replica too; 0: never."""
+
+    retry_percent: int = Field(10, ge=0, le=100)
+    """Retries and hedges allowed per hundred keys asked for."""
+
+    retry_per_s: int = Field(3, ge=0, le=10_000)
+    """Retries and hedges allowed each second besides."""
+
+    # Each is a whole router; limits are divided.
+    processes: int = Field(1, ge=1, le=64)
+    """Worker processes that share the port, one for each core to use."""
+
+    seed: str = ""
+    """Nodes to ask while Redis is away: host:port,host:port."""
+
+    data_dir: Path | None = Field(
+        None, json_schema_extra={"derived": "a folder per application under ~/.cache/understudy"}
+    )
+    """What it remembers goes there."""
+
+    shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
+    """How long in ms it says that it stops before it does."""
