@@ -18,9 +18,11 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.base.sizes import size_text
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
+from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+BOTH = "Nodes and routers"
 SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes", "max_key_bytes"}
 DERIVED = {"node_id", "router_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
 """Their default is a rule, described in words. A router needs an application id."""
@@ -64,8 +66,11 @@ def spoken(package: str) -> str:
 def test_every_setting_is_documented_with_its_default(
     title: str, settings: type[ClusterNodeSettings | RouterSettings]
 ) -> None:
-    documented = dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(title)))
+    """Once for both, or once for each."""
+    of_both, own = (dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(each))) for each in (BOTH, title))
+    documented = of_both | own
     assert documented == {name: default_text(name, field) for name, field in settings.model_fields.items()}
+    assert of_both.keys() == {name for each in (BusFields, ServiceFields, HttpFields) for name in each.model_fields}
 
 
 def test_every_problem_that_a_reader_can_see_is_documented_with_its_status() -> None:
