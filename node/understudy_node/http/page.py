@@ -26,7 +26,7 @@ MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT
 
 def page_routes(node: Node, health: NodeHealth) -> APIRouter:
     """The page, and what leads there. They are for browsers, so they are not in the OpenAPI document."""
-    routes = APIRouter(include_in_schema=False)
+    routes = APIRouter()
     headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
 
     @routes.get("/")

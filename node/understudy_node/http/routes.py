@@ -69,7 +69,7 @@ def admin_routes(
         """Report what is wrong here and what to do. The worst indicator is the state of the whole."""
         return json_response(await health.document())
 
-    @router.get("/healthz", include_in_schema=False)
+    @router.get("/healthz")
     @router.get("/livez")
     async def livez(request: Request) -> Response:
         """Alive: the event loop runs and no background task died."""

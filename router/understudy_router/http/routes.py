@@ -84,7 +84,7 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
         note(request.scope, drain=wanted)
         return json_response(await router.drain(node_id, drain=wanted), 202)
 
-    @routes.get("/healthz", include_in_schema=False)
+    @routes.get("/healthz")
     @routes.get("/livez")
     async def livez(request: Request) -> Response:
         """The event loop turns and no background task died."""

@@ -22,7 +22,7 @@ _WANTED = {b"drain=true": True, b"drain=false": False}
 
 def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) -> APIRouter:
     """The form, and what takes it."""
-    routes = APIRouter(include_in_schema=False)
+    routes = APIRouter()
 
     @routes.get("/admin/nodes/{node_id}/drain")
     async def ask(node_id: str) -> Response:

@@ -32,7 +32,7 @@ PIECES_PER_SLICE = 250
 def page_routes(overview: Overview, history: History) -> APIRouter:
     """The page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
     load_templates()
-    routes = APIRouter(include_in_schema=False)
+    routes = APIRouter()
 
     @routes.get("/")
     @routes.get("/admin")

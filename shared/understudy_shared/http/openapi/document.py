@@ -37,7 +37,7 @@ def add_document(http: FastAPI, service: Service, *, is_guarded: bool = False) -
 
     http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to replace it
 
-    @http.get("/docs", include_in_schema=False)
+    @http.get("/docs")
     async def docs(request: Request) -> Response:
         address = _address(request.url.scheme, request.headers.get("host", ""))
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
