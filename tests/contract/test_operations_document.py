@@ -23,7 +23,7 @@ from understudy_shared.settings.common import BusFields, HttpFields, ServiceFiel
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 BOTH = "Nodes and routers"
-SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes", "max_key_bytes"}
+SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes"}
 DERIVED = {"node_id", "router_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
 """Their default is a rule, described in words. A router needs an application id."""
 

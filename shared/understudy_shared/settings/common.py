@@ -44,7 +44,7 @@ class ServiceFields(Fields):
     """Requests answered at once; one more gets 429."""
 
     # The same on nodes and routers.
-    max_key_bytes: Bytes = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
+    max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for."""
 
 
