@@ -18,6 +18,7 @@ from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
+from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
@@ -130,13 +131,15 @@ class Router:
             identity=identity,
         )
         self.forwarder = Forwarder(
-            self.clients,
-            self,
-            self.budget,
-            hop_timeout_ms=settings.hop_timeout_ms,
-            deadline_ms=settings.deadline_ms,
-            hedges=settings.hedge_after_ms > 0,
-            clock=clock,
+            ReadContext(
+                self.clients,
+                self,
+                self.budget,
+                hop_timeout_ms=settings.hop_timeout_ms,
+                deadline_ms=settings.deadline_ms,
+                hedges=settings.hedge_after_ms > 0,
+                clock=clock,
+            )
         )
         self._probing = Probing(
             self.tables, self.clients, deadline_ms=PROBE_HOPS * settings.hop_timeout_ms, clock=clock

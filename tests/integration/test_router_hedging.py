@@ -70,7 +70,7 @@ async def test_reads_at_a_node_that_hangs_are_rescued_for_free_and_later_ones_go
     async with cluster(Hang(), B, **LONG, **NO_BUDGET) as known:
         replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(20)))
         assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
-        assert known.router.forwarder.steps == {Step.RESCUE: 20}
+        assert known.router.forwarder.context.steps == {Step.RESCUE: 20}
         assert known.router.clients.counts.silences == 1
         asked = sum(known.nodes[0].keys)
         assert (await known.get(f"{STORE}/keys/later")).status_code == 200
@@ -82,7 +82,7 @@ async def test_the_second_rescue_of_a_read_is_paid_for() -> None:
         await behind(known, 2)
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "c"})
-        assert known.router.forwarder.steps == {Step.RESCUE: 1, Step.RETRY: 1}
+        assert known.router.forwarder.context.steps == {Step.RESCUE: 1, Step.RETRY: 1}
 
 
 async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes_from() -> None:
@@ -97,7 +97,7 @@ async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes
                 assert held is not None
                 held.set()
             assert reader.result().json()["value"] == {"by": "ab"[winner]}
-            assert known.router.forwarder.steps == {Step.HEDGE: 1}
+            assert known.router.forwarder.context.steps == {Step.HEDGE: 1}
             assert (known.router.budget.spent, lookups(known, 0), lookups(known, 1)) == (1, [1], [1])
             loser = known.nodes[1 - winner].held
             assert loser is not None
@@ -113,7 +113,7 @@ async def test_a_hedge_that_is_refused_goes_on_for_free_inside_the_bound_and_the
             await until(lambda: sum(lookups(known, 1)) and sum(lookups(known, 2)), what="both others to be asked")
             known.nodes[0].held.set()
         assert reader.result().json()["value"] == {"by": "a"}
-        steps = known.router.forwarder.steps
+        steps = known.router.forwarder.context.steps
         assert steps[Step.HEDGE] + steps[Step.FREE] == 2
 
 
@@ -137,7 +137,7 @@ async def test_a_slow_read_is_not_hedged_outside_the_bound_nor_when_it_may_not_b
             assert lookups(known, 1) == []
             known.nodes[0].held.set()
         assert reader.result().json()["value"] == {"by": "a"}
-        assert known.router.forwarder.steps == {}
+        assert known.router.forwarder.context.steps == {}
 
 
 async def test_a_lone_replica_may_take_until_the_deadline() -> None:
@@ -179,7 +179,7 @@ async def test_in_a_batch_only_the_keys_of_the_node_that_hangs_are_rescued() -> 
         hung = sum(known.nodes[0].keys)
         assert 0 < hung < 40
         assert lookups(known, 1) == [40 - hung, hung]
-        assert known.router.forwarder.steps == {Step.RESCUE: hung}
+        assert known.router.forwarder.context.steps == {Step.RESCUE: hung}
 
 
 async def test_in_a_batch_a_node_that_hangs_holds_up_nobody_elses_fallback() -> None:
@@ -206,7 +206,7 @@ async def test_waiting_for_a_position_costs_no_budget_and_is_not_held_up_by_a_no
             known.nodes[1].answer = B
         assert (reader.result().status_code, reader.result().json()["value"]) == (200, {"by": "b"})
         assert lookups(known, 0) == [1]
-        assert known.router.forwarder.not_paid == 0
+        assert known.router.forwarder.context.not_paid == 0
 
 
 # ---- on a real socket

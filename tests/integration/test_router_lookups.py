@@ -93,8 +93,8 @@ async def test_what_one_node_cannot_answer_the_next_one_does_for_free(answer: An
     async with cluster(answer, B, hop_timeout_ms=10_000, deadline_ms=30_000, **NO_BUDGET) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
-        assert known.router.forwarder.fallbacks == {reason: 1}
-        assert known.router.forwarder.steps == {Step.FREE: 1}
+        assert known.router.forwarder.context.fallbacks == {reason: 1}
+        assert known.router.forwarder.context.steps == {Step.FREE: 1}
         assert known.nodes[0].keys == [1]
 
 
@@ -112,8 +112,8 @@ async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts
     async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, hedge_after_ms=0, **LARGE_BUDGET) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
-        assert known.router.forwarder.fallbacks == {reason: 1}
-        assert known.router.forwarder.steps == {Step.RETRY: 1}
+        assert known.router.forwarder.context.fallbacks == {reason: 1}
+        assert known.router.forwarder.context.steps == {Step.RETRY: 1}
         assert known.router.budget.spent == 1
 
 
@@ -126,7 +126,7 @@ async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is
         assert (reply.status_code, reply.headers.get("retry-after")) == (code, "1" if code == 429 else None)
         assert [each["reason"] for each in reply.json()["candidates"]] == [reason, "not-asked"]
         assert known.nodes[1].hops == []
-        assert (known.router.forwarder.not_paid, known.router.budget.spent) == (1, 0)
+        assert (known.router.forwarder.context.not_paid, known.router.budget.spent) == (1, 0)
 
 
 async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:
@@ -140,7 +140,7 @@ async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_sta
             await active.kill()
         replies = [reader.result() for reader in readers]
         assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
-        assert set(known.router.forwarder.fallbacks) == {"refused"}  # reset, and refused on a fresh connection
+        assert set(known.router.forwarder.context.fallbacks) == {"refused"}  # reset, and refused on a fresh connection
 
 
 async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_else() -> None:
@@ -150,7 +150,7 @@ async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_e
         active.once = RESET  # it closes while the next request is on its way: no byte of a reply comes back
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
         assert (active.accepted, known.router.clients.counts.retried) == (2, 1)
-        assert not known.router.forwarder.fallbacks
+        assert not known.router.forwarder.context.fallbacks
 
 
 async def test_a_connection_whose_hop_timed_out_is_not_used_again() -> None:

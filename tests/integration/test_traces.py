@@ -110,7 +110,7 @@ async def test_a_read_that_needs_another_node_says_so_once_a_minute_with_the_rea
         assert (fields["node"], fields["reason"], fields["store"]) == ("a", "store-error", "words")
         assert (fields["trace_id"], fields["parent_id"]) == (TRACE_ID, SPAN_ID)
         assert "secret" not in line.getMessage() + str(fields)
-        assert known.router.forwarder.fallbacks["store-error"] >= 1
+        assert known.router.forwarder.context.fallbacks["store-error"] >= 1
         assert [trace.trace.trace_id for hop in known.nodes[1].hops for trace in hop.traces] == [TRACE_ID] * 5
 
 

@@ -1,23 +1,43 @@
-"""The state of one read: its keys, its attempts in flight, their replies, and what the reader waits for.
+"""One read, from its first request to its last result: it sends, hedges, retries and falls back.
 
-This is bookkeeping; `forward` decides. A read ends when each key has a result; attempts still in flight are cancelled.
+The keys of each partition go to its next candidate, and what goes to one node at a time goes in one request. A reply, a
+failure or a delay moves only the partitions that it is about. A read ends when each key has a result; attempts still in
+flight are cancelled.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Protocol
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding.fallback import Rejection, ReplicaPlan, Step, next_step, readers_mistake, rejection_by
+from understudy_router.forwarding.attempts import Arrivals, Attempt, Reader
+from understudy_router.forwarding.context import ReadContext
+from understudy_router.forwarding.fallback import (
+    Rejection,
+    ReplicaPlan,
+    Step,
+    is_catalogue_outdated,
+    is_outdated,
+    next_step,
+    readers_mistake,
+    rejection_by,
+)
+from understudy_router.forwarding.recorded import traced
 from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
+from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.node_requests import HopFailure, NodeRequest, OnReply, Outcomes, Reply
+from understudy_router.transport.node_requests import (
+    Delay,
+    HopFailure,
+    NodeRequest,
+    Outcomes,
+    Reply,
+    parts_that_fit,
+)
+from understudy_router.transport.wire import WireError
 from understudy_shared.http.problems import Problem
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop_columns import (
@@ -30,112 +50,204 @@ from understudy_shared.reads.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
-from understudy_shared.server.direct import ReaderLeftError
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.trace import ids_of
+
+PLAN_AGAIN_MS = 20
+"""Between two plans of a read that waits for a position: a commit is normally visible within that time."""
+
+RESTORE_WAIT_MS, ASK_AGAIN_MS = 1_000, 50
+"""How long a read waits for replicas that open their state, and how often it asks them: opening takes a moment, and all
+replicas of a task open it at once when the query was rewound.
+"""
 
 NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
 
 
-class Reader(Protocol):
-    """Who waits for the results; an `Exchange` is one."""
-
-    trace: Trace | None
-
-    def when_left(self, callback: Callable[[], None], /) -> None:
-        """Call back when the reader disconnects."""
-
-    def forget(self) -> None:
-        """No longer call back."""
-
-
-class Attempt:
-    """Keys sent to one candidate. `indexes` are their places in the read, `partitions` the partitions they are in."""
-
-    __slots__ = ("candidate", "client", "indexes", "partitions", "request")
-
-    def __init__(self, candidate: Candidate, client: NodeClient, request: NodeRequest, indexes: Sequence[int]) -> None:
-        self.candidate = candidate
-        self.client = client
-        self.request = request
-        self.indexes = indexes
-        self.partitions = list(dict.fromkeys(HopKeys.of(request.keys).partitions))
-
-
 class Read:
-    """`plans` are by partition, `results` by index of the key; `again` holds partitions to plan anew in a moment.
+    """The keys of one reader, a replica plan for each of their partitions, and the attempts in flight.
 
-    A key whose problem is known from the beginning has NO_PARTITION, and is never sent.
+    `results` are by index of the key. A key whose problem is known from the beginning has NO_PARTITION, and is never
+    sent.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # what a reader asks
         self,
+        context: ReadContext,
         route: StoreRoute,
         bound: Bound,
         keys: Sequence[HopKey],
-        *,
+        reader: Reader | None,
         began_ms: float,
-        deadline_ms: float,
-        trace: Trace | None = None,
         problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> None:
         self.route = route
         self.bound = bound
         self.keys = HopKeys.of(keys)
         self.began_ms = began_ms
-        self.deadline_ms = deadline_ms
-        self.trace = trace
-        self.plans: dict[int, ReplicaPlan] = {}
+        self.deadline_ms = began_ms + context.deadline_ms + bound.wait_ms
+        self.trace = None if reader is None else reader.trace
         if self.keys.partitions.count(NO_PARTITION) != len(problems):
             raise ValueError("a key without a partition and without a problem would wait for ever")
         self.results = Results(len(keys), problems)
-        self.again: set[int] = set()
+        self._context = context
+        self._plans: dict[int, ReplicaPlan] = {}
+        self._again: set[int] = set()
+        """The partitions to plan anew in a moment."""
+        self._moves: dict[tuple[str, str, int], tuple[Candidate, dict[int, None]]] = {}
+        """The next attempts: candidate and partitions, each once, by node id, host and port."""
         self._attempts: set[Attempt] = set()
-        self._arrived: deque[tuple[Attempt, Reply]] = deque()
-        self._wake: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_time = False
-        self._reader: Reader | None = None
-        self._is_gone = False
+        self._arrivals = Arrivals(reader)
 
-    @cached_property
-    def partitions(self) -> Sequence[int]:
-        """The partitions of its keys, each once."""
-        return [partition for partition in dict.fromkeys(self.keys.partitions) if partition != NO_PARTITION]
+    def go_on(self, choice: Choice, client: NodeClient, request: NodeRequest, reply: Reply) -> None:
+        """Take over the one request of a single lookup, which was sent by this choice and got this reply."""
+        self._plans[request.keys[0].partition] = ReplicaPlan(choice)
+        attempt = self._begin(choice.order[0], client, request, (0,))
+        if request.is_wanted:
+            request.on_reply = partial(self._arrivals.add, attempt)
+        self._arrivals.add(attempt, reply)
 
-    @cached_property
-    def _indexes(self) -> Mapping[int, Sequence[int]]:
-        """The indexes of the keys of each partition."""
-        return indexes_by_partition(self.keys.partitions)
+    async def run(self) -> Results:
+        """Send until each key has a result. Raises ReaderLeftError when the reader disconnects."""
+        try:
+            if not self._attempts:
+                self._plan(self._partitions)
+                self._send()
+            while self.results.is_open:
+                replies, is_time = await self._arrivals.wait()
+                if is_time:
+                    again, self._again = self._again, set()
+                    self._plan(again)
+                for attempt, reply in replies:
+                    self._on_reply(attempt, reply)
+                self._send()
+                self._drop_answered()
+            return self.results
+        finally:
+            self._arrivals.close()
+            for attempt in self._attempts:
+                attempt.client.drop(attempt.request)
 
-    def open_keys(self, partitions: Collection[int]) -> Sequence[int]:
-        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys. No
-        partition is named twice.
+    # ---- whom to ask
+
+    def _plan(self, partitions: Iterable[int]) -> None:
+        """Make a plan for each of these partitions, or a new one from what is known now."""
+        for partition in partitions:
+            before = self._plans.get(partition)
+            if before is not None and (before.is_hopeful or not self._open_keys((partition,))):
+                continue
+            choice = self._choose(partition)
+            plan = self._plans[partition] = ReplicaPlan(choice) if before is None else before.again(choice)
+            self._move(plan.next(), partition)
+
+    def _choose(self, partition: int) -> Choice:
+        return self._context.chooser.choose(self.route, partition, self.bound)
+
+    def _move(self, candidate: Candidate | None, partition: int) -> None:
+        """Ask this candidate next for the open keys of a partition."""
+        if candidate is None:
+            self._no_candidate_left(partition)
+            return
+        place = (candidate.node_id, candidate.endpoint.host, candidate.endpoint.port)
+        self._moves.setdefault(place, (candidate, {}))[1][partition] = None
+
+    def _try_next(self, partition: int, reason: str) -> None:
+        """After a failure or a delay: try the next candidate, wait for attempts in flight, or give up."""
+        keys = len(self._open_keys((partition,)))
+        plan = self._plans[partition]
+        is_planned = any(partition in partitions for _, partitions in self._moves.values())
+        if not keys or plan.is_hopeful or is_planned:  # of two failures in one turn the first has chosen the next
+            return
+        context, candidate = self._context, None
+        if context.clock.monotonic_ms() < self.deadline_ms:
+            if reason == Delay.SILENT:
+                plan.reorder(self._choose(partition))
+            candidate = plan.after(reason, lambda step: context.may_send(step, keys))
+            if candidate is None and reason == Delay.SLOW:
+                for other in plan.rest:
+                    context.clients.probe_if_quiet(other.node_id, other.endpoint)
+        self._move(candidate, partition)
+
+    def _no_candidate_left(self, partition: int) -> None:
+        """No candidate can be asked now: plan again if time may help, else wait for attempts in flight, else report
+        why.
         """
-        if len(partitions) == len(self.partitions) and self.results.is_untouched:
-            return range(len(self.keys))
-        kinds = self.results.kinds
-        return [index for partition in partitions for index in self._indexes[partition] if kinds[index] == OPEN]
+        plan = self._plans[partition]
+        now_ms = self._context.clock.monotonic_ms()
+        wait_ms, pause_ms = self.bound.wait_ms, PLAN_AGAIN_MS
+        if plan.is_restoring:
+            wait_ms, pause_ms = max(wait_ms, RESTORE_WAIT_MS), ASK_AGAIN_MS
+        left_ms = min(self.began_ms + wait_ms, self.deadline_ms) - now_ms
+        if not plan.rest and not plan.is_over:
+            self._prolong(partition)
+        if left_ms > 0 and (plan.may_pass or plan.is_restoring):
+            self._again.add(partition)
+            self._arrivals.wake_in(min(pause_ms, left_ms))
+        elif plan.is_over:
+            late, took_ms = now_ms >= self.deadline_ms, now_ms - self.began_ms
+            problem = plan.refused(self.bound, late=late, after_ms=took_ms)
+            self._context.log.unanswered(self._ids(partition), problem, took_ms, now_ms)
+            self.results.refuse(self._open_keys((partition,)), problem)
 
-    def keys_at(self, indexes: Sequence[int]) -> HopKeys:
-        """The keys at these indexes."""
+    def _prolong(self, partition: int) -> None:
+        """No other candidate is left: attempts in flight for this partition may take until the deadline."""
+        for attempt in self._attempts:
+            if partition in attempt.partitions:
+                attempt.request.until_ms = self.deadline_ms
+
+    # ---- attempts
+
+    def _send(self) -> None:
+        """Send each next candidate the open keys of its partitions in one request."""
+        moves, self._moves = self._moves, {}
+        for candidate, partitions in moves.values():
+            indexes = self._open_keys(partitions)
+            for part in parts_that_fit(self.keys, indexes) if indexes else ():
+                self._send_to(candidate, part)
+
+    def _send_to(self, candidate: Candidate, indexes: Sequence[int], *, alone: bool = False) -> None:
+        now_ms = self._context.clock.monotonic_ms()
+        until_ms = min(now_ms + self._context.hop_timeout_ms, self.deadline_ms)
         is_all = isinstance(indexes, range) and len(indexes) == len(self.keys)
-        return self.keys if is_all else self.keys.at(indexes)
+        keys = self.keys if is_all else self.keys.at(indexes)
+        client = self._context.clients.to(candidate.node_id, candidate.endpoint)
+        request = NodeRequest(self.route, self.bound, keys, None, now_ms, until_ms, candidate.role == "active")
+        if self.trace is not None:
+            request = traced(request, self.trace, candidate, client)
+        request.alone = alone
+        attempt = self._begin(candidate, client, request, indexes)
+        request.on_reply = partial(self._arrivals.add, attempt)
+        client.submit(request)
 
-    def sent(self, attempt: Attempt) -> None:
-        """An attempt is in flight, for the plans of its partitions."""
+    def _begin(self, candidate: Candidate, client: NodeClient, request: NodeRequest, indexes: Sequence[int]) -> Attempt:
+        attempt = Attempt(candidate, client, request, indexes)
         for partition in attempt.partitions:
-            self.plans[partition].begin(attempt, attempt.candidate)
+            self._plans[partition].begin(attempt, candidate)
         self._attempts.add(attempt)
+        return attempt
 
-    def arrive_by(self, attempt: Attempt) -> OnReply:
-        """What is called with the attempt's delays and outcomes."""
-        return partial(self._arrive, attempt)
-
-    def ended(self, attempt: Attempt) -> None:
-        """An attempt is over."""
+    def _on_reply(self, attempt: Attempt, reply: Reply) -> None:
+        """Handle a reply: keep answers, and try another candidate for the rest."""
+        if isinstance(reply, Delay):
+            self._arrivals.watch()
+            for partition in attempt.partitions:
+                self._plans[partition].waits(attempt, reply)
+                self._try_next(partition, str(reply))
+            return
         self._attempts.discard(attempt)
+        if self._is_too_large_together(attempt, reply):
+            self._halve(attempt)
+            return
+        failed = self._keep(attempt, reply)
+        for partition in attempt.partitions:
+            plan, rejection = self._plans[partition], failed.get(partition)
+            plan.ended(attempt, rejection)
+            if rejection is not None:
+                self._count(partition, attempt.candidate, rejection)
+                self._try_next(partition, rejection.reason)
+            elif plan.asked and plan.is_over:  # another part of its keys, sent to the same node, failed before
+                self._try_next(partition, plan.asked[-1][1].reason)
 
-    def keep(self, attempt: Attempt, reply: Outcomes) -> dict[int, Rejection]:
+    def _keep(self, attempt: Attempt, reply: Outcomes) -> Mapping[int, Rejection]:
         """Store an attempt's answers and the reader's mistakes; return why the rest has none, by partition."""
         failed: dict[int, Rejection] = {}
         if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
@@ -155,68 +267,58 @@ class Read:
                 failed.setdefault(self.keys[index].partition, rejection)
         return failed
 
-    def prolong(self, partition: int) -> None:
-        """No other candidate is left: attempts in flight for this partition may take until the deadline."""
-        for attempt in self._attempts:
-            if partition in attempt.partitions:
-                attempt.request.until_ms = self.deadline_ms
+    def _count(self, partition: int, candidate: Candidate, rejection: Rejection) -> None:
+        """Count and log a rejection; one that shows that something here is old makes it be read again."""
+        context = self._context
+        context.fallbacks[rejection.reason] += 1
+        context.log.rejected(self._ids(partition), candidate, rejection, context.clock.monotonic_ms())
+        if is_outdated(rejection.reason):
+            context.chooser.refresh()
+        if is_catalogue_outdated(rejection.reason):
+            context.chooser.doubt_catalogue()
 
-    def drop_answered(self) -> None:
+    def _is_too_large_together(self, attempt: Attempt, reply: Outcomes) -> bool:
+        """Whether the reply was too large but smaller parts may fit."""
+        if not isinstance(reply, HopFailure) or reply.reason != WireError.TOO_LARGE or len(attempt.indexes) == 1:
+            return False
+        return self._context.clock.monotonic_ms() < self.deadline_ms
+
+    def _halve(self, attempt: Attempt) -> None:
+        """Send each half of the keys to the same candidate again."""
+        for partition in attempt.partitions:
+            self._plans[partition].ended(attempt)
+        middle = len(attempt.indexes) // 2
+        for half in (attempt.indexes[:middle], attempt.indexes[middle:]):
+            self._send_to(attempt.candidate, half, alone=True)
+
+    def _drop_answered(self) -> None:
         """Cancel attempts whose keys were all answered by others."""
         kinds = self.results.kinds
         for attempt in list(self._attempts):
             if not any(kinds[index] == OPEN for index in attempt.indexes):
-                self._drop(attempt)
+                attempt.client.drop(attempt.request)
+                self._attempts.discard(attempt)
 
-    def wake_in(self, ms: float) -> None:
-        """Make `news` return after so long at the latest. Of several calls the first counts."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(ms / 1000, self._time_is_up)
+    def _ids(self, partition: int) -> Mapping[str, object]:
+        return {"store": self.route.name, "partition": partition, **ids_of(self.trace)}
 
-    def watch(self, reader: Reader) -> None:
-        """Make `news` raise when the reader disconnects. It may cost a task, so only long reads call it."""
-        if self._reader is None:
-            self._reader = reader
-            reader.when_left(self._reader_left)
+    # ---- its keys
 
-    async def news(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
-        """Wait for replies or the timer: the replies, and whether the timer fired."""
-        while not (self._arrived or self._is_time or self._is_gone):
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
-        if self._is_gone:
-            raise ReaderLeftError
-        arrived, is_time = list(self._arrived), self._is_time
-        self._arrived.clear()
-        self._is_time = False
-        return arrived, is_time
+    @cached_property
+    def _partitions(self) -> Sequence[int]:
+        """The partitions of its keys, each once."""
+        return [partition for partition in dict.fromkeys(self.keys.partitions) if partition != NO_PARTITION]
 
-    def close(self) -> None:
-        """Cancel attempts in flight and the timer, and forget the reader."""
-        for attempt in list(self._attempts):
-            self._drop(attempt)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._reader is not None:
-            self._reader.forget()
+    @cached_property
+    def _indexes(self) -> Mapping[int, Sequence[int]]:
+        """The indexes of the keys of each partition."""
+        return indexes_by_partition(self.keys.partitions)
 
-    def _drop(self, attempt: Attempt) -> None:
-        attempt.client.drop(attempt.request)
-        self._attempts.discard(attempt)
-
-    def _arrive(self, attempt: Attempt, reply: Reply) -> None:
-        self._arrived.append((attempt, reply))
-        self._wake_up()
-
-    def _time_is_up(self) -> None:
-        self._timer = None
-        self._is_time = True
-        self._wake_up()
-
-    def _reader_left(self) -> None:
-        self._is_gone = True
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _open_keys(self, partitions: Collection[int]) -> Sequence[int]:
+        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys. No
+        partition is named twice.
+        """
+        if len(partitions) == len(self._partitions) and self.results.is_untouched:
+            return range(len(self.keys))
+        kinds = self.results.kinds
+        return [index for partition in partitions for index in self._indexes[partition] if kinds[index] == OPEN]

@@ -114,20 +114,20 @@ class RouterMetrics:
 
     def _extra(self) -> Iterator[Metric]:
         """What was asked of more than one node, and why."""
-        forwarder = self._router.forwarder
+        reads = self._router.forwarder.context
         yield _counted(
-            "understudy_router_fallbacks", "Candidates that did not answer, by reason", "reason", forwarder.fallbacks
+            "understudy_router_fallbacks", "Candidates that did not answer, by reason", "reason", reads.fallbacks
         )
         for name, step, text in (
             ("hedges", Step.HEDGE, "Keys asked of another replica because the first was slow"),
             ("rescues", Step.RESCUE, "Keys asked of another replica because the first was silent"),
             ("retries", Step.RETRY, "Keys asked of another replica after a timeout or overload"),
         ):
-            yield CounterMetricFamily(f"understudy_router_{name}", text, forwarder.steps[step])
+            yield CounterMetricFamily(f"understudy_router_{name}", text, reads.steps[step])
         yield CounterMetricFamily(
             "understudy_router_retries_refused",
             "Keys not hedged or retried: the retry budget was spent",
-            forwarder.not_paid,
+            reads.not_paid,
         )
         yield GaugeMetricFamily(
             "understudy_router_retry_budget",

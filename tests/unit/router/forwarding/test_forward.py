@@ -11,6 +11,7 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_router.forwarding.budget import RetryBudget
+from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import Candidate
@@ -72,7 +73,9 @@ class Nodes:
 
 def forwarder(nodes: Any) -> Forwarder:
     budget = RetryBudget(percent=1000, per_s=1e6, now_ms=0)
-    return Forwarder(nodes, nodes, budget, hop_timeout_ms=5_000, deadline_ms=20_000, hedges=True, clock=SystemClock())
+    return Forwarder(
+        ReadContext(nodes, nodes, budget, hop_timeout_ms=5_000, deadline_ms=20_000, hedges=True, clock=SystemClock())
+    )
 
 
 async def turns() -> None:
@@ -98,7 +101,7 @@ async def test_of_a_failure_and_a_delay_in_one_turn_the_next_candidate_gets_its_
         nodes.clients["A"].requests[0].finish(HopFailure(WireError.RESET, ""))
         await turns()
         assert nodes.asked("D") == [[b"a", b"c"]], "no key of a partition that D does not hold, and none twice"
-        assert sender.steps == {Step.HEDGE: 4}
+        assert sender.context.steps == {Step.HEDGE: 4}
         nodes.clients["D"].requests[0].finish(outcomes([b"A", b"C"]))
         nodes.clients["B"].requests[0].finish(outcomes([b"B", b"D"]))
     assert read.result().bodies == [b"A", b"B", b"C", b"D"]

@@ -1,0 +1,63 @@
+"""What all reads of a router share: the nodes' clients, the choice among them, the retry budget, and counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.forwarding.budget import RetryBudget
+from understudy_router.forwarding.fallback import Step
+from understudy_router.forwarding.read_log import ReadLog
+from understudy_router.routing.choose import Choice
+from understudy_router.transport.node_clients import NodeClients
+from understudy_shared.base.clock import Clock
+from understudy_shared.reads.bounds import Bound
+
+
+class Chooser(Protocol):
+    """Chooses among the candidates of a partition."""
+
+    def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice: ...
+    def refresh(self) -> None: ...
+    def doubt_catalogue(self) -> None: ...
+
+
+class ReadContext:
+    """Counters for the metrics: `fallbacks` counts failed attempts by reason; `steps` counts keys sent to one more
+    node, by what that cost; `not_paid` counts keys that were not sent because the retry budget was spent.
+    """
+
+    def __init__(
+        self,
+        clients: NodeClients,
+        chooser: Chooser,
+        budget: RetryBudget,
+        *,
+        hop_timeout_ms: int,
+        deadline_ms: int,
+        hedges: bool,
+        clock: Clock,
+    ) -> None:
+        """`hedges`: whether a slow read may be sent to another node too."""
+        self.fallbacks: Counter[str] = Counter()
+        self.steps: Counter[Step] = Counter()
+        self.not_paid = 0
+        self.clients = clients
+        self.chooser = chooser
+        self.budget = budget
+        self.hop_timeout_ms = hop_timeout_ms
+        self.deadline_ms = deadline_ms
+        self.clock = clock
+        self.log = ReadLog()
+        self._hedges = hedges
+
+    def may_send(self, step: Step, keys: int) -> bool:
+        """Whether so many keys may be sent to one more node; if so it is counted and paid for."""
+        if step is Step.HEDGE and not self._hedges:
+            return False
+        if step in {Step.HEDGE, Step.RETRY} and not self.budget.try_spend(keys, self.clock.monotonic_ms()):
+            self.not_paid += keys
+            return False
+        self.steps[step] += keys
+        return True
