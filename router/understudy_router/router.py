@@ -25,12 +25,11 @@ from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.hop_replies import OVERLOADED, Known
+from understudy_router.transport.node_client import Known
 from understudy_router.transport.node_clients import NodeClients
-from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.patience import Patience
 from understudy_router.transport.probing import Probing
-from understudy_router.transport.wire import WireError
+from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked

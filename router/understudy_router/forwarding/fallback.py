@@ -17,9 +17,8 @@ import orjson
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice, Exclusion
 from understudy_router.routing.explain import described
-from understudy_router.transport.hop_replies import OVERLOADED
-from understudy_router.transport.node_requests import Delay, HopFailure
-from understudy_router.transport.wire import WireError
+from understudy_router.transport.node_requests import Delay
+from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.hop_columns import HopOutcome

@@ -29,15 +29,8 @@ from understudy_router.forwarding.results import Results
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.node_requests import (
-    Delay,
-    HopFailure,
-    NodeRequest,
-    Outcomes,
-    Reply,
-    parts_that_fit,
-)
-from understudy_router.transport.wire import WireError
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply, parts_that_fit
+from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.http.problems import Problem
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop_columns import (

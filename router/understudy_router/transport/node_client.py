@@ -10,18 +10,27 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
-from understudy_router.transport.hop_replies import OVERLOADED, HopCounts, Listener, decoded_reply, is_stale
-from understudy_router.transport.node_requests import Delay, Hop, HopFailure, NodeRequest
+from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, RequestQueue
 from understudy_router.transport.patience import Patience
 from understudy_router.transport.probe import Prober
-from understudy_router.transport.request_queue import RequestQueue
-from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_router.transport.wire import (
+    OVERLOADED,
+    HopConnection,
+    HopFailure,
+    WireError,
+    WireReply,
+    connect,
+    decoded_reply,
+)
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
+from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
+from understudy_shared.telemetry.histogram import Histogram
 
 MAX_CONNECTIONS = 2
 """Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
@@ -33,6 +42,39 @@ LONE_HOPS = 4
 """After so many hops of one request, without another request meanwhile, the next request does not wait for others."""
 
 _CLOSED = HopFailure(WireError.REFUSED, "the client of this node was closed")
+
+
+class Known(NamedTuple):
+    """What each hop tells the node: the newest end and the latest assignment that this router knows."""
+
+    end_version: int
+    term: int
+    epoch: int
+
+
+class Listener(Protocol):
+    """Notified of the result of each hop."""
+
+    def known(self) -> Known: ...
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """A hop failed. `sent` is False when nothing was sent, which says nothing about the node."""
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        """A node has answered nothing for so long, while others did. Called once until it answers again."""
+
+
+class HopCounts:
+    """Counters for the metrics."""
+
+    def __init__(self) -> None:
+        self.duration_ms = Histogram(DURATION_BOUNDS_MS)
+        self.keys = 0
+        self.failed = 0
+        self.retried = 0
+        self.silences = 0
 
 
 class NodeClient:
@@ -260,7 +302,7 @@ class NodeClient:
             self.carries_traces = False
         connection.send(self._encode(hop.deadline_ms, hop.groups, traces), self._done)
 
-    def _done(self, connection: HopConnection, outcome: WireReply | WireFailure) -> None:
+    def _done(self, connection: HopConnection, outcome: WireReply | HopFailure) -> None:
         hop = self._busy.pop(connection)
         now_ms = self._clock.monotonic_ms()
         self._counts.duration_ms.observe(now_ms - hop.sent_ms)
@@ -268,8 +310,8 @@ class NodeClient:
         self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting else 0
         first = hop.requests[0]
         self._patience.took(now_ms - first.asked_ms, is_active=first.is_active)
-        if isinstance(outcome, WireFailure):
-            self._lost(connection, hop, outcome)
+        if isinstance(outcome, HopFailure):
+            self._lost(hop, outcome)
         else:
             self._replied(hop, outcome, now_ms)
         if connection.is_open and not self._closed:
@@ -287,9 +329,9 @@ class NodeClient:
         for request, outcomes in hop.shared_out(decoded.outcomes):
             request.finish(outcomes)
 
-    def _lost(self, connection: HopConnection, hop: Hop, failure: WireFailure) -> None:
+    def _lost(self, hop: Hop, failure: HopFailure) -> None:
         """No reply came. A hop that met a stale keep-alive connection is sent once more, on a fresh one."""
-        if is_stale(connection, failure) and not self._closed and not any(request.retried for request in hop.requests):
+        if failure.is_stale and not self._closed and not any(request.retried for request in hop.requests):
             self._counts.retried += 1
             for request in hop.requests:
                 request.retried = True
@@ -298,12 +340,12 @@ class NodeClient:
             self._idle.clear()
             self._waiting.put_back(hop.requests)
             return
-        if failure.error is WireError.TOO_LARGE and len(hop.requests) > 1:  # each reply may be small enough by itself
+        if failure.reason == WireError.TOO_LARGE and len(hop.requests) > 1:  # each reply may be small enough by itself
             for request in hop.requests:
                 request.alone = True
             self._waiting.put_back(hop.requests)
             return
-        self._failed(hop.requests, HopFailure(failure.error, failure.detail), sent=not self._closed)
+        self._failed(hop.requests, failure, sent=not self._closed)
 
     def _failed(self, requests: Sequence[NodeRequest], failure: HopFailure, *, sent: bool) -> None:
         self._counts.failed += 1
@@ -341,4 +383,4 @@ class NodeClient:
             self._idle.append(connection)
             self._flush()
         elif not self._busy:  # else the requests go with the next hop of a connection that works
-            self._fail_waiting(HopFailure(connection.error, connection.detail), sent=True)
+            self._fail_waiting(connection, sent=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from understudy_router.transport.hop_replies import HopCounts, Listener
-from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.node_client import HopCounts, Listener, NodeClient
 from understudy_router.transport.patience import Patience
+from understudy_router.transport.wire import HopFailure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo

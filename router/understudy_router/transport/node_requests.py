@@ -1,4 +1,4 @@
-"""Requests to one node, and how the requests of one loop tick become one hop (pure: no I/O, no clock).
+"""Requests to one node, how they wait, and how those of one loop tick become one hop (pure: no I/O, no clock).
 
 A node request holds one reader's keys of one store under one bound; a hop carries many node requests. Requests with the
 same store and bound share a group of the hop. They are compared by identity: an equal bound that is another object
@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import accumulate
-from typing import NamedTuple
 
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.transport.wire import HopFailure
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop import HopGroup, HopTrace
 from understudy_shared.reads.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
@@ -24,15 +24,11 @@ MAX_KEYS_PER_HOP = 256
 each wait for the other. A request is never split by it.
 """
 
+MAX_WAITING_KEYS = 16_384
+"""Most keys that may wait for one node, about 4 MB of small keys. The next one is refused as overloaded."""
+
 MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
 """Half of the largest hop; the other half is room for headers."""
-
-
-class HopFailure(NamedTuple):
-    """Why a node gave no outcomes: a reason's name, and the details."""
-
-    reason: str
-    detail: str
 
 
 Outcomes = Sequence[HopOutcome] | HopFailure
@@ -119,6 +115,84 @@ class NodeRequest:
         self.on_reply = None
 
 
+class RequestQueue:
+    """Requests in the order of their arrival. `keys` counts their keys; it may count cancelled ones until the next
+    purge.
+    """
+
+    def __init__(self) -> None:
+        self.requests: deque[NodeRequest] = deque()
+        self.keys = 0
+        self._has_dropped = False
+
+    def __bool__(self) -> bool:
+        return bool(self.requests)
+
+    def append(self, request: NodeRequest) -> bool:
+        """Add a request at the end. Returns False when there is no room."""
+        keys = self.keys + len(request.keys)
+        if keys > MAX_WAITING_KEYS:
+            self._purge()
+            keys = self.keys + len(request.keys)
+            if keys > MAX_WAITING_KEYS:
+                return False
+        self.requests.append(request)
+        self.keys = keys
+        return True
+
+    def put_back(self, requests: Sequence[NodeRequest]) -> None:
+        """Put requests whose hop was lost at the front of the queue."""
+        self._keep([*(request for request in requests if request.is_wanted), *self.requests])
+
+    def drop(self, request: NodeRequest) -> None:
+        """Cancel a request that its reader no longer wants."""
+        request.drop()
+        self._has_dropped = True
+
+    def take(self, *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP) -> list[NodeRequest]:
+        """Take the requests of the next hop: as many as fit, at least one; an empty list when all were cancelled."""
+        self._purge()
+        waiting = self.requests
+        taken: list[NodeRequest] = []
+        keys = row_bytes = 0
+        while waiting:
+            request = waiting[0]
+            count = len(request.keys)
+            row_bytes += request.row_bytes
+            if taken and (request.alone or keys + count > max_keys or row_bytes > max_bytes):
+                break
+            keys += count
+            taken.append(waiting.popleft())
+            if request.alone:
+                break
+        self.keys -= keys
+        return taken
+
+    def take_late(self, now_ms: float) -> list[NodeRequest]:
+        """Take the requests whose deadline has passed."""
+        self._purge()
+        if not any(request.until_ms <= now_ms for request in self.requests):
+            return []
+        late = [request for request in self.requests if request.until_ms <= now_ms]
+        self._keep([request for request in self.requests if request.until_ms > now_ms])
+        return late
+
+    def take_all(self) -> list[NodeRequest]:
+        """Empty the queue."""
+        requests = list(self.requests)
+        self._keep([])
+        return requests
+
+    def _purge(self) -> None:
+        if self._has_dropped:
+            self._has_dropped = False
+            self._keep([request for request in self.requests if request.is_wanted])
+
+    def _keep(self, requests: list[NodeRequest]) -> None:
+        self.requests = deque(requests)
+        self.keys = sum(len(request.keys) for request in requests)
+
+
 class Hop:
     """Requests that travel together. `requests` are in the order of their outcomes, the oldest first."""
 
@@ -193,24 +267,6 @@ def parts_that_fit(
             start, row_bytes = at, 0
         row_bytes += size_bytes
     yield indexes[start:]
-
-
-def take(
-    waiting: deque[NodeRequest], *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP
-) -> list[NodeRequest]:
-    """Take the requests of the next hop from the front: as many as fit, at least one."""
-    taken: list[NodeRequest] = []
-    keys = row_bytes = 0
-    while waiting:
-        request = waiting[0]
-        keys += len(request.keys)
-        row_bytes += request.row_bytes
-        if taken and (request.alone or keys > max_keys or row_bytes > max_bytes):
-            break
-        taken.append(waiting.popleft())
-        if request.alone:
-            break
-    return taken
 
 
 def _group(requests: Sequence[NodeRequest]) -> HopGroup:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from understudy_router.transport.hop_replies import decoded_reply, is_stale
-from understudy_router.transport.node_requests import HopFailure
-from understudy_router.transport.wire import HopConnection, WireError, WireFailure, WireReply, connect
+from understudy_router.transport.wire import HopConnection, HopFailure, WireError, WireReply, connect, decoded_reply
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.supervise import Supervisor
@@ -96,23 +94,21 @@ class Prober:
         connection = self._way.borrow()
         if connection is not None:
             outcome = await self._send(connection)
-            if not isinstance(outcome, WireFailure):
+            if not isinstance(outcome, HopFailure):
                 return connection, outcome
-            if not is_stale(connection, outcome):
-                return None, HopFailure(outcome.error, outcome.detail)
+            if not outcome.is_stale:
+                return None, outcome
         opened = await connect(self._way.host, self._until_ms - self._clock.monotonic_ms(), self._way.identity)
-        if isinstance(opened, WireFailure):
-            return None, HopFailure(opened.error, opened.detail)
+        if isinstance(opened, HopFailure):
+            return None, opened
         outcome = await self._send(opened)
-        if isinstance(outcome, WireFailure):
-            return None, HopFailure(outcome.error, outcome.detail)
-        return opened, outcome
+        return None if isinstance(outcome, HopFailure) else opened, outcome
 
-    async def _send(self, connection: HopConnection) -> WireReply | WireFailure:
+    async def _send(self, connection: HopConnection) -> WireReply | HopFailure:
         """Send a hop without keys. A connection that still owes its reply at the end is closed."""
-        replied: asyncio.Future[WireReply | WireFailure] = asyncio.get_running_loop().create_future()
+        replied: asyncio.Future[WireReply | HopFailure] = asyncio.get_running_loop().create_future()
 
-        def done(_: HopConnection, outcome: WireReply | WireFailure) -> None:
+        def done(_: HopConnection, outcome: WireReply | HopFailure) -> None:
             if not replied.done():
                 replied.set_result(outcome)
 
@@ -122,7 +118,7 @@ class Prober:
             async with asyncio.timeout(left_ms / 1000):
                 return await replied
         except TimeoutError:
-            return WireFailure(WireError.TIMEOUT, "no reply to a probe in time")
+            return HopFailure(WireError.TIMEOUT, "no reply to a probe in time")
         finally:
             if replied.cancelled():
                 connection.give_up(WireError.TIMEOUT, "no reply to a probe in time")

@@ -11,7 +11,7 @@ import random
 from typing import Protocol
 
 from understudy_router.cluster.tables import Tables
-from understudy_router.transport.node_requests import HopFailure
+from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 

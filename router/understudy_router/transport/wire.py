@@ -1,4 +1,4 @@
-"""One connection to a node: HTTP/1.1 with one hop at a time, bytes in, bytes out.
+"""One connection to a node: HTTP/1.1 with one hop at a time, bytes in, bytes out; and what a reply says.
 
 It uses asyncio's Protocol and httptools, because it carries nothing but hops (decisions/0006 has the numbers).
 Rule: anything but exactly one reply to one hop closes the connection; nothing is read from it afterwards.
@@ -12,16 +12,23 @@ from enum import StrEnum
 from typing import NamedTuple, cast
 
 import httptools
+import orjson
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
-from understudy_shared.reads.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
+from understudy_shared.reads.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH, HopReply, decode_reply
+from understudy_shared.reads.hop_fields import BadHopError
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest head of a reply; ours has a hundred bytes. A head without end would be read until the deadline."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
 """Largest body of a reply other than 200: a problem, of which people see a line."""
+
+MAX_DETAIL_CHARACTERS = 200
+"""Most characters of a node's refusal that are kept with the events, and shown."""
+
+OVERLOADED = "overloaded"
 
 
 class WireError(StrEnum):
@@ -41,19 +48,22 @@ class WireReply(NamedTuple):
     body: bytes
 
 
-class WireFailure(NamedTuple):
-    """Why there is no reply. `heard` is whether any byte of one came; only without any may the connection be stale."""
+class HopFailure(NamedTuple):
+    """Why a node gave no outcomes: a reason's name, and the details.
 
-    error: WireError
+    `is_stale`: the node closed a used keep-alive connection before it read this hop, so it is safe to send it again.
+    """
+
+    reason: str
     detail: str
-    heard: bool = False
+    is_stale: bool = False
 
 
-Done = Callable[["HopConnection", WireReply | WireFailure], None]
+Done = Callable[["HopConnection", WireReply | HopFailure], None]
 """Called once for each hop."""
 
 
-async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) -> HopConnection | WireFailure:
+async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) -> HopConnection | HopFailure:
     """Open a connection on which hops show `identity`. Returns it, or why there is none."""
     loop = asyncio.get_running_loop()
     try:
@@ -67,9 +77,9 @@ async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) 
                 server_hostname=None if context is None else host.host,
             )
     except TimeoutError:
-        return WireFailure(WireError.TIMEOUT, "no connection in time")
+        return HopFailure(WireError.TIMEOUT, "no connection in time")
     except (OSError, UnicodeError) as error:
-        return WireFailure(WireError.REFUSED, f"cannot connect: {identity.tls_failure(_place(host), error) or error}")
+        return HopFailure(WireError.REFUSED, f"cannot connect: {identity.tls_failure(_place(host), error) or error}")
     return connection
 
 
@@ -128,7 +138,7 @@ class HopConnection(asyncio.Protocol):
     def give_up(self, error: WireError, detail: str) -> None:
         """Close the connection; the hop in flight fails with this error."""
         self._close()
-        self._finish(WireFailure(error, detail, self._heard))
+        self._finish(HopFailure(error, detail))
 
     # ---- asyncio.Protocol
 
@@ -169,7 +179,7 @@ class HopConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         why = self._identity.tls_failure(_place(self._host), exc) or str(exc or "the node closed the connection")
-        self._finish(WireFailure(WireError.RESET, why, self._heard))
+        self._finish(HopFailure(WireError.RESET, why, is_stale=self.used > 0 and not self._heard))
 
     # ---- httptools' callbacks
 
@@ -206,7 +216,34 @@ class HopConnection(asyncio.Protocol):
         if transport is not None:
             transport.abort()
 
-    def _finish(self, outcome: WireReply | WireFailure) -> None:
+    def _finish(self, outcome: WireReply | HopFailure) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(self, outcome)
+
+
+def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
+    """The outcomes of a reply, one per key; or why there are none."""
+    if reply.status != 200:
+        return _refusal(reply)
+    try:
+        decoded = decode_reply(reply.body)
+    except BadHopError as error:
+        return HopFailure(WireError.BAD_REPLY, str(error))
+    if len(decoded.outcomes) != keys:
+        return HopFailure(WireError.BAD_REPLY, f"{len(decoded.outcomes)} outcomes for {keys} keys")
+    return decoded
+
+
+def _refusal(reply: WireReply) -> HopFailure:
+    """A node that answered with a problem instead of outcomes. Of its words, people are shown a line."""
+    try:
+        problem = orjson.loads(reply.body)
+        slug, detail = problem["type"], problem["detail"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        slug = detail = None
+    if not isinstance(slug, str) or not isinstance(detail, str):
+        slug, detail = "", reply.body[:MAX_DETAIL_CHARACTERS].decode(errors="replace")
+    detail = detail[:MAX_DETAIL_CHARACTERS]
+    known = reply.status == 429 or slug == OVERLOADED
+    return HopFailure(OVERLOADED if known else WireError.BAD_REPLY, f"status {reply.status}: {detail}")

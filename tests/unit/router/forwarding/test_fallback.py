@@ -18,9 +18,8 @@ from understudy_router.forwarding.fallback import (
 )
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice, Exclusion, Reason
-from understudy_router.transport.hop_replies import OVERLOADED
-from understudy_router.transport.node_requests import Delay, HopFailure
-from understudy_router.transport.wire import WireError
+from understudy_router.transport.node_requests import Delay
+from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal

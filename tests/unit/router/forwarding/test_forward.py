@@ -16,8 +16,8 @@ from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
-from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest
-from understudy_router.transport.wire import WireError
+from understudy_router.transport.node_requests import Delay, NodeRequest
+from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType

@@ -13,11 +13,11 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport import node_clients
-from understudy_router.transport.hop_replies import HopCounts, Known
-from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, HopCounts, Known, NodeClient
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
-from understudy_router.transport.node_requests import Delay, HopFailure, NodeRequest, Outcomes, Reply
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
+from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopGroup, HopReply
@@ -138,7 +138,7 @@ def asked(client: NodeClient, keys: Sequence[HopKey], *, now_ms: float = 0.0, un
 async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
+    monkeypatch.setattr("understudy_router.transport.node_requests.MAX_WAITING_KEYS", 5)
     listener = RecordingListener()
     async with client_to(NOWHERE, ManualClock(), listener) as client:
         first, second, third = asked(client, [KEY] * 3), asked(client, [KEY] * 3), asked(client, [KEY] * 2)
@@ -154,7 +154,7 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
 
 
 async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_router.transport.request_queue.MAX_WAITING_KEYS", 5)
+    monkeypatch.setattr("understudy_router.transport.node_requests.MAX_WAITING_KEYS", 5)
     async with client_to(NOWHERE, ManualClock(), RecordingListener()) as client:
         request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, Waiter().on_reply, 0.0, 1000.0)
         client.submit(request)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, parts_that_fit, take
-from understudy_router.transport.request_queue import RequestQueue
+from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, RequestQueue, parts_that_fit
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop import HopRequest, decode_request, encode_request
 from understudy_shared.reads.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
@@ -48,9 +45,11 @@ def test_hops_take_everything_in_order_and_none_is_too_large(sizes: list[tuple[i
     requests = [request(*[b"r" * length] * count) for count, length in sizes]
     for index in alone & set(range(len(requests))):
         requests[index].alone = True
-    waiting, taken = deque(requests), []
+    waiting, taken = RequestQueue(), []
+    for each in requests:
+        waiting.append(each)
     while waiting:
-        together = take(waiting, max_keys=10, max_bytes=100)
+        together = waiting.take(max_keys=10, max_bytes=100)
         assert together
         taken += together
         if len(together) > 1:

@@ -9,8 +9,8 @@ from tests.support.router.tables import beat, expire, port_of, tables_of, task
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_router.cluster.tables import Tables
-from understudy_router.transport.node_requests import HopFailure
 from understudy_router.transport.probing import MAX_PROBES, Probing
+from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.words import HostInfo
 
 DEADLINE_MS = 1000
