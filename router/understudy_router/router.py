@@ -25,10 +25,9 @@ from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.node_client import Known
-from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.client_context import ClientContext, Known
+from understudy_router.transport.node_clients import NodeClients, Probing
 from understudy_router.transport.patience import Patience
-from understudy_router.transport.probing import Probing
 from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
@@ -120,14 +119,16 @@ class Router:
             percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms()
         )
         self.clients = NodeClients(
-            application_id=settings.application_id,
-            listener=self,
-            patience=Patience(hedge_after_ms=settings.hedge_after_ms),
+            ClientContext(
+                application_id=settings.application_id,
+                listener=self,
+                patience=Patience(hedge_after_ms=settings.hedge_after_ms),
+                clock=clock,
+                identity=identity or ClusterIdentity(None, settings.application_id),
+            ),
             suspect_after_ms=settings.suspect_after_ms,
             hop_timeout_ms=settings.hop_timeout_ms,
             allowance=self.budget.balance,
-            clock=clock,
-            identity=identity,
         )
         self.forwarder = Forwarder(
             ReadContext(

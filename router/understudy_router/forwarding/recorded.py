@@ -55,7 +55,6 @@ class RecordedRequest(NodeRequest):
 
 def traced(request: NodeRequest, trace: Trace, candidate: Candidate, client: NodeClient) -> NodeRequest:
     """The request with the trace of its reader, and with a span where the reader's is recorded."""
-    client.carries_traces = True
     if isinstance(trace, RecordedTrace):
         asked: Attributes = {
             "server.address": client.host.host,

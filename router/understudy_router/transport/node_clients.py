@@ -1,17 +1,18 @@
-"""The clients of all nodes, made when first used and closed when idle.
+"""The clients of all nodes, made when first used and closed when idle; and the probes of nodes that are not ok.
 
-One timer serves all of them: it fails what is late, reports delays to readers, and notices silent nodes.
+One timer serves all clients: it fails what is late, reports delays to readers, and notices silent nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Mapping
 
-from understudy_router.transport.node_client import HopCounts, Listener, NodeClient
-from understudy_router.transport.patience import Patience
+from understudy_router.cluster.tables import Tables
+from understudy_router.transport.client_context import ClientContext, HopCounts
+from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.wire import HopFailure
-from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 
@@ -28,35 +29,34 @@ LATE_TICKS = 5
 """A tick that is this late shows that this process was paused. Answers may lie unread, so no node is called silent."""
 
 
+MAX_PROBES = 16
+"""Probes in flight at the same time, one per node."""
+
+MIN_TICK_MS, MAX_TICK_MS = 10, 250
+"""Limits of the time between two checks for due probes, which is a quarter of a heartbeat."""
+
+
 class NodeClients:
     """One client per node that was used lately."""
 
     def __init__(
         self,
+        context: ClientContext,
         *,
-        application_id: str,
-        listener: Listener,
-        patience: Patience,
         suspect_after_ms: float,
         hop_timeout_ms: float,
         allowance: Callable[[float], float],
-        clock: Clock,
-        identity: ClusterIdentity | None = None,
     ) -> None:
         """A node is reported after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many
-        keys may be hedged now. `identity` is shown to the nodes.
+        keys may be hedged now.
         """
-        self.counts = HopCounts()
-        self._application_id = application_id
-        self._listener = listener
-        self._patience = patience
+        self._context = context
         self._suspect_after_ms = suspect_after_ms
         self._hop_timeout_ms = hop_timeout_ms
         self._allowance = allowance
         self._tick_ms = min(TICK_MS, max(5.0, hop_timeout_ms / 20))
-        self._clock = clock
-        self._identity = identity or ClusterIdentity(None, application_id)
-        self._ticked_ms = clock.monotonic_ms()
+        self._clock = context.clock
+        self._ticked_ms = self._clock.monotonic_ms()
         self._awake_since_ms = self._ticked_ms
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
         self._newest: dict[str, NodeClient] = {}
@@ -66,22 +66,17 @@ class NodeClients:
     def __repr__(self) -> str:
         return f"NodeClients({list(self._clients.values())})"
 
+    @property
+    def counts(self) -> HopCounts:
+        """Counters of all clients."""
+        return self._context.counts
+
     def to(self, node_id: str, host: HostInfo) -> NodeClient:
         """The client of a node, made on first use."""
         place = (node_id, host.host, host.port)
         client = self._clients.get(place)
         if client is None:
-            client = self._clients[place] = NodeClient(
-                node_id,
-                host,
-                application_id=self._application_id,
-                listener=self._listener,
-                counts=self.counts,
-                patience=self._patience,
-                clock=self._clock,
-                identity=self._identity,
-            )
-            self._newest[node_id] = client
+            client = self._clients[place] = self._newest[node_id] = NodeClient(node_id, host, self._context)
         return client
 
     def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
@@ -122,7 +117,7 @@ class NodeClients:
         if now_ms - self._ticked_ms > LATE_TICKS * self._tick_ms:
             self._awake_since_ms = now_ms
         self._ticked_ms = now_ms
-        allowance = self._allowance(now_ms) if self._patience.hedges else 0.0
+        allowance = self._allowance(now_ms) if self._context.patience.hedges else 0.0
         for client in self._clients.values():
             if client.is_unused:
                 continue
@@ -170,3 +165,49 @@ class Loads(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self._clients)
+
+
+class Probing:
+    """Probes suspect and quarantined nodes, so that no reader has to try whether they recovered.
+
+    Its result reaches the tables as that of every hop does; here a probe is only sent and given up in time. While all
+    nodes are healthy nothing is sent.
+    """
+
+    def __init__(self, tables: Tables, clients: NodeClients, *, deadline_ms: float, clock: Clock) -> None:
+        self._tables = tables
+        self._clients = clients
+        self._deadline_ms = deadline_ms
+        self._clock = clock
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._sent: dict[str, tuple[asyncio.Future[float | HopFailure], float]] = {}
+        """The probes in flight by node id, and when each is given up."""
+
+    def __repr__(self) -> str:
+        return f"Probing({sorted(self._sent)})"
+
+    async def run(self) -> None:
+        """Send due probes for ever; runs as a background task."""
+        while True:
+            tick_ms = self._tables.heartbeat_ms(default_ms=MAX_TICK_MS) / 4
+            await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, tick_ms)) / 1000)
+            self.turn(self._clock.monotonic_ms())
+
+    def turn(self, now_ms: float) -> None:
+        """Forget probes that are done or late, and send those that are due."""
+        for node_id, (future, until_ms) in list(self._sent.items()):
+            if future.done() or now_ms >= until_ms:
+                future.cancel()
+                del self._sent[node_id]
+        for node_id in self._tables.health.due(now_ms):
+            if len(self._sent) >= MAX_PROBES:
+                return
+            if node_id not in self._sent:
+                self._send(node_id, now_ms)
+
+    def _send(self, node_id: str, now_ms: float) -> None:
+        heartbeat = self._tables.nodes[node_id].heartbeat
+        jitter = self._random.uniform(0.8, 1.2)
+        self._tables.health.probe_sent(node_id, now_ms, heartbeat_ms=heartbeat.heartbeat_ms, jitter=jitter)
+        future = self._clients.probe(node_id, heartbeat.endpoint.host_info())
+        self._sent[node_id] = (future, now_ms + self._deadline_ms)

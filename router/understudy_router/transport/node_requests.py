@@ -196,11 +196,15 @@ class RequestQueue:
 class Hop:
     """Requests that travel together. `requests` are in the order of their outcomes, the oldest first."""
 
-    __slots__ = ("first_until_ms", "groups", "keys", "requests", "sent_ms", "until_ms")
+    __slots__ = ("first_until_ms", "groups", "is_traced", "keys", "requests", "sent_ms", "until_ms")
 
     def __init__(self, requests: Sequence[NodeRequest], sent_ms: float) -> None:
         grouped: dict[tuple[int, int], list[NodeRequest]] = {}
+        self.is_traced = False
+        """Whether any of its requests has a trace; nearly always none has."""
         for request in requests:
+            if request.trace is not None:
+                self.is_traced = True
             kind = (id(request.route), id(request.bound))
             if kind in grouped:
                 grouped[kind].append(request)
@@ -221,9 +225,7 @@ class Hop:
 
     @property
     def traces(self) -> Sequence[HopTrace]:
-        """The traces of its readers, nearly always none."""
-        if not [request for request in self.requests if request.trace is not None]:
-            return ()
+        """The traces of its readers."""
         ends = accumulate(len(request.keys) for request in self.requests)
         return [
             HopTrace(end - len(request.keys), request.trace)

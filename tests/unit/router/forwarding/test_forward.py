@@ -33,7 +33,6 @@ class SilentClient:
     """Keeps what it was asked; the test answers."""
 
     heard_ms = 0.0
-    carries_traces = False
 
     def __init__(self) -> None:
         self.requests: list[NodeRequest] = []

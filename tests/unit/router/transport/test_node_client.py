@@ -13,11 +13,13 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport import node_clients
-from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, HopCounts, Known, NodeClient
+from understudy_router.transport.client_context import ClientContext, Known
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_router.transport.wire import HopFailure
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopGroup, HopReply
@@ -26,6 +28,7 @@ from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 ROUTE = stores_of(catalogue(), "d1").get("words")
 KEY = HopKey(0, b"r")
 NOWHERE = HostInfo("127.0.0.1", 1)
+NOBODY = ClusterIdentity(None, "flights")
 
 
 def value(_group: HopGroup, _key: HopKey) -> HopOutcome:
@@ -53,17 +56,13 @@ class RecordingListener:
         self.silences.append((node_id, for_ms))
 
 
+def context(listener: RecordingListener, clock: ManualClock, hedge_after_ms: float = 50) -> ClientContext:
+    return ClientContext("flights", listener, Patience(hedge_after_ms=hedge_after_ms), clock, NOBODY)
+
+
 @asynccontextmanager
 async def client_to(host: HostInfo, clock: ManualClock, listener: RecordingListener) -> AsyncIterator[NodeClient]:
-    client = NodeClient(
-        "a",
-        host,
-        application_id="flights",
-        listener=listener,
-        counts=HopCounts(),
-        patience=Patience(hedge_after_ms=50),
-        clock=clock,
-    )
+    client = NodeClient("a", host, context(listener, clock))
     try:
         yield client
     finally:
@@ -90,13 +89,10 @@ class World:
     def __init__(self, nodes: Sequence[FakeNode], *, allowance: float = 0.0, hedge_after_ms: float = 50) -> None:
         self.clock, self.listener, self.nodes = ManualClock(), RecordingListener(), nodes
         self.clients = NodeClients(
-            application_id="flights",
-            listener=self.listener,
-            patience=Patience(hedge_after_ms=hedge_after_ms),
+            context(self.listener, self.clock, hedge_after_ms),
             suspect_after_ms=200,
             hop_timeout_ms=1000,
             allowance=lambda _now_ms: allowance,
-            clock=self.clock,
         )
 
     def host(self, number: int) -> HostInfo:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from tests.support.clock import ManualClock
 from tests.support.router.tables import beat, expire, port_of, tables_of, task
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_router.cluster.tables import Tables
-from understudy_router.transport.probing import MAX_PROBES, Probing
+from understudy_router.transport.node_clients import MAX_PROBES, Probing
 from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.words import HostInfo
 
@@ -34,7 +35,7 @@ class ProbeSender:
 
 
 def probing(tables: Tables) -> tuple[Probing, ProbeSender]:
-    sender = ProbeSender()
+    sender: Any = ProbeSender()
     return Probing(tables, sender, deadline_ms=DEADLINE_MS, clock=ManualClock()), sender
 
 
