@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import causes_of
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
@@ -20,15 +19,13 @@ from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.routing.candidates import candidates_of
-from understudy_router.routing.choose import Choice, Reason, choose
-from understudy_router.routing.explain import key_hash
+from understudy_router.hop_reports import HopReports
+from understudy_router.routing.choices import Choices
 from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.client_context import ClientContext, Known
+from understudy_router.transport.client_context import ClientContext
 from understudy_router.transport.node_clients import NodeClients, Probing
 from understudy_router.transport.patience import Patience
-from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
@@ -41,36 +38,11 @@ from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, N
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.hop import HopReply
 
 log = logging.getLogger(__name__)
 
-
-MAX_CHOICE_AGE_MS = 100
-"""Far below a heartbeat, which is how old the tables of a choice may be."""
-
 PROBE_HOPS = 2
 """Hop timeouts after which a probe is forgotten; the node client ends it after one, and reports it."""
-
-MAX_CHOICES = 16_384
-"""Cached choices by partition and bound; when there are more, the cache is cleared."""
-
-
-_NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
-"""If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
-
-
-@dataclass(slots=True)
-class _Chosen:
-    """A cached choice: for which bound it was made, when, of what, and at which version of the tables it last held."""
-
-    bound: Bound
-    at_ms: float
-    choice: Choice
-    version: int
-    holders: tuple[str, ...]
-    basis: tuple[object, ...]
 
 
 class Router:
@@ -94,8 +66,7 @@ class Router:
         """
         self.settings = settings
         self.host = host
-        self.is_tls = settings.tls_cert_file is not None
-        self.wants_keys = settings.credentials_file is not None
+        self.clock = clock
         self.served = ServedReads()
         self.gossip = Gossip(bus, settings.application_id, auth)
         self.tables = Tables(
@@ -115,46 +86,43 @@ class Router:
         self._neighbour_applications = NeighbourApplications(
             self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
         )
-        self.budget = RetryBudget(
-            percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms()
-        )
-        self.clients = NodeClients(
+        budget = RetryBudget(percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms())
+        clients = NodeClients(
             ClientContext(
                 application_id=settings.application_id,
-                listener=self,
+                listener=HopReports(self.tables, self.watcher, clock),
                 patience=Patience(hedge_after_ms=settings.hedge_after_ms),
                 clock=clock,
                 identity=identity or ClusterIdentity(None, settings.application_id),
             ),
             suspect_after_ms=settings.suspect_after_ms,
             hop_timeout_ms=settings.hop_timeout_ms,
-            allowance=self.budget.balance,
+            allowance=budget.balance,
         )
-        self.forwarder = Forwarder(
-            ReadContext(
-                self.clients,
-                self,
-                self.budget,
-                hop_timeout_ms=settings.hop_timeout_ms,
-                deadline_ms=settings.deadline_ms,
-                hedges=settings.hedge_after_ms > 0,
-                clock=clock,
-            )
-        )
-        self._probing = Probing(
-            self.tables, self.clients, deadline_ms=PROBE_HOPS * settings.hop_timeout_ms, clock=clock
-        )
+        choices = Choices(self.tables, self.watcher, load=clients.loads, clock=clock)
+        self.forwarder = Forwarder(ReadContext(clients, choices, self.watcher, budget, settings=settings, clock=clock))
         self._bus = bus
-        self._clock = clock
         self._tasks = Supervisor()
-        self._leaving = False
         self._when_leaving: list[Callable[[], None]] = []
-        self._chosen: dict[tuple[int, int, int], _Chosen] = {}
-        self._known = Known(0, 0, 0)
-        self._known_at = -1
+        self._leaving = False
 
     def __repr__(self) -> str:
         return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.clients})"
+
+    @property
+    def clients(self) -> NodeClients:
+        """The clients of the nodes."""
+        return self.forwarder.context.clients
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it listens with TLS."""
+        return self.settings.tls_cert_file is not None
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether readers must show an API key."""
+        return self.settings.credentials_file is not None
 
     def start(self, *others: Callable[[Supervisor], None]) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now. `others` start tasks of their own."""
@@ -162,7 +130,9 @@ class Router:
         self._tasks.start("look for other applications", self._neighbour_applications.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("close unused clients", self.clients.close_unused())
-        self._tasks.start("probe nodes that are not well", self._probing.run())
+        deadline_ms = PROBE_HOPS * self.settings.hop_timeout_ms
+        probing = Probing(self.tables, self.clients, deadline_ms=deadline_ms, clock=self.clock)
+        self._tasks.start("probe nodes that are not well", probing.run())
         for start in others:
             start(self._tasks)
 
@@ -208,7 +178,7 @@ class Router:
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.silent_nodes.unheard(),
             no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
-            now_ms=self._clock.monotonic_ms(),
+            now_ms=self.clock.monotonic_ms(),
         )
         return {**found, **self.gossip.auth.causes()}
 
@@ -242,75 +212,6 @@ class Router:
         is_waiting = self.watcher.stores is None or self.tables.assignment is None
         return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
 
-    def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """The choice for a partition. Cached while nothing that it depends on changes, for MAX_CHOICE_AGE_MS at most:
-        ages grow. A heartbeat of a node without this partition changes nothing: a thousand nodes send one a second.
-        """
-        now_ms, tables = self._clock.monotonic_ms(), self.tables
-        place = (route.operator_id, partition, id(bound))
-        kept = self._chosen.get(place)
-        if kept is not None and kept.bound is bound and now_ms - kept.at_ms <= MAX_CHOICE_AGE_MS:
-            if kept.version == tables.version:
-                return kept.choice
-            if kept.basis == self._basis(kept.holders, now_ms):
-                kept.version = tables.version
-                return kept.choice
-        if len(self._chosen) >= MAX_CHOICES:
-            self._chosen.clear()
-        candidates = candidates_of(tables, route.operator_id, partition, now_ms)
-        choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self.clients.loads)
-        if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
-            self.watcher.refresh()  # two histories are about: it may be this router that is behind
-        holders = tuple(candidate.node_id for candidate in candidates)
-        basis = self._basis(holders, now_ms)
-        self._chosen[place] = _Chosen(bound, now_ms, choice, tables.version, holders, basis)
-        return choice
-
-    def _basis(self, holders: tuple[str, ...], now_ms: float) -> tuple[object, ...]:
-        """What the choice among these nodes depends on, but for their ages and loads."""
-        tables = self.tables
-        end = tables.end_version if tables.end_confirmed(now_ms) else None
-        return (tables.changes, end, *map(tables.nodes.get, holders))
-
-    def refresh(self) -> None:
-        """A node's refusal shows that what is known here may be old."""
-        self.watcher.refresh()
-
-    def doubt_catalogue(self) -> None:
-        """A node refused a key that was encoded or placed by another catalogue than its own."""
-        self.watcher.doubt_catalogue()
-
-    def known(self) -> Known:
-        """What a hop tells the node; the same until the tables change."""
-        if self._known_at != self.tables.version:
-            self._known_at = self.tables.version
-            assignment = self.tables.assignment
-            term, epoch = (0, 0) if assignment is None else assignment.order
-            self._known = Known(self.tables.end_version, term, epoch)
-        return self._known
-
-    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
-        """A node answered a hop; when it follows a later assignment than the one known here, that is read."""
-        later = self.tables.hop_answered(
-            node_id,
-            self._clock.monotonic_ms(),
-            took_ms=took_ms,
-            term=reply.term,
-            epoch=reply.epoch,
-            end_version=reply.end_version,
-        )
-        if later:
-            self.watcher.refresh()
-
-    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """A node did not answer a hop; one that was not even tried is not to blame, nor for how much is asked of it."""
-        if sent and failure.reason not in _NO_NODES_FAULT:
-            self.tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
-
-    def silent(self, node_id: str, for_ms: float) -> None:
-        """A node answers nothing, while others do."""
-        self.tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
-
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
         """Forward a drain to the node it is about: the JSON object of its reply. Raises the problem of a refusal."""
         node = self.tables.nodes.get(node_id)
@@ -332,11 +233,6 @@ class Router:
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log"))
         return document
 
-    @property
-    def clock(self) -> Clock:
-        """The clock that its times are of."""
-        return self._clock
-
     def now_ms(self) -> float:
         """The monotonic clock that the tables' times are of."""
-        return self._clock.monotonic_ms()
+        return self.clock.monotonic_ms()

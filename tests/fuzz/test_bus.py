@@ -99,7 +99,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
         await watcher._catalogue_by(digest)
     stores = stores_of(CATALOGUE, "0" * 32)
     for partition in range(2):
-        router.choose(stores.by_name["words"], partition, NO_BOUND)
+        router.forwarder.context.choices.choose(stores.by_name["words"], partition, NO_BOUND)
     watcher.stores = stores
     for store in (None, "words"):
         snapshot = await Looking(router).snapshot()

@@ -143,7 +143,7 @@ def _keeping(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -
 
 def _reading(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
     patch.setattr(router.router.gossip, "nodes", raises_async)
-    router.router.refresh()
+    router.router.watcher.refresh()
 
 
 def _following(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:

@@ -98,7 +98,7 @@ async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes
                 held.set()
             assert reader.result().json()["value"] == {"by": "ab"[winner]}
             assert known.router.forwarder.context.steps == {Step.HEDGE: 1}
-            assert (known.router.budget.spent, lookups(known, 0), lookups(known, 1)) == (1, [1], [1])
+            assert (known.router.forwarder.context.budget.spent, lookups(known, 0), lookups(known, 1)) == (1, [1], [1])
             loser = known.nodes[1 - winner].held
             assert loser is not None
             loser.set()
@@ -160,7 +160,7 @@ async def spread(known: Cluster, *actives: int) -> None:
         for partition, active in enumerate(actives)
     }
     await known.assign(known.assignment(epoch=2).model_copy(update={"tasks": tasks}))
-    await until(lambda: known.router.known().epoch == 2)
+    await until(lambda: known.router.tables.assignment is not None and known.router.tables.assignment.epoch == 2)
 
 
 async def batch(known: Cluster, keys: int = 40) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
         assert known.router.forwarder.context.fallbacks == {reason: 1}
         assert known.router.forwarder.context.steps == {Step.RETRY: 1}
-        assert known.router.budget.spent == 1
+        assert known.router.forwarder.context.budget.spent == 1
 
 
 @pytest.mark.parametrize(("answer", "reason", "code"), MAY_BE_OVERLOAD)
@@ -126,7 +126,7 @@ async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is
         assert (reply.status_code, reply.headers.get("retry-after")) == (code, "1" if code == 429 else None)
         assert [each["reason"] for each in reply.json()["candidates"]] == [reason, "not-asked"]
         assert known.nodes[1].hops == []
-        assert (known.router.forwarder.context.not_paid, known.router.budget.spent) == (1, 0)
+        assert (known.router.forwarder.context.not_paid, known.router.forwarder.context.budget.spent) == (1, 0)
 
 
 async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:

@@ -207,7 +207,7 @@ async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_
         for node in nodes:
             answers_with(known, node, order=(3, 4))
             await known.beat(node, term=3, epoch=4)
-        known.router.refresh()
+        known.router.watcher.refresh()
         await until(lambda: not known.router.not_ready(), what="readiness, though the bus has neither document")
         assert order_of(known.router) == (3, 4)
 

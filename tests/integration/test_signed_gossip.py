@@ -173,7 +173,7 @@ def test_nothing_that_a_stranger_says_or_writes_is_used_and_nobody_connects_to_w
                 value = owned(beat["incarnation"]) + payload
                 stranger.write(NAMES.node("n1"), value, expiry_ms=EXPIRY_MS)
                 stranger.write(NAMES.node("n7"), value, expiry_ms=EXPIRY_MS)
-            known.router.router.refresh()
+            known.router.router.watcher.refresh()
             wait_until(lambda: all(counted(known, "forged")), what="the forged ones to be counted", limit_s=LIMIT_S)
             wait_until(lambda: all(counted(known, "unsigned")), what="the unsigned ones too", limit_s=LIMIT_S)
             reader.wait_for_answers(200)
@@ -195,7 +195,7 @@ def test_what_a_dead_node_once_said_does_not_bring_it_back(known: Cluster, stran
         wait_until(lambda: "n3" not in known.router.living(), what="its end", limit_s=LIMIT_S)
         stranger.say(*recorded)
         stranger.put_back(NAMES.node("n3"))
-        known.router.router.refresh()
+        known.router.router.watcher.refresh()
         wait_until(lambda: all(counted(known, "replayed")), what="the replayed ones to be counted", limit_s=LIMIT_S)
         assert "n3" not in known.router.living()
     assert sum(counted(known, "replayed")) >= len(recorded)
@@ -212,7 +212,7 @@ def test_an_assignment_that_is_put_back_is_overwritten_and_followed_by_nobody(
     known.wait_to_rest(copies=2, version=VERSION)
     after = known.router.order()
     stranger.put_back(NAMES.assignment)
-    known.router.router.refresh()
+    known.router.router.watcher.refresh()
     known.start_router(gossip_key_file=known._settings["gossip_key_file"])  # it reads the old one
     wait_until(lambda: known.routers[1].order() >= after, what="the later one, from the nodes", limit_s=LIMIT_S)
     assert known.router.order() >= after

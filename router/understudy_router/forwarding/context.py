@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
 
-from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.read_log import ReadLog
-from understudy_router.routing.choose import Choice
+from understudy_router.routing.choices import Choices
+from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
 from understudy_shared.base.clock import Clock
-from understudy_shared.reads.bounds import Bound
-
-
-class Chooser(Protocol):
-    """Chooses among the candidates of a partition."""
-
-    def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice: ...
-    def refresh(self) -> None: ...
-    def doubt_catalogue(self) -> None: ...
 
 
 class ReadContext:
@@ -31,26 +22,25 @@ class ReadContext:
     def __init__(
         self,
         clients: NodeClients,
-        chooser: Chooser,
+        choices: Choices,
+        watcher: Watcher,
         budget: RetryBudget,
         *,
-        hop_timeout_ms: int,
-        deadline_ms: int,
-        hedges: bool,
+        settings: RouterSettings,
         clock: Clock,
     ) -> None:
-        """`hedges`: whether a slow read may be sent to another node too."""
         self.fallbacks: Counter[str] = Counter()
         self.steps: Counter[Step] = Counter()
         self.not_paid = 0
         self.clients = clients
-        self.chooser = chooser
+        self.choices = choices
+        self.watcher = watcher
         self.budget = budget
-        self.hop_timeout_ms = hop_timeout_ms
-        self.deadline_ms = deadline_ms
+        self.hop_timeout_ms = settings.hop_timeout_ms
+        self.deadline_ms = settings.deadline_ms
         self.clock = clock
         self.log = ReadLog()
-        self._hedges = hedges
+        self._hedges = settings.hedge_after_ms > 0
 
     def may_send(self, step: Step, keys: int) -> bool:
         """Whether so many keys may be sent to one more node; if so it is counted and paid for."""

@@ -44,7 +44,7 @@ class Forwarder:
         context = self.context
         began_ms = self._clock.monotonic_ms()
         context.budget.asked(1)
-        choice = context.chooser.choose(route, keys[0].partition, bound)
+        choice = context.choices.choose(route, keys[0].partition, bound)
         if not choice.order:
             self._finish_later(Read(context, route, bound, keys, reader, began_ms), done)
             return

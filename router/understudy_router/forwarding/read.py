@@ -133,7 +133,7 @@ class Read:
             self._move(plan.next(), partition)
 
     def _choose(self, partition: int) -> Choice:
-        return self._context.chooser.choose(self.route, partition, self.bound)
+        return self._context.choices.choose(self.route, partition, self.bound)
 
     def _move(self, candidate: Candidate | None, partition: int) -> None:
         """Ask this candidate next for the open keys of a partition."""
@@ -266,9 +266,9 @@ class Read:
         context.fallbacks[rejection.reason] += 1
         context.log.rejected(self._ids(partition), candidate, rejection, context.clock.monotonic_ms())
         if is_outdated(rejection.reason):
-            context.chooser.refresh()
+            context.watcher.refresh()
         if is_catalogue_outdated(rejection.reason):
-            context.chooser.doubt_catalogue()
+            context.watcher.doubt_catalogue()
 
     def _is_too_large_together(self, attempt: Attempt, reply: Outcomes) -> bool:
         """Whether the reply was too large but smaller parts may fit."""

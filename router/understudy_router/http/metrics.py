@@ -132,7 +132,7 @@ class RouterMetrics:
         yield GaugeMetricFamily(
             "understudy_router_retry_budget",
             "Keys that may be hedged or retried now",
-            self._router.budget.balance(self._router.now_ms()),
+            reads.budget.balance(self._router.now_ms()),
         )
 
     def _cluster(self) -> Iterator[Metric]:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import assigned, beat, expire, route, task
 
-from understudy_router.router import MAX_CHOICE_AGE_MS, Router
+from understudy_router.router import Router
 from understudy_router.routing.candidates import candidates_of
+from understudy_router.routing.choices import MAX_CHOICE_AGE_MS
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash
 from understudy_router.settings import RouterSettings
@@ -84,7 +85,7 @@ def test_a_kept_choice_is_the_one_that_would_be_made_now(events: list[tuple[str,
         else:
             tables.bus_back(clock.now_ms)
         for partition in range(2):
-            kept = router.choose(words, partition, NO_BOUND)
+            kept = router.forwarder.context.choices.choose(words, partition, NO_BOUND)
             candidates = candidates_of(tables, 0, partition, clock.now_ms)
             assert kept == choose(candidates, NO_BOUND, key_hash=key_hash(words, partition), load={})
 
@@ -95,14 +96,14 @@ def test_a_heartbeat_of_another_node_leaves_a_choice_as_it_is() -> None:
     for node_id in NODES:
         router.tables.heard(beat(node_id, partitions=2), age_ms=0, now_ms=0)
     words = route(partitions=2)
-    kept = router.choose(words, 0, NO_BOUND)
+    kept = router.forwarder.context.choices.choose(words, 0, NO_BOUND)
     router.tables.heard(beat("c", sequence=2, partitions=2), age_ms=0, now_ms=0)
-    assert router.choose(words, 0, NO_BOUND) is kept
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is kept
     router.tables.heard(beat("b", sequence=2, partitions=2), age_ms=0, now_ms=0)
-    assert router.choose(words, 0, NO_BOUND) is not kept
-    kept = router.choose(words, 0, NO_BOUND)
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is not kept
+    kept = router.forwarder.context.choices.choose(words, 0, NO_BOUND)
     clock.now_ms = MAX_CHOICE_AGE_MS + 1
-    assert router.choose(words, 0, NO_BOUND) is not kept, "ages grow"
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is not kept, "ages grow"
 
 
 def test_a_choice_is_made_anew_when_another_node_reports_a_later_end() -> None:
@@ -111,6 +112,6 @@ def test_a_choice_is_made_anew_when_another_node_reports_a_later_end() -> None:
     for node_id in NODES:
         router.tables.heard(beat(node_id, partitions=2), age_ms=0, now_ms=0)
     words = route(partitions=2)
-    assert router.choose(words, 0, NO_BOUND).order[0].offset_lag == 0
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 0
     router.tables.heard(beat("c", sequence=2, partitions=2, version=9, end_version=9), age_ms=0, now_ms=0)
-    assert router.choose(words, 0, NO_BOUND).order[0].offset_lag == 2
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 2

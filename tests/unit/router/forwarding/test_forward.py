@@ -16,6 +16,7 @@ from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
+from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest
 from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.base.clock import SystemClock
@@ -72,9 +73,10 @@ class Nodes:
 
 def forwarder(nodes: Any) -> Forwarder:
     budget = RetryBudget(percent=1000, per_s=1e6, now_ms=0)
-    return Forwarder(
-        ReadContext(nodes, nodes, budget, hop_timeout_ms=5_000, deadline_ms=20_000, hedges=True, clock=SystemClock())
+    settings = RouterSettings(
+        redis="redis://nowhere", application_id="flights", hop_timeout_ms=5_000, deadline_ms=20_000
     )
+    return Forwarder(ReadContext(nodes, nodes, nodes, budget, settings=settings, clock=SystemClock()))
 
 
 async def turns() -> None:

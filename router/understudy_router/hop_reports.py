@@ -1,0 +1,55 @@
+"""What hops say about nodes, as the tables hear of it; and what each hop tells the node."""
+
+from __future__ import annotations
+
+from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.watching import Watcher
+from understudy_router.transport.client_context import Known
+from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
+from understudy_shared.base.clock import Clock
+from understudy_shared.reads.hop import HopReply
+
+_NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
+"""If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
+
+
+class HopReports:
+    """The listener of a router's node clients."""
+
+    def __init__(self, tables: Tables, watcher: Watcher, clock: Clock) -> None:
+        self._tables = tables
+        self._watcher = watcher
+        self._clock = clock
+        self._known = Known(0, 0, 0)
+        self._known_at = -1
+
+    def known(self) -> Known:
+        """What a hop tells the node; the same until the tables change."""
+        tables = self._tables
+        if self._known_at != tables.version:
+            self._known_at = tables.version
+            term, epoch = (0, 0) if tables.assignment is None else tables.assignment.order
+            self._known = Known(tables.end_version, term, epoch)
+        return self._known
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+        """A node answered a hop; when it follows a later assignment than the one known here, that is read."""
+        later = self._tables.hop_answered(
+            node_id,
+            self._clock.monotonic_ms(),
+            took_ms=took_ms,
+            term=reply.term,
+            epoch=reply.epoch,
+            end_version=reply.end_version,
+        )
+        if later:
+            self._watcher.refresh()
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """A node did not answer a hop; one that was not even tried is not to blame, nor for how much is asked of it."""
+        if sent and failure.reason not in _NO_NODES_FAULT:
+            self._tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        """A node answers nothing, while others do."""
+        self._tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
