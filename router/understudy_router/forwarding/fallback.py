@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -239,30 +240,19 @@ class ReplicaPlan:
         every = [*reasons, *(str(excluded.reason) for excluded in self._exclusions)]
         if bound.min_position is not None and str(Refusal.LINEAGE_CHANGED) in every:
             return refused(Refusal.LINEAGE_CHANGED, candidates=candidates)
-        if late or (reasons and all(reason in _TIME_RAN_OUT for reason in reasons)):
+        problem, all_said = partial(Problem, extra={"candidates": candidates}), set(reasons)
+        if late or (all_said and all_said <= _TIME_RAN_OUT):
             said = "; ".join(f"{candidate.node_id}: {rejection.reason}" for candidate, rejection in self.asked)
-            return Problem(
-                ProblemType.DEADLINE,
-                f"no node answered within {after_ms:.0f} ms" + (f" ({said})" if said else ""),
-                fix="Retry; GET /admin/v1/lag shows how the nodes are",
-                extra={"candidates": candidates},
+            detail = f"no node answered within {after_ms:.0f} ms" + (f" ({said})" if said else "")
+            return problem(ProblemType.DEADLINE, detail, fix="Retry; GET /admin/v1/lag shows how the nodes are")
+        if self._not_paid == OVERLOADED or all_said == {OVERLOADED}:
+            return problem(
+                ProblemType.OVERLOADED, "the nodes that may answer are overloaded", fix="Retry after a second"
             )
-        if self._not_paid == OVERLOADED or (reasons and all(reason == OVERLOADED for reason in reasons)):
-            return Problem(
-                ProblemType.OVERLOADED,
-                "the nodes that may answer are overloaded",
-                fix="Retry after a second",
-                extra={"candidates": candidates},
-            )
-        if reasons and all(reason == ProblemType.UNKNOWN_STORE.slug for reason in reasons):
-            return Problem(
-                ProblemType.UNKNOWN_STORE,
-                self.asked[0][1].detail,
-                where="path",
-                fix="GET /v1/stores lists the stores there are",
-                extra={"candidates": candidates},
-            )
-        if reasons and all(reason == Refusal.VERSION_GONE for reason in reasons):
+        if all_said == {ProblemType.UNKNOWN_STORE.slug}:
+            fix = "GET /v1/stores lists the stores there are"
+            return problem(ProblemType.UNKNOWN_STORE, self.asked[0][1].detail, where="path", fix=fix)
+        if all_said == {Refusal.VERSION_GONE}:
             return refused(Refusal.VERSION_GONE, candidates=candidates)
         return _nobody(every, candidates)
 

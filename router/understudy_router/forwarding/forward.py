@@ -46,7 +46,7 @@ class Forwarder:
         context.budget.asked(1)
         choice = context.choices.choose(route, keys[0].partition, bound)
         if not choice.order:
-            self._finish_later(Read(context, route, bound, keys, reader, began_ms), done)
+            self._finish_later(Read(context, route, bound, keys, reader, began_ms=began_ms), done)
             return
         first = choice.order[0]
         client = context.clients.to(first.node_id, first.endpoint)
@@ -72,12 +72,14 @@ class Forwarder:
         Raises ReaderLeftError when the reader disconnects.
         """
         self.context.budget.asked(len(keys) - len(problems))
-        return await Read(self.context, route, bound, keys, reader, self._clock.monotonic_ms(), problems).run()
+        began_ms = self._clock.monotonic_ms()
+        return await Read(self.context, route, bound, keys, reader, began_ms=began_ms, problems=problems).run()
 
     def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
         """Go on with a single lookup whose first attempt failed or is delayed."""
         request = lookup.request
-        read = Read(self.context, request.route, request.bound, request.keys, lookup.reader, request.asked_ms)
+        began_ms = request.asked_ms
+        read = Read(self.context, request.route, request.bound, request.keys, lookup.reader, began_ms=began_ms)
         read.go_on(lookup.choice, lookup.client, request, reply)
         self._finish_later(read, lookup.done)
 

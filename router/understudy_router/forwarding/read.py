@@ -63,13 +63,14 @@ class Read:
     sent.
     """
 
-    def __init__(  # noqa: PLR0917  # what a reader asks
+    def __init__(
         self,
         context: ReadContext,
         route: StoreRoute,
         bound: Bound,
         keys: Sequence[HopKey],
         reader: Reader | None,
+        *,
         began_ms: float,
         problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> None:

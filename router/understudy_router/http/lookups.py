@@ -1,6 +1,6 @@
 """Lookups and batches of a router: `Reads` parses, `Forwarder` asks the nodes, this replies.
 
-A reader that leaves while it waits for long is noticed by the `Forwarder`, and counted here as cancelled: there is no
+A reader that leaves while it waits for long is noticed by its `Read`, and counted here as cancelled: there is no
 reader to answer.
 """
 
