@@ -26,7 +26,7 @@ def _size(given: object) -> object:
 
 
 Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
-"""A size: a number of bytes, or a text with a unit of 1024 such as 64MiB. Its flag is one by the word `bytes` in its name."""
+"""Size: a number of bytes, or a text with a unit of 1024 such as 64MiB. Its name has the word `bytes`, as its flag."""
 
 
 class Fields(BaseModel, use_attribute_docstrings=True, defer_build=True):
