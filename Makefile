@@ -49,11 +49,12 @@ servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 serv
 demo: runtime ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
 
-check: setup ## lint, format, types, and who may import whom
+check: setup ## lint, format, types, who may import whom, and plain prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.check_prose
 
 format: setup ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .

@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def run(module: str, arguments: list[str]) -> dict[str, Any]:
-    """One benchmark: what it printed, what it left out, and its rounds if it writes them."""
+    """Run one benchmark; return its output, what it left out, and its rounds if it writes them."""
     began_s, (taken_s, all_s) = time.monotonic(), stolen_s()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         path = Path(folder) / "report.json"
@@ -111,7 +111,7 @@ def run(module: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def echoed(process: subprocess.Popen[str]) -> str:
-    """What a process prints, shown as it comes."""
+    """Return the output of a process, shown as it comes."""
     assert process.stdout is not None
     printed = []
     with process:
@@ -128,7 +128,7 @@ def writes_report(module: str) -> bool:
 
 
 def write_both(folder: Path, report: dict[str, Any]) -> None:
-    """For programs and for people, after each part."""
+    """Write the report for programs and for people, after each part."""
     write_document(folder / "report.json", report)
     (folder / "report.md").write_text(markdown(report, goals_table(report)))
 

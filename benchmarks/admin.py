@@ -1,4 +1,5 @@
-"""What reports of a large cluster cost a router: CPU, the longest hold of its loop, and how long a request takes.
+"""The costs of reports of a large cluster for a router: CPU, the longest hold of its loop, and how long a request
+takes.
 
     python -m benchmarks.admin [--nodes 1000] [--replicas 100000]
 
@@ -66,7 +67,7 @@ TARGETS = (
 
 
 class Cost(NamedTuple):
-    """What work in slices costs."""
+    """The cost of work in slices."""
 
     what: str
     cpu_ms: float
@@ -115,7 +116,7 @@ class World:
         self.router.watcher.bus_lost_why = None
 
     def hear(self) -> None:
-        """Every node says now what it said before."""
+        """Hear every heartbeat again, as if sent now."""
         now_ms = self.router.now_ms()
         for heartbeat in self.heartbeats:
             self.router.tables.heard(heartbeat, age_ms=0, now_ms=now_ms)
@@ -126,7 +127,7 @@ class World:
 
 
 def costs(world: World) -> Iterator[Cost]:
-    """Each part by itself."""
+    """Yield the cost of each part by itself."""
     tables, stores = world.router.tables, world.stores
     assert tables.assignment is not None
     assignment = tables.assignment
@@ -154,7 +155,7 @@ def costs(world: World) -> Iterator[Cost]:
 
 
 def tree(snapshot: Snapshot) -> Generator[None, None, int]:
-    """Its size."""
+    """Make the tree, and return its size."""
     size_bytes = 0
     for piece in lag_tree(snapshot):
         size_bytes += len(piece)
@@ -173,7 +174,7 @@ def written(overview: Overview) -> Generator[None, None, bytes]:
 
 
 def least(what: str, steps: Callable[[], Generator[None, None, Any]]) -> tuple[Cost, Any]:
-    """The least cost of RUNS, and the result."""
+    """Return the least cost of RUNS, and the result."""
     runs = [drained(steps()) for _ in range(RUNS)]
     found = runs[-1][0]
     cpu_ms, hold_ms = (min(times) for times in zip(*((sum(taken), max(taken)) for _, taken in runs), strict=True))
@@ -181,7 +182,7 @@ def least(what: str, steps: Callable[[], Generator[None, None, Any]]) -> tuple[C
 
 
 def drained(steps: Generator[None, None, Any]) -> tuple[Any, list[float]]:
-    """The result of work in slices, and the CPU time of each slice in milliseconds."""
+    """Return the result of work in slices, and the CPU time of each slice in milliseconds."""
     taken: list[float] = []
     while True:
         began_s = time.thread_time()
@@ -219,7 +220,7 @@ async def requests(world: World, *, is_silent: bool = False) -> None:
 
 
 async def asked(app: RouterLookups, target: str) -> int:
-    """The size of the answer to one request."""
+    """Return the size of the answer to one request."""
     path, _, query = target.partition("?")
     scope = {
         "type": "http",

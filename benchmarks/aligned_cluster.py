@@ -2,9 +2,10 @@
 
     python -m benchmarks.aligned_cluster [--records 600000] [--rounds 3]    (more records than a batch of 100,000)
 
-Workers have one core each and cannot see the planner's folder, so that `understudy` writes a spool that nobody maps.
-Otherwise all is as in `benchmarks.aligned`: one broker, the same records and columns, sources by turns. Master, driver,
-planner and broker run on the same machine as the workers: a second worker can bring more only where cores are free.
+Workers have one core each and cannot see the planner's folder, so that `understudy` writes a spool that no executor
+maps. Otherwise all is as in `benchmarks.aligned`: one broker, the same records and columns, sources by turns. Master,
+driver, planner and broker run on the same machine as the workers: a second worker can bring more only where cores are
+free.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What any source in Python pays for a batch: one that asks nobody, plans by adding, and makes its rows from constants.
+"""The least cost of a batch for any source in Python: a source that asks no server, plans by adding, and makes its rows
+from constants.
 
-The JVM's rate source starts no Python. What lies between it and this one no source in Python can save.
+The JVM's rate source starts no Python. No source in Python can save the difference between the two.
 """
 
 from __future__ import annotations

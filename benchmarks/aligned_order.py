@@ -1,4 +1,4 @@
-"""What waiting buys: two topics, one of which arrives late by a script, under several values of max_task_idle_ms.
+"""The benefit of waiting: two topics, one of which a script delays, under several values of max_task_idle_ms.
 
 An order violation is a record with a time before one that came out earlier. Latency is from a record's time to the end
 of the batch that it is in, of the topic that is on time: what its records pay for the other's lateness.
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Sink:
-    """Keeps the time of every record, when it came out, and how much time had passed before."""
+    """The sink that records the time of every record, when it came out, and how much time had passed before."""
 
     on_time: str
     newest_ms: int = 0
@@ -57,7 +57,9 @@ class _Sink:
     latencies_ms: list[float] = field(default_factory=list)
 
     def take(self, frame: DataFrame, _: int) -> None:
-        """For `foreachBatch`. Rows are put in merge order: between partitions of one batch Spark promises none."""
+        """Take a batch of `foreachBatch`. Rows are put in merge order: between partitions of one batch Spark promises
+        no order.
+        """
         rows = frame.selectExpr("topic", "unix_millis(timestamp) AS at", "merge_order").collect()
         now_ms = time.time() * 1000
         for topic, at, _order in sorted(rows, key=lambda row: tuple(row.merge_order)):
@@ -106,7 +108,7 @@ def _outcome(world: World, idle_ms: int, *, seconds: float) -> Outcome:
 
 
 def _warm_up(world: World, sink: _Sink, late: str, on_time: str) -> None:
-    """The first batches of a query are slow; what they showed is forgotten."""
+    """Run the first batches of a query, which are slow, and forget their figures."""
     producer = Producer({"bootstrap.servers": world.broker.servers})
     for number in range(_WARM_UP):
         for topic in (late, on_time):
@@ -120,7 +122,9 @@ def _warm_up(world: World, sink: _Sink, late: str, on_time: str) -> None:
 
 @contextmanager
 def _producing(servers: str, late: str, on_time: str, total: list[int]) -> Iterator[None]:
-    """Records of both topics every EVERY_MS with the time at which they were made, until the end of the block."""
+    """Produce records of both topics every EVERY_MS with the time at which they were made, until the end of the
+    block.
+    """
     stop = threading.Event()
     thread = threading.Thread(target=_produce, args=(servers, late, on_time, total, stop))
     thread.start()

@@ -18,7 +18,7 @@ _STYLE = (
 
 
 def picture(outcomes: Sequence[Outcome]) -> str:
-    """An SVG document."""
+    """Draw an SVG document."""
     height = _TOP + _ROW * len(outcomes) + 14
     most_ms = max(1.0, *(each.on_time_p50_ms for each in outcomes))
     most_percent = max(1.0, *(each.violations_percent for each in outcomes))

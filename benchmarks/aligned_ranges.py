@@ -1,4 +1,4 @@
-"""What planning by Kafka's time index could cost at the least: a source whose planner does nothing at all.
+"""The least cost of planning by Kafka's time index: a source whose planner does nothing at all.
 
 Executors read each range from the broker with the code of the aligned source. Where ranges end is arithmetic here; a
 real planner would ask the broker (`TimeIndex`).
@@ -54,7 +54,7 @@ class RangesOnlyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The end is an option."""
+        """Do nothing: the end is an option."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -84,7 +84,7 @@ class TimeIndex:
         self._partitions = partitions
 
     def plan_s(self, time_ms: int) -> float:
-        """How long it took to learn ends, greatest times, and where `time_ms` begins."""
+        """Measure how long it takes to learn ends, greatest times, and where `time_ms` begins."""
         began_s = time.perf_counter()
         latest, newest = OffsetSpec.latest(), OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         for spec in (latest, newest, OffsetSpec.for_timestamp(time_ms)):

@@ -58,7 +58,7 @@ def fill_topics(world: World, records: int) -> None:
 
 
 def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mapping[str, Sequence[Run]]:
-    """Interleaved, so that what else the machine does meets all alike; a round before them warms up."""
+    """Measure interleaved rounds, so that other work of the machine affects all alike; a round before them warms up."""
     sources = {SPARK: _spark, OURS: _ours, AT_ONCE: _ours_at_once, OFF: _ours_unspooled, RANGES: _ranges_only}
     runs: dict[str, list[Run]] = {name: [] for name in sources}
     for number in range(rounds + 1):
@@ -70,7 +70,9 @@ def throughput(world: World, *, records: int, batch: int, rounds: int) -> Mappin
 
 
 def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    """The rounds of each source: medians of Spark's split of a batch of LATENCY_ROWS rows that are there already."""
+    """Measure the rounds of each source: medians of Spark's split of a batch of LATENCY_ROWS rows that are there
+    already.
+    """
     records = 2 * (warm_up + batches) * LATENCY_ROWS
     sources = {
         SPARK: _spark,
@@ -93,7 +95,7 @@ def latency(world: World, *, batches: int, warm_up: int, rounds: int) -> Mapping
 
 
 def latest_offset_share(rounds: Sequence[Mapping[str, float]]) -> float:
-    """Which part of a batch `latestOffset` is: the median of rounds."""
+    """Return which part of a batch `latestOffset` is: the median of rounds."""
     return median(each["latestOffset"] / each["triggerExecution"] for each in rounds)
 
 

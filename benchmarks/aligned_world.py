@@ -1,4 +1,4 @@
-"""What the benchmarks of the aligned source share: a real broker, Spark with its own Kafka source, and records.
+"""The shared parts of the aligned source's benchmarks: a real broker, Spark with its own Kafka source, and records.
 
 Spark's Kafka source comes through Maven, once, into the checkout's `.cache`; the broker has jars of its own.
 """
@@ -42,19 +42,19 @@ class World:
     folder: Path
 
     def checkpoint(self) -> Path:
-        """The folder of a new checkpoint."""
+        """Make the folder of a new checkpoint."""
         return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self.folder))
 
 
 @contextmanager
 def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) -> Iterator[World]:
-    """A world that lasts until the end of the block: one JVM for Spark with two cores, one for the broker.
+    """Make a world that lasts until the end of the block: one JVM for Spark with two cores, one for the broker.
 
     Its folder is in `parent`; `conf` goes over the settings of the session.
     """
     broker_jars = jars()
     if isinstance(broker_jars, str):
-        raise SystemExit(f"no broker to measure with: {broker_jars}")
+        raise SystemExit(f"there is no broker to measure with: {broker_jars}")
     # Python workers import this package by its name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -103,7 +103,7 @@ def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int) -> None:
 
 
 def _session_conf(folder: Path) -> dict[str, str]:
-    """As in the tests, but with the whole of Java's compiler: Spark's own source gains most by it."""
+    """Return settings as in the tests, but with the whole of Java's compiler: Spark's own source gains most by it."""
     return {
         "spark.driver.extraJavaOptions": (
             f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'}"
@@ -115,11 +115,11 @@ def _session_conf(folder: Path) -> dict[str, str]:
 
 
 def spark_kafka_jars() -> Path:
-    """The folder of Spark's own Kafka source. Raises SystemExit where there is no Maven."""
+    """Return the folder of Spark's own Kafka source. Raises SystemExit where there is no Maven."""
     maven = shutil.which("mvn")
     if not JARS.exists():
         if maven is None:
-            raise SystemExit("no Maven to fetch Spark's Kafka source with")
+            raise SystemExit("there is no Maven to fetch Spark's Kafka source with")
         fetching = JARS.with_name(f"{JARS.name}.fetching")
         with suppress(FileNotFoundError):
             shutil.rmtree(fetching)

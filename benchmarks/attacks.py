@@ -1,11 +1,11 @@
-"""What hostile connections cost others, and what being ready for them costs everybody.
+"""The cost of hostile connections for other readers, and the cost of the protection for all.
 
     python -m benchmarks.attacks [--seconds 6] [--rounds 3] [--compare]
 
-A router and a node (default settings), each attacked in turn by nine pipelines of 12 MB that nobody reads, three
-headers of 32 MB, and 200 silent connections, all coming back when they are closed; quiet and attacked rounds alternate.
-Then the hot path with our protocol and with uvicorn's own, in turn: CPU time of the server per lookup. `--compare`
-attacks services with uvicorn's protocol, too.
+A router and a node (default settings), each attacked in turn by nine pipelines of 12 MB whose answers are not read,
+three headers of 32 MB, and 200 silent connections, all coming back when they are closed; quiet and attacked rounds
+alternate. Then the hot path with our protocol and with uvicorn's own, in turn: CPU time of the server per lookup.
+`--compare` attacks services with uvicorn's protocol, too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def services(folder: Path, checkpoint: Path, patch: str) -> Iterator[tuple[Server, Server]]:
-    """A node and a router of a cluster of their own."""
+    """Start a node and a router of a cluster of their own."""
     with ExitStack() as running:
         bus = running.enter_context(local_redis())
         os.sched_setaffinity(bus.pid, {LOAD_CORE})
@@ -92,7 +92,7 @@ def paths() -> list[str]:
 
 
 def attack(title: str, attacked: Server, *, rounds: int, seconds: float) -> None:
-    """Memory and other readers' p99, quiet and attacked in turn."""
+    """Measure memory and other readers' p99, quiet and attacked in turn."""
     requests = [get(path) for path in paths()]
     run_load(attacked.port, requests, connections=READERS, seconds=seconds)  # whatever grows once has grown
     before = attacked.resident_bytes()
@@ -117,7 +117,7 @@ def attack(title: str, attacked: Server, *, rounds: int, seconds: float) -> None
 
 @contextmanager
 def highest(attacked: Server) -> Iterator[list[int]]:
-    """Resident memory, looked at often."""
+    """Sample resident memory often."""
     seen, ended = [attacked.resident_bytes()], threading.Event()
 
     def look() -> None:
@@ -135,7 +135,7 @@ def highest(attacked: Server) -> Iterator[list[int]]:
 
 @contextmanager
 def hostile_clients(port: int, seconds: float) -> Iterator[None]:
-    """They run in a process of their own, and end by themselves."""
+    """Run hostile clients in a process of their own; they end by themselves."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.services.hostile_clients", str(seconds), str(port)]
     )
@@ -147,7 +147,7 @@ def hostile_clients(port: int, seconds: float) -> Iterator[None]:
 
 
 def hot_path(role: str, ours: Server, plain: Server, *, rounds: int) -> None:
-    """CPU time of a lookup, by turns."""
+    """Measure the CPU time of a lookup, by turns."""
     requests = [get(path) for path in paths()]
     costs: dict[str, list[float]] = {"ours": [], "plain": []}
     for _ in range(rounds):
@@ -171,7 +171,7 @@ async def _constant(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 async def _fed(protocol: asyncio.Protocol, request: bytes, count: int) -> float:
-    """CPU time in us of a request that a protocol parses, hands over, and answers."""
+    """Return the CPU time in us of a request that a protocol parses, hands over, and answers."""
     began_s = time.process_time()
     for _ in range(count):
         protocol.data_received(request)
@@ -180,7 +180,7 @@ async def _fed(protocol: asyncio.Protocol, request: bytes, count: int) -> float:
 
 
 async def protocol_alone(rounds: int, requests: int = 20_000) -> None:
-    """Both protocols without sockets, by turns; the least of the rounds is what the code costs."""
+    """Measure both protocols without sockets, by turns; the least of the rounds is the cost of the code."""
     config, state = Config(_constant, log_config=None, access_log=False, ws="none"), ServerState()
     config.load()
     ours = HttpProtocol(config, state, {}, guard=ConnectionGuard())

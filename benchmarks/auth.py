@@ -1,14 +1,14 @@
-"""What authentication costs a lookup: services that ask for credentials beside services that ask nobody, in turns.
+"""The cost of authentication for a lookup: services that need credentials beside services that do not, in turns.
 
 The guarded services are asked with an API key, and with a token (JWT, RS256, twenty groups) that they know already;
-`unread` is the same token, sent to those that ask nobody: what its bytes cost a server that does not look at them.
-Certificates (mutual TLS 1.3) are between a router and a node: readers ask that router in plain, so that what `hop`
-counts, the CPU of both, differs by the hop alone.
+`unread` is the same token, sent to services without authentication: the cost of its bytes for a server that ignores
+them. Certificates (mutual TLS 1.3) are between a router and a node: readers ask that router in plain, so that `hop`,
+the CPU of both, differs by the hop alone.
 
     python -m benchmarks.auth [--keys 100000] [--rounds 5] [--seconds 3]
 
-A node and a router of each kind follow the same checkpoint. The one that is measured has a core to itself, the load and
-what it asks share the other. Ratios are of medians: CPU per lookup is the one to trust on a machine that others use.
+A node and a router of each kind follow the same checkpoint. The measured service has a core to itself, the load and the
+other services share the other. Ratios are of medians: CPU per lookup is the one to trust on a machine that others use.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def main() -> None:
 
 
 def started(checkpoint: BigCheckpoint, folder: Path, running: ExitStack) -> Iterator[Subject]:
-    """A node and a router that ask nobody, those that ask for a credential, with one of each kind, and those that show
-    each other certificates.
+    """Start a node and a router without authentication, those that need a credential, with one of each kind, and those
+    that show each other certificates.
     """
     key, credentials, secret = new_key(), folder / "credentials.toml", folder / "secret"
     token = issued(folder / "keys.json", credentials)
@@ -141,7 +141,7 @@ def started(checkpoint: BigCheckpoint, folder: Path, running: ExitStack) -> Iter
 
 
 def issued_certificates(folder: Path) -> Deployed:
-    """A router and a node that show each other certificates. Readers ask the router in plain."""
+    """Issue certificates for a router and a node that show them to each other. Readers ask the router in plain."""
     subprocess.run(["/bin/sh", CERTIFICATES, folder, "bench"], check=True, stdout=subprocess.DEVNULL)
     pair = {role: (str(folder / f"{role}.crt"), str(folder / f"{role}.key")) for role in ("node", "router")}
     trust = {"UNDERSTUDY_PEER_CA_FILE": str(folder / "ca.crt")}
@@ -153,7 +153,7 @@ def issued_certificates(folder: Path) -> Deployed:
 
 
 def issued(key_set: Path, credentials: Path) -> str:
-    """A token of an issuer that the file of credentials trusts."""
+    """Issue a token of an issuer that the file of credentials trusts."""
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = json.loads(RSAAlgorithm.to_jwk(private.public_key()))
     key_set.write_text(json.dumps({"keys": [{**public, "kid": "bench", "use": "sig"}]}))
@@ -173,7 +173,7 @@ def issued(key_set: Path, credentials: Path) -> str:
 
 
 def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> Round:
-    """One round: the subject has a core, all others share that of the load."""
+    """Measure one round: the subject has a core, all others share that of the load."""
     for each in subjects:
         for one in (each.server, *each.behind):
             os.sched_setaffinity(one.pid, {SERVER_CORE if one is subject.server else LOAD_CORE})
@@ -186,7 +186,7 @@ def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> R
 
 
 def report(subjects: Sequence[Subject]) -> None:
-    """Each kind of service, and what a credential costs it more than none."""
+    """Print each kind of service, and the extra cost of its credential."""
     open_rate, open_us = medians(subjects[0])
     for subject in subjects:
         rate, cpu_us = medians(subject)

@@ -107,7 +107,7 @@ def main() -> None:
 def started(
     checkpoint: BigCheckpoint, keys: list[str], folder: Path, trees: Mapping[str, Path], running: ExitStack
 ) -> Iterator[Subject]:
-    """Every server, each of which answered as it should."""
+    """Start every server; yield each one after it answered as it should."""
     parts = [keys[start : start + BATCH_KEYS] for start in range(0, len(keys), BATCH_KEYS)]
     bodies = [orjson.dumps({"keys": [[key] for key in part]}) for part in parts]
     values = running.enter_context(local_redis())
@@ -132,7 +132,7 @@ def started(
 
 
 def peer(running: ExitStack, url: str, router: Server, parts: list[list[str]]) -> Subject:
-    """The same answers, copied into Redis by their keys."""
+    """Copy the same answers into Redis by their keys, and serve them."""
     with redis.Redis.from_url(url) as client:
         for part in parts:
             answers = orjson.loads(asked(router, LONG, orjson.dumps({"keys": [[key] for key in part]})))["results"]
@@ -146,7 +146,7 @@ def peer(running: ExitStack, url: str, router: Server, parts: list[list[str]]) -
 
 
 def check(subject: Server, path: str, keys: list[str], bodies: Sequence[bytes]) -> None:
-    """Raises RuntimeError unless each key of the first batches is answered as it is alone."""
+    """Raise RuntimeError unless each key of the first batches is answered as it is alone."""
     answers = [answer for body in bodies[:CHECKED_BATCHES] for answer in results_of(asked(subject, path, body))]
     for key, answer in zip(keys, answers, strict=True):
         status, body = fetch(subject.port, f"{STORE}/keys/{key}")
@@ -156,17 +156,17 @@ def check(subject: Server, path: str, keys: list[str], bodies: Sequence[bytes]) 
 
 
 def results_of(body: bytes) -> list[dict[str, Any]]:
-    """The results of an answer in either form."""
+    """Return the results of an answer in either form."""
     return expanded(orjson.loads(body))
 
 
 def without_age(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what changes with time."""
+    """Return an answer without the members that change with time."""
     return {name: member for name, member in answer.items() if name != "lag"}
 
 
 def asked(subject: Server, path: str, body: bytes) -> bytes:
-    """The answer to one POST."""
+    """Return the answer to one POST."""
     connection = http.client.HTTPConnection("127.0.0.1", subject.port, timeout=30)
     try:
         connection.request("POST", path, body, {"content-type": "application/json"})
@@ -180,7 +180,7 @@ def asked(subject: Server, path: str, body: bytes) -> bytes:
 
 
 def measured(subject: Subject, subjects: list[Subject], *, connections: int, seconds: float) -> Figure:
-    """One round: the subject has a core to itself."""
+    """Measure one round: the subject has a core to itself."""
     for other in subjects:
         move(other.server, SERVER_CORE if other.server is subject.server else LOAD_CORE)
     port, path, bodies = subject.server.port, subject.path, subject.bodies
@@ -193,7 +193,7 @@ def measured(subject: Subject, subjects: list[Subject], *, connections: int, sec
 
 
 def print_table(rounds: Mapping[str, list[Figure]], *, connections: int) -> None:
-    """Medians; the ratio is against the peer, round by round."""
+    """Print medians; the ratio is against the peer, round by round."""
     peers = [figure.keys_per_second for figure in rounds[PEER]]
     print(f"load: {'wrk' if has_wrk() else 'Python'}, {connections} connections, batches of {BATCH_KEYS}\n")
     heads = f"{'keys/s':>11}{'of the MGET':>20}{'p50':>8}{'p99 ms':>8}{'p99/p50':>9}{'CPU us/key':>12}"

@@ -26,7 +26,7 @@ QueryOf = Callable[[DataFrame, int], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class BigCheckpoint:
-    """What was written. `key(n)` is the n-th of its keys, `value(n)` what it has."""
+    """The checkpoint that was written. `key(n)` is the n-th of its keys, `value(n)` its value."""
 
     path: Path
     provider: str
@@ -43,7 +43,7 @@ class BigCheckpoint:
 
 
 def session(directory: Path) -> SparkSession:
-    """A session with memory for ten million keys. Its workers run in this Python."""
+    """Open a session with memory for ten million keys. Its workers run in this Python."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
@@ -86,21 +86,21 @@ def write(
 
 
 def _start(spark: SparkSession, path: Path, rows: int, *, total: int, query_of: QueryOf) -> StreamingQuery:
-    """The query for one batch of `rows`: the next would be an hour later."""
+    """Start the query for one batch of `rows`: the next would be an hour later."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     writer = query_of(source, total).writeStream.format("noop").outputMode("update")
     return writer.option("checkpointLocation", str(path)).trigger(processingTime="1 hour").start()
 
 
 def aggregated(source: DataFrame, total: int) -> DataFrame:
-    """One row per key."""
+    """Aggregate to one row per key."""
     value = F.col("value")
     found = keyed(source, total).groupBy("key")
     return found.agg(F.count("*"), F.sum(value), F.avg(value), F.min(value), F.max(value))
 
 
 def keyed(source: DataFrame, total: int) -> DataFrame:
-    """Numbers and their keys, which wrap around at `total`, so that a later batch changes keys that exist."""
+    """Return numbers and their keys, which wrap around at `total`, so that a later batch changes existing keys."""
     key = F.lpad(F.lower(F.hex(F.col("value") % F.lit(total))), 16, "0").alias("key")
     return source.select(key, "value")
 

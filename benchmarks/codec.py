@@ -1,4 +1,4 @@
-"""What a key and a value cost in the hot path, in microseconds and as ratios to a named peer of the same run.
+"""The cost of a key and a value in the hot path, in microseconds and as ratios to a named peer of the same run.
 
 Run `python benchmarks/codec.py`. Times are the best of five rounds: the machine's noise only ever adds.
 """
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def report(name: str, call: Callable[[], object], peer_us: float | None = None, peer: str = "") -> float:
-    """Microseconds per call, printed."""
+    """Print microseconds per call, and return them."""
     cost_us = min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
     ratio = "" if peer_us is None else f"{cost_us / peer_us:7.2f} x {peer}"
     print(f"{name:38} {cost_us:7.3f} us {ratio}")
@@ -66,7 +66,7 @@ def report(name: str, call: Callable[[], object], peer_us: float | None = None, 
 
 
 def murmur3_loop(data: bytes, seed: int) -> int:
-    """The algorithm as it is written down, without a library."""
+    """Compute the hash as the algorithm is written down, without a library."""
     h = seed
     for (block,) in struct.iter_unpack("<I", data):
         k = block * 0xCC9E2D51 & 0xFFFFFFFF

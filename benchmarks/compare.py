@@ -25,7 +25,7 @@ MORE_IS_BETTER = frozenset({"per_second", "keys_per_second"})
 
 
 class Verdict(StrEnum):
-    """What a change is."""
+    """The verdict on a change."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def changes_between(before: Rounds, after: Rounds) -> Iterator[Change]:
-    """Every figure that both reports have."""
+    """Yield every figure that both reports have."""
     for subject in before:
         for figure in before[subject][0] if subject in after else ():
             old = [each[figure] for each in before[subject]]
@@ -74,7 +74,7 @@ def changes_between(before: Rounds, after: Rounds) -> Iterator[Change]:
 
 
 def judged(before: Sequence[float], after: Sequence[float], *, more_is_better: bool) -> Verdict:
-    """What the change between two series of rounds is."""
+    """Judge the change between two series of rounds."""
     old, new = statistics.median(before), statistics.median(after)
     overlap = min(before) <= max(after) and min(after) <= max(before)
     if overlap or abs(new - old) <= MIN_CHANGE * abs(old):

@@ -83,7 +83,7 @@ def _remembered(source: DataFrame, listed_each: int) -> DataFrame:
 
 
 def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
-    """Seconds that Spark's state reader looks for the value of one key, best of three in a warm JVM."""
+    """Measure the seconds that Spark's state reader takes to find the value of one key, best of three in a warm JVM."""
     times = []
     for attempt in range(3):
         started_s = time.monotonic()
@@ -95,7 +95,7 @@ def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
 
 
 def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
-    """What a node takes that holds all of a checkpoint and was asked for nothing."""
+    """Return the resident memory of a node that holds all of a checkpoint and was asked for nothing."""
     with server(NODE, str(checkpoint.path), str(data), ready_path="/readyz") as node:
         return node.resident_bytes()
 

@@ -145,7 +145,7 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {"a": OverlayEngine, "b": Writabl
 
 
 def key_of(number: int) -> bytes:
-    """32 bytes, in no order, like rows of Spark's: a byte 0, then content."""
+    """Return 32 bytes, in no order, like rows of Spark's: a byte 0, then content."""
     return b"\0" + hashlib.blake2b(struct.pack("<q", number), digest_size=31).digest()
 
 
@@ -220,7 +220,7 @@ def read_us(engine: Engine, keys: list[bytes]) -> float:
 
 
 def worst_read_ms(engine: Engine, keys: list[bytes], act: Callable[[], None]) -> float:
-    """The longest wait for the next answer of a thread that reads all the time while `act` runs."""
+    """Return the longest wait for the next answer of a thread that reads all the time while `act` runs."""
     worst, on = 0.0, True
 
     def read() -> None:
@@ -325,7 +325,7 @@ def compare(keys: int, changes: int, root: Path) -> dict[str, dict[str, float]]:
 
 
 def compare_arena(keys: int, root: Path) -> dict[str, dict[str, float]]:
-    """The base for the HDFS-backed provider, against decoding the snapshot into a dict."""
+    """Measure the base for the HDFS-backed provider, against decoding the snapshot into a dict."""
     records = bytearray()
     for number in range(keys):
         records += struct.pack(">i32si56s", 32, key_of(number), 56, bytes(56))

@@ -27,7 +27,7 @@ class Frame:
 
 
 def stacks_of(raw: str) -> dict[Stack, int]:
-    """The stacks of py-spy's raw format: calls with semicolons between, outermost first, then a number."""
+    """Parse the stacks of py-spy's raw format: calls with semicolons between, outermost first, then a number."""
     found: dict[Stack, int] = {}
     for line in raw.splitlines():
         calls, _, count = line.rpartition(" ")
@@ -38,12 +38,12 @@ def stacks_of(raw: str) -> dict[Stack, int]:
 
 
 def working(stacks: Mapping[Stack, int], waits: tuple[str, ...]) -> dict[Stack, int]:
-    """The stacks whose innermost call begins with none of `waits`: threads that wait are drawn nowhere."""
+    """Return the stacks whose innermost call does not begin with any of `waits`: waiting threads are not drawn."""
     return {stack: count for stack, count in stacks.items() if not stack[-1].startswith(waits)}
 
 
 def tree_of(stacks: Mapping[Stack, int]) -> Frame:
-    """All stacks, put together at their common beginnings."""
+    """Merge all stacks at their common beginnings."""
     root = Frame("all")
     for stack, count in stacks.items():
         at = root
@@ -55,7 +55,7 @@ def tree_of(stacks: Mapping[Stack, int]) -> Frame:
 
 
 def flame_svg(stacks: Mapping[Stack, int], title: str) -> str:
-    """The picture. The outermost calls are at the top."""
+    """Draw the picture. The outermost calls are at the top."""
     root = tree_of(stacks)
     boxes = list(_boxes(root, 0.0, 0, max(root.looks, 1))) if root.looks else []
     height = (max((depth for *_, depth in boxes), default=0) + 2) * ROW + 8

@@ -31,9 +31,9 @@ from understudy.demo.local_redis import local_redis
 FOLLOWED_TASKS = 200
 FOLLOWED_RETAINED = 10
 WAITS = ("Condition.wait", "Event.wait", "_worker (concurrent", "LogWatch._run")
-"""Where threads of ours wait for work; py-spy does not see everywhere that they do."""
+"""Calls in which threads of ours wait for work; py-spy does not always see that they wait."""
 IDLE_LOOP = "Runner.run"
-"""Where an event loop without readers waits."""
+"""The call in which an event loop without readers waits."""
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def lookups(folder: Path, options: argparse.Namespace) -> None:
 
 
 def following(folder: Path, options: argparse.Namespace) -> None:
-    """A node that follows a query with many tasks."""
+    """Profile a node that follows a query with many tasks."""
     query = FormatV2(folder / "followed", FOLLOWED_TASKS)
     for _ in range(FOLLOWED_RETAINED):
         query.write()

@@ -1,4 +1,4 @@
-"""What following costs a node: CPU per commit and task, and CPU while nothing is committed.
+"""The cost of following for a node: CPU per commit and task, and CPU while nothing is committed.
 
     python -m benchmarks.following [--tasks 12,200,1000] [--commits 40] [--against DIR] [--report FILE]
 
@@ -77,7 +77,7 @@ class Cost:
 
 
 def measured(query: FormatV2, trees: dict[str, Path], folder: Path, options: argparse.Namespace) -> dict[str, Cost]:
-    """A node per source tree follows the same query; they share the server's core, and each one's CPU is counted."""
+    """Measure the CPU of a node per source tree, all following the same query on a shared core."""
     with ExitStack() as running:
         nodes: dict[str, Server] = {}
         for tree, root in trees.items():
@@ -105,7 +105,7 @@ def measured(query: FormatV2, trees: dict[str, Path], folder: Path, options: arg
 
 
 def step(query: FormatV2, interval_ms: int) -> None:
-    """One batch: its files, some time, its commit."""
+    """Write one batch: its files, some time, its commit."""
     due_s = time.monotonic() + interval_ms / 1000
     query.write()
     time.sleep(max(0.0, (due_s - time.monotonic()) / 2))
@@ -145,7 +145,7 @@ class FormatV2:
         )
 
     def write(self) -> None:
-        """The offsets and the changelogs of the next version."""
+        """Write the offsets and the changelogs of the next version."""
         version = self.version + 1
         offsets = spark.offsets(provider=spark.ROCKSDB, partitions=self.partitions)
         self._made.write(f"offsets/{version - 1}", offsets)

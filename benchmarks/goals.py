@@ -1,7 +1,7 @@
-"""Which goals a run of the benchmarks reached, and why not the others (pure: from the report to the table).
+"""The goals that a run of the benchmarks reached, and the reasons for the others (pure: from the report to the table).
 
-Ratios are taken round by round, between servers that took turns; their median counts. What was not measured is not
-reached: the table says what was missing.
+Ratios are taken round by round, between servers that took turns; their median counts. A goal without a measurement is
+not reached: the table names the missing figure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _MissingError(Exception):
 
 
 def goals_table(report: Report) -> str:
-    """The outcomes as a table in Markdown."""
+    """Render the outcomes as a table in Markdown."""
     lines = ["| | goal | found | | why |", "|---|---|---|---|---|"]
     lines += [
         f"| {each.what} | {each.goal} | {each.found} | **{each.verdict}** | {each.reason} |"
@@ -54,7 +54,7 @@ def goals_table(report: Report) -> str:
 
 
 def outcomes(report: Report) -> list[Outcome]:
-    """Every goal, in the order of the issues that set them."""
+    """List every goal, in the order of the issues that set them."""
     return [
         *_lookups(report),
         *_batches(report),
@@ -130,7 +130,7 @@ _Place = tuple[str, str, str]
 
 
 def _rate(report: Report, what: str, subject: str, other: str, factor: float) -> Outcome:
-    """A rate against another server's; a miss says what a request costs."""
+    """Compare a rate with another server's; a miss gives the cost of a request."""
     ours, theirs = (LOOKUPS, subject, "per_second"), (LOOKUPS, other, "per_second")
     found = _ratio(report, what, ours, theirs, factor, at_least=True)
     if found.verdict is not Verdict.MISSED:
@@ -191,7 +191,7 @@ def _at_most(report: Report, what: str, place: _Place, limit: float, unit: str) 
 
 
 def _series(report: Report, place: _Place) -> Sequence[float]:
-    """The rounds of one figure. Raises _MissingError, which says why there are none."""
+    """Return the rounds of one figure. Raises _MissingError with the reason when there are no rounds."""
     module, subject, figure = place
     parts: list[dict[str, Any]] = [part for part in report["parts"].values() if part["module"] == module]
     for part in parts:

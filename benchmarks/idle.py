@@ -1,4 +1,4 @@
-"""What idle costs: CPU of a node and a router while nothing is committed and nobody reads, by who has the page open.
+"""The cost of idle services: CPU of a node and a router without commits and readers, by the number of open pages.
 
     python -m benchmarks.idle [--tasks 12,1000] [--viewers 0,1,200] [--seconds 20] [--against DIR] [--report FILE]
 
@@ -62,7 +62,7 @@ class Shares:
 
 @dataclass(slots=True)
 class Received:
-    """What all viewers of a router got."""
+    """The bytes that all viewers of a router got."""
 
     events: int = 0
     size_bytes: int = 0
@@ -125,7 +125,7 @@ def told(rounds: Rounds, name: str, shares: Shares) -> None:
 
 @contextmanager
 def cluster(query: FormatV2, root: Path, folder: Path) -> Iterator[Cluster]:
-    """One node and one router of a source tree, with every task running."""
+    """Start one node and one router of a source tree, with every task running."""
     env = tree_env(root)
     with ExitStack() as running:
         bus = running.enter_context(local_redis())
@@ -142,14 +142,14 @@ def wait_until_all_run(router: Server, tasks: int) -> None:
     limit_s = time.monotonic() + LIMIT_S
     while (counts := orjson.loads(fetch(router.port, "/admin/v1/overview")[1])["counts"])["running"] != tasks:
         if time.monotonic() > limit_s:
-            raise RuntimeError(f"of {tasks} tasks not all run after {LIMIT_S:g} s: {counts}")
+            raise RuntimeError(f"not all of {tasks} tasks were running after {LIMIT_S:g} s: {counts}")
         time.sleep(0.1)
 
 
 def cases(
     clusters: Mapping[str, Cluster], viewers: Sequence[int], seconds: float
 ) -> Iterator[tuple[str, dict[str, Shares]]]:
-    """Each number of viewers, then a browser."""
+    """Measure with each number of viewers, then with a browser."""
     for count in viewers:
         with ExitStack() as watching:
             received = {
@@ -176,7 +176,7 @@ def cases(
 
 
 def measured(clusters: Mapping[str, Cluster], seconds: float) -> dict[str, Shares]:
-    """What every process uses meanwhile."""
+    """Measure the CPU of every process meanwhile."""
     began_s, before = time.monotonic(), {tree: each.cpu_s() for tree, each in clusters.items()}
     time.sleep(seconds)
     took_s, after = time.monotonic() - began_s, {tree: each.cpu_s() for tree, each in clusters.items()}
@@ -188,7 +188,7 @@ def measured(clusters: Mapping[str, Cluster], seconds: float) -> dict[str, Share
 
 @contextmanager
 def watched(port: int, count: int) -> Iterator[Received]:
-    """So many open streams of events, each of which is read."""
+    """Hold so many open streams of events, each of which is read."""
     received, stopping = Received(), threading.Event()
 
     def read() -> None:

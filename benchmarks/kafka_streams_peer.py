@@ -49,7 +49,7 @@ class Peers:
 
 
 def built() -> Path | str:
-    """The folder of jars and classes, or what is missing for it."""
+    """Return the folder of jars and classes, or what is missing for it."""
     if (BUILT / "classes").exists():
         return BUILT
     maven = shutil.which("mvn")
@@ -72,7 +72,9 @@ def built() -> Path | str:
 
 @contextmanager
 def kafka_streams(checkpoint: BigCheckpoint, folder: Path, numbers: Sequence[int]) -> Iterator[Peers | str]:
-    """Two running instances whose answers for these keys were checked; or why there are none."""
+    """Run two instances, and yield them once their answers for these keys were checked; or the reason why that is
+    impossible.
+    """
     jars, found = broker_jars(), built()
     for each in (jars, found):
         if isinstance(each, str):
@@ -120,9 +122,11 @@ def _instance(found: Path, servers: str, topic: str, folder: Path) -> Iterator[S
 
 
 def _checked(checkpoint: BigCheckpoint, asked: Server, behind: Server, numbers: Sequence[int]) -> Peers:
-    """Both instances have all their keys, and either way of forwarding gives every value as the checkpoint has it."""
+    """Check that both instances have all their keys, and that either way of forwarding gives every value as the
+    checkpoint has it.
+    """
     keys: dict[int, list[str]] = {asked.port: [], behind.port: []}
-    _wait_until(lambda: all(fetch(each.port, "/ready")[0] == 200 for each in (asked, behind)), "that both run")
+    _wait_until(lambda: all(fetch(each.port, "/ready")[0] == 200 for each in (asked, behind)), "both to run")
     for number in numbers:
         key = checkpoint.key(number)
         count, total, average_sum, average_count, least, most = checkpoint.value(number)
@@ -147,5 +151,5 @@ def _wait_until(condition: Callable[[], bool], what: str) -> None:
             if condition():
                 return
         if time.monotonic() > limit_s:
-            raise RuntimeError(f"waited {_START_LIMIT_S:.0f} s for {what}")
+            raise RuntimeError(f"the wait of {_START_LIMIT_S:.0f} s for {what} was in vain")
         time.sleep(0.05)

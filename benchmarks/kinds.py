@@ -83,7 +83,9 @@ def built(source: DataFrame) -> DataFrame:
 
 
 def started(folder: Path, keys: int, running: ExitStack) -> Iterator[Subject]:
-    """The constant application, and a node and a router for each checkpoint, each of which answered as it should."""
+    """Start the constant application, and a node and a router for each checkpoint; yield each after it answered as it
+    should.
+    """
     yield Subject(LIMIT, running.enter_context(server(CONSTANT_APP, ready_path="/")), ["/"])
     words = [f"{number:016x}" for number in random.Random(0).sample(range(keys), min(SAMPLED_KEYS, keys))]
     for checkpoint, kinds in (
@@ -118,7 +120,7 @@ def wait_until_served(port: int) -> None:
 
 
 def store_of(port: int, kind: str) -> str:
-    """The store of a kind; of the join its left side."""
+    """Return the store of a kind; of the join its left side."""
     stores = orjson.loads(fetch(port, "/v1/stores")[1])["stores"]
     names = [each["store"] for each in stores if each["kind"] == kind and not each["store"].endswith(".right")]
     name: str = names[0]

@@ -30,7 +30,9 @@ GOAL = 3.0
 
 
 def measure(checkpoint: BigCheckpoint, node: Server) -> tuple[float, float, float]:
-    """p99 of lookups in other partitions without and during restores, in ms, and the mean time of a restore in ms."""
+    """Return p99 of lookups in other partitions without and during restores, in ms, and the mean time of a restore in
+    ms.
+    """
     codec = KeyCodec(StructType((Field("key", StringType()),)))
     numbers = (number for number in range(checkpoint.keys) if _is_elsewhere(codec, checkpoint.key(number)))
     requests = [get(f"/v1/stores/op0/keys/{checkpoint.key(next(numbers))}") for _ in range(ASKED_KEYS)]
@@ -81,7 +83,9 @@ def _last_batch(path: Path) -> int:
 
 
 def _write_version(path: Path, version: int) -> None:
-    """The state of the last version again. The new names are links: nothing is written while the load is measured."""
+    """Write the state of the last version again. The new names are links: nothing is written while the load is
+    measured.
+    """
     for partition in range(PARTITIONS):
         directory = path / f"state/0/{partition}"
         if partition == RESTORED_PARTITION:

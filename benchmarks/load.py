@@ -65,12 +65,12 @@ class _Connection(asyncio.Protocol):
 
 
 def get(path: str) -> bytes:
-    """The bytes of a GET request."""
+    """Return the bytes of a GET request."""
     return f"GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n".encode()
 
 
 def post(path: str, body: bytes) -> bytes:
-    """The bytes of a POST request with a JSON body."""
+    """Return the bytes of a POST request with a JSON body."""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
@@ -101,7 +101,9 @@ class _Timed(list[float]):
 def timed_load(
     port: int, requests: Sequence[bytes], *, connections: int = 64, seconds: float
 ) -> list[tuple[float, float]]:
-    """As `run_load`: when each request ended, by `time.perf_counter`, and how long it took, the warm-up included."""
+    """Run the load as `run_load`; return when each request ended, by `time.perf_counter`, and how long it took, the
+    warm-up included.
+    """
     timed = _Timed()
     uvloop.run(_run(port, requests, connections, seconds, timed, warm_up_s=0.0))
     return list(zip(timed.ended_s, timed, strict=True))

@@ -1,9 +1,9 @@
-"""Where the CPU time of one lookup at a node goes, step by step, without sockets.
+"""The CPU time of one lookup at a node, step by step, without sockets.
 
     python -m benchmarks.lookup_parts [--keys 100000] [--rounds 5]
 
 A protocol is fed the bytes of requests for 1,000 keys and writes into nothing. Each step below it is then called alone,
-with what the step before it gives. The least of the rounds is what the code costs.
+with the result of the step before it. The least of the rounds is the cost of the code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def wait_for(node: Node) -> None:
 
 
 async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) -> None:
-    """All steps, the outermost first."""
+    """Measure all steps, the outermost first."""
     assert isinstance(app, NodeLookups)
     numbers = random.Random(0).sample(range(checkpoint.keys), min(SAMPLED_KEYS, checkpoint.keys))
     paths = [f"/v1/stores/op0/keys/{checkpoint.key(number)}" for number in numbers]
@@ -115,7 +115,7 @@ async def measure(app: Any, node: Node, checkpoint: BigCheckpoint, rounds: int) 
 
 
 def protocol_of(app: NodeLookups, *, keeps_heads: bool) -> HttpProtocol:
-    """A connection of its own. Without kept heads every request is parsed."""
+    """Make a connection of its own. Without cached heads every request is parsed."""
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
     heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
@@ -125,7 +125,7 @@ def protocol_of(app: NodeLookups, *, keeps_heads: bool) -> HttpProtocol:
 
 
 def cost_us(calls: Sequence[Callable[[], object]]) -> float:
-    """CPU time of one call, less that of calling nothing."""
+    """Return the CPU time of one call, less that of calling nothing."""
     nothing: Sequence[Callable[[], object]] = [partial(bool) for _ in calls]
     taken = []
     for each in (nothing, calls):

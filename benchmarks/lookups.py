@@ -74,7 +74,7 @@ class Subject:
     server: Server
     paths: Sequence[str]
     behind: tuple[Server, ...] = ()
-    """What it asks to answer."""
+    """The servers that it asks to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def in_turns(chosen: Sequence[Subject], subjects: Sequence[Subject], options: argparse.Namespace) -> Rounds:
-    """The rounds of the chosen subjects, by turns; before the first one each answers for a while."""
+    """Measure the rounds of the chosen subjects, by turns; before the first one each answers for a while."""
     rounds: Rounds = {subject.name: [] for subject in chosen}
     for subject in chosen:
         alone(subject, subjects)
@@ -138,7 +138,7 @@ def show(rounds: Rounds, report: Path | None) -> None:
 def started(
     checkpoint: BigCheckpoint, folder: Path, trees: Mapping[str, Path], running: ExitStack
 ) -> Iterator[Subject]:
-    """Every server, each of which answered as it should."""
+    """Start every server; yield each one after it answered as it should."""
     numbers = random.Random(0).sample(range(checkpoint.keys), SAMPLED_KEYS)
     paths = [f"/v1/stores/op0/keys/{checkpoint.key(number)}" for number in numbers]
     yield Subject(LIMIT, running.enter_context(server(CONSTANT_APP, ready_path="/")), ["/"])
@@ -166,7 +166,7 @@ def started(
 
 
 def check(subject: Server, paths: Sequence[str], checkpoint: BigCheckpoint, numbers: Sequence[int]) -> None:
-    """Raises RuntimeError unless each of these paths is answered with the value of its key."""
+    """Raise RuntimeError unless each of these paths is answered with the value of its key."""
     for path, number in zip(paths, numbers, strict=True):
         status, body = fetch(subject.port, path)
         expected = checkpoint.value(number)
@@ -175,7 +175,7 @@ def check(subject: Server, paths: Sequence[str], checkpoint: BigCheckpoint, numb
 
 
 def nginx_peers(folder: Path, running: ExitStack) -> Iterator[Subject]:
-    """What a hop costs in C."""
+    """Start nginx servers, which show the cost of a hop in C."""
     if shutil.which("nginx") is None:
         print("skipped: no nginx", flush=True)
         return
@@ -188,7 +188,7 @@ def nginx_peers(folder: Path, running: ExitStack) -> Iterator[Subject]:
 def kafka_streams_peers(
     checkpoint: BigCheckpoint, folder: Path, numbers: list[int], running: ExitStack
 ) -> Iterator[Subject]:
-    """An instance asked for its own keys, and for those of another instance in two ways."""
+    """Start an instance that is asked for its own keys, and for those of another instance in two ways."""
     found = running.enter_context(kafka_streams(checkpoint, folder, numbers))
     if isinstance(found, str):
         print(f"skipped: {found}", flush=True)
@@ -203,7 +203,7 @@ def kafka_streams_peers(
 
 @contextmanager
 def nginx(folder: Path, what: str, other: int) -> Iterator[Server]:
-    """One nginx with one worker."""
+    """Start one nginx with one worker."""
     port = free_port()
     conf = folder / f"nginx-{port}.conf"
     conf.write_text(NGINX.format(folder=folder, port=port, other=other, what=what))
@@ -218,7 +218,7 @@ def nginx(folder: Path, what: str, other: int) -> Iterator[Server]:
 
 
 def measured(subject: Subject, subjects: Sequence[Subject], seconds: float) -> Figure:
-    """One round."""
+    """Measure one round."""
     alone(subject, subjects)
     drive(subject.server.port, subject.paths, connections=CONNECTIONS, seconds=1)
     before_s, behind_s = subject.server.cpu_s(), sum(each.cpu_s() for each in subject.behind)
@@ -256,7 +256,7 @@ def wait_for_keys(router: Server, paths: list[str]) -> None:
 
 
 def print_table(rounds: Mapping[str, list[Figure]]) -> None:
-    """Medians; the ratio is against the constant application, round by round."""
+    """Print medians; the ratio is against the constant application, round by round."""
     limits = [figure.per_second for figure in rounds[LIMIT]]
     print(f"load: {'wrk' if has_wrk() else 'Python'}, {CONNECTIONS} connections\n")
     heads = f"{'requests/s':>11}{'of the constant app':>26}{'p50':>8}{'p99 ms':>8}{'CPU us':>8}{'behind':>8}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 TICK_MS = 2.0
 LONG_MS = 10.0
-"""What the loop runs during a pause of this length is looked at."""
+"""Length of a pause from which on the running code of the loop is recorded."""
 
 STACK = 6
 """Innermost calls that are kept of it."""
@@ -25,7 +25,7 @@ STACK = 6
 
 @dataclass(slots=True)
 class Pauses:
-    """What was seen since the last `take`."""
+    """The pauses since the last `take`."""
 
     late_ms: list[float] = field(default_factory=list)
     longest_ms: float = 0.0
@@ -34,7 +34,7 @@ class Pauses:
     longest_own_ms: float = 0.0
     """The CPU time of the longest pause by CPU time. It leaves out the time that the host took from the process."""
     doing: Counter[str] = field(default_factory=Counter)
-    """What ran during long pauses."""
+    """The code that ran during long pauses."""
 
     def described(self) -> dict[str, object]:
         ranked = sorted(self.late_ms) or [0.0]
@@ -67,7 +67,7 @@ class PauseMeter:
         threading.Thread(target=self._look, daemon=True).start()
 
     def take(self, *, forget: bool = True) -> dict[str, object]:
-        """What was seen since it was forgotten last; from any thread."""
+        """Return the pauses since they were forgotten last; from any thread."""
         seen = self._seen
         if forget:
             self._seen = Pauses()

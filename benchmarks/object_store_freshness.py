@@ -73,7 +73,7 @@ def main() -> None:
 
 @contextmanager
 def _routed(checkpoint: str, data: Path) -> Iterator[Server]:
-    """A router that answers by a node of its own."""
+    """Start a router that answers by a node of its own."""
     with (
         local_redis() as bus,
         server(CLUSTER_NODE, checkpoint, str(data), bus.url, ready_path="/readyz"),
@@ -82,7 +82,7 @@ def _routed(checkpoint: str, data: Path) -> Iterator[Server]:
         limit_s = time.monotonic() + START_LIMIT_S
         while fetch(router.port, KEY)[0] != 200:
             if time.monotonic() > limit_s:
-                raise RuntimeError(f"no answer for {KEY}: {fetch(router.port, KEY)}")
+                raise RuntimeError(f"the router gave no answer for {KEY}: {fetch(router.port, KEY)}")
             time.sleep(LOOK_S)
         yield router
 
@@ -96,7 +96,7 @@ class _Mirror:
         self._sent: set[Path] = set()
 
     def copy(self, batch: int) -> None:
-        """All files that are there now, and the commits up to `batch`."""
+        """Copy all files that are there now, and the commits up to `batch`."""
         commits = self._checkpoint / "commits"
         names = [path for path in self._checkpoint.rglob("*") if path.is_file() and not path.name.startswith(".")]
         state = [path for path in names if path.parent != commits]
@@ -111,7 +111,7 @@ class _Mirror:
 
 
 def _delay_ms(port: int, batch: int) -> float:
-    """From now to the first answer of the version that the batch made."""
+    """Return the time from now to the first answer of the version that the batch made."""
     began = time.perf_counter()
     while orjson.loads(fetch(port, KEY)[1])["version"] <= batch:
         time.sleep(LOOK_S)

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def made(overview: Overview) -> str:
-    """What making the page takes, in the router: all of it, and its longest piece."""
+    """Measure the making of the page in the router: all of it, and its longest piece."""
     took, longest = [], 0.0
     for _ in range(5):
         began = last = time.perf_counter()
@@ -66,7 +66,7 @@ def made(overview: Overview) -> str:
 
 
 def painted(browser: Browser, router: FakeRouter, overview: Overview, view: str, updates: int) -> str:
-    """What it takes in the browser: the first paint, and updates in which every replica has changed."""
+    """Measure the page in the browser: the first paint, and updates in which every replica has changed."""
     router.show(overview)
     with shown(browser, f"{router.url}/admin/?view={view}") as live:
         first: dict[str, Any] = live.page.evaluate(PAINTED)
@@ -84,7 +84,7 @@ def painted(browser: Browser, router: FakeRouter, overview: Overview, view: str,
 
 
 def aged(overview: Overview, number: int) -> Overview:
-    """The same a while later: the lag and the age of every replica have changed."""
+    """Return the same overview a while later: the lag and the age of every replica have changed."""
     later: Overview = orjson.loads(orjson.dumps(overview))
     for row in later["grid"]["rows"]:
         for cell in row["cells"].values():

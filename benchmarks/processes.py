@@ -54,7 +54,7 @@ main({"port": int(port), "redis": redis, "application_id": "bench", "processes":
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is asked, by port, and who works for the answer. `asked` and `behind` are process ids."""
+    """The paths to ask, by port, and the processes that answer. `asked` and `behind` are process ids."""
 
     name: str
     paths: Mapping[int, Sequence[str]]
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def started(folder: Path, running: ExitStack) -> Iterator[Case]:
-    """Every case, each of whose keys is answered."""
+    """Start every case; yield it after each of its keys was answered."""
     made = HandmadeCheckpoint(folder / "checkpoint", partitions=PARTITIONS).create().add(1, 2, 3)
     for count in (1, 2):
         bus = running.enter_context(local_redis())
@@ -119,7 +119,7 @@ def _processes(count: int) -> str:
 
 @contextmanager
 def on_all_cores(code: str, *arguments: str, processes: int) -> Iterator[Server]:
-    """A server that is ready, on every core that there is, with all that it started."""
+    """Start a server on every core that there is, with all its processes, and wait until it is ready."""
     with server(code, *arguments, ready_path="/livez") as found:
         limit_s = time.monotonic() + START_LIMIT_S
         while len(processes_below(found.pid)) != (processes if processes > 1 else 0):
@@ -149,18 +149,18 @@ def _is_found(port: int, path: str) -> bool:
 
 
 def held_at(port: int, paths: Sequence[str]) -> list[str]:
-    """The keys that one node has; it refuses the others."""
+    """Return the keys that one node has; it refuses the others."""
     return [path for path in paths if _is_found(port, path)]
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """CPU of processes and of all that they started."""
+    """Return the CPU of processes and of all that they started."""
     everyone = {pid for each in pids for pid in (each, *processes_below(each))}
     return sum(Server(0, pid).cpu_s() for pid in everyone)
 
 
 def measured(case: Case, seconds: float) -> Figure:
-    """One round: the connections are shared by the ports."""
+    """Measure one round: the connections are shared by the ports."""
     drive_all(case.paths, 1)
     asked_s, behind_s = cpu_s([case.asked]), cpu_s(case.behind)
     rates = drive_all(case.paths, seconds)
@@ -193,7 +193,7 @@ def drive_all(paths: Mapping[int, Sequence[str]], seconds: float) -> list[Rates]
 
 
 def print_table(rounds: Mapping[str, list[Figure]]) -> None:
-    """Medians; 2 processes against 1 of the same, round by round."""
+    """Print medians; 2 processes against 1 of the same, round by round."""
     print(
         f"load: {'wrk' if has_wrk() else 'Python'}, {CONNECTIONS} connections; {os.cpu_count()} cores for everything\n"
     )
@@ -209,7 +209,7 @@ def print_table(rounds: Mapping[str, list[Figure]]) -> None:
 
 
 def _single(name: str) -> str:
-    """The case with one process of what is asked, else the same."""
+    """Return the name of the case with one process in place of two, else the same name."""
     head, _, behind = name.partition(", of ")
     first = head.replace("2 processes", "1 process")
     return f"{first}, of {behind}" if behind else first

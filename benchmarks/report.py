@@ -37,7 +37,7 @@ _TOOLS = {
 
 
 def machine() -> dict[str, str]:
-    """What figures depend on besides the code."""
+    """Return the properties that figures depend on besides the code."""
     return {
         "platform": platform.platform(),
         "processor": _processor(),
@@ -47,7 +47,7 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what is measured and what measures; "missing" where there is none."""
+    """Return the versions of the measured and the measuring packages; "missing" for one that is not installed."""
     found = {}
     for package in PACKAGES:
         try:
@@ -68,7 +68,7 @@ def write_report(path: Path, rounds: Rounds) -> None:
 
 
 def described() -> dict[str, Any]:
-    """The beginning of every report."""
+    """Return the beginning of every report."""
     return {"machine": machine(), "versions": versions(), "commit": _commit()}
 
 
@@ -80,7 +80,7 @@ def write_document(path: Path, document: Report) -> None:
 
 
 def rounds_of(report: Report) -> Rounds:
-    """All rounds of a report; those of a whole run under the name of their part."""
+    """Return all rounds of a report; those of a whole run under the name of their part."""
     if "rounds" in report:
         found: Rounds = report["rounds"]
         return found
@@ -92,12 +92,12 @@ def rounds_of(report: Report) -> Rounds:
 
 
 def skips_in(printed: str) -> list[str]:
-    """What a benchmark said that it left out."""
+    """Return the lines in which a benchmark reports what it left out."""
     return [line.removeprefix("skipped: ") for line in printed.splitlines() if line.startswith("skipped: ")]
 
 
 def markdown(report: Report, goals: str) -> str:
-    """A whole run for people."""
+    """Render a whole run for people."""
     return "\n".join(_markdown(report, goals)) + "\n"
 
 
@@ -116,7 +116,7 @@ def _markdown(report: Report, goals: str) -> Iterator[str]:
 
 
 def stolen_s() -> tuple[float, float]:
-    """Seconds of all cores that the host took away, and all of their seconds, since the machine started."""
+    """Return the seconds of all cores that the host took away, and all of their seconds, since the machine started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     return fields[7] * tick_s, sum(fields) * tick_s

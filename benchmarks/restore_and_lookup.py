@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
-    """Spark's state reader looking for one key, best of three in a warm JVM."""
+    """Measure Spark's state reader looking for one key, best of three in a warm JVM."""
     spark.conf.set(
         "spark.sql.streaming.stateStore.checkpointFormatVersion", "1" if checkpoint.provider == "HDFSBacked" else "2"
     )
@@ -87,8 +87,8 @@ def spark_finds(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
 def measure(
     checkpoint: BigCheckpoint, data: Path, *, spark_s: float, alone: int, seconds: float
 ) -> dict[str, dict[str, float]]:
-    """All figures of one checkpoint, printed; those that have goals are returned, by what is added to its name. `alone`
-    is what a node takes that holds next to nothing.
+    """Measure and print all figures of one checkpoint; return those that have goals, by the suffix of their name.
+    `alone` is the memory of a node that holds next to nothing.
     """
     restore_s = restore_in_process(checkpoint, data / "in-process")
     pin_load()
@@ -129,13 +129,15 @@ def measure(
 
 
 def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
-    """What a node takes that was asked for nothing yet."""
+    """Return the resident memory of a node that was asked for nothing yet."""
     with server(NODE, str(checkpoint.path), str(data), ready_path="/readyz") as node:
         return node.resident_bytes()
 
 
 def restore_in_process(checkpoint: BigCheckpoint, data: Path, *, store: str = "op0") -> float:
-    """Seconds from the order to restore to the first answered lookup, imports and interpreter start left out."""
+    """Measure the seconds from the order to restore to the first answered lookup, imports and interpreter start left
+    out.
+    """
     files = open_checkpoint_files(checkpoint.path)
     settings = NodeSettings(checkpoint=str(checkpoint.path), data_dir=data)
     started_s = time.perf_counter()
@@ -153,7 +155,7 @@ def restore_in_process(checkpoint: BigCheckpoint, data: Path, *, store: str = "o
 
 @dataclass(slots=True)
 class _Watched:
-    """Asks for the node's health again and again, and keeps the longest wait."""
+    """A thread that asks for the node's health again and again, and records the longest wait."""
 
     longest_wait_ms: float = 0.0
     _stopped: threading.Event = field(default_factory=threading.Event)

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(checkpoint: BigCheckpoint, folder: Path, *, seconds: float) -> None:
-    """All figures."""
+    """Measure all figures."""
     pin_load()
     with ExitStack() as running:
         bus = running.enter_context(local_redis())
@@ -100,14 +100,14 @@ def measure(checkpoint: BigCheckpoint, folder: Path, *, seconds: float) -> None:
 
 
 def load_of(code: str, *arguments: str, paths: list[str], ready: str, seconds: float) -> Load:
-    """The load that a server of its own takes; it is gone before the next one is measured."""
+    """Measure the load that a server of its own takes; it is gone before the next one is measured."""
     with ExitStack() as alone:
         peer = alone.enter_context(server(code, *arguments, ready_path=ready))
         return run_load(peer.port, [get(path) for path in paths], seconds=seconds)
 
 
 def batches_of(keys: list[str]) -> list[bytes]:
-    """Requests of BATCH_KEYS keys each."""
+    """Return requests of BATCH_KEYS keys each."""
     return [
         post("/v1/stores/op0/lookup", orjson.dumps({"keys": [[key] for key in keys[start : start + BATCH_KEYS]]}))
         for start in range(0, len(keys), BATCH_KEYS)
@@ -124,7 +124,7 @@ def wait_for(router: Server, path: str) -> None:
 
 
 def copy_into_redis(url: str, router: Server, paths: list[str]) -> None:
-    """The very answers, under short keys."""
+    """Copy the very answers into Redis, under short keys."""
     with redis.Redis.from_url(url) as client:
         for number, path in enumerate(paths):
             client.set(str(number), fetch(router.port, path)[1])

@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def measured(nodes: int, tasks: int, options: argparse.Namespace) -> Figures:
-    """All figures of one size."""
+    """Measure all figures of one size."""
     with ExitStack() as running:
         cluster = Cluster(running, nodes, tasks, options)
         figures = cluster.gossip(options.seconds)
@@ -130,7 +130,7 @@ class Cluster:
         time.sleep(3 * HEARTBEAT_MS / 1000)
 
     def gossip(self, seconds: float) -> Figures:
-        """A while of heartbeats and commits, and nothing else."""
+        """Measure a while of heartbeats and commits, and nothing else."""
         self._router.ask({})
         self._assignor.ask({})
         before, began_s = self._spent(), time.monotonic()
@@ -152,7 +152,7 @@ class Cluster:
         }
 
     def reports(self) -> Figures:
-        """What operators ask a router for: how long it takes, and how long nothing else is answered."""
+        """Measure the reports of a router: how long each takes, and how long nothing else is answered."""
         found: Figures = {}
         for name, path in (
             ("readyz", "/readyz"),
@@ -176,8 +176,8 @@ class Cluster:
         return self._deaths(hang=True)
 
     def _deaths(self, *, hang: bool) -> Figures:
-        """A tenth of the nodes dies: until the router takes none of them for alive, follows an assignment in which none
-        is active, and, after the rebalance delay, one that does not name them.
+        """Let a tenth of the nodes die, and measure until the router takes none of them for alive, follows an
+        assignment in which none of them is active, and, after the rebalance delay, one that does not name them.
         """
         self._router.ask({})
         self._assignor.ask({})
@@ -205,7 +205,7 @@ class Cluster:
         }
 
     def heard_by(self, running: ExitStack, count: int) -> Figures:
-        """The same gossip with so many more listeners, as each real node is one."""
+        """Measure the same gossip with so many more listeners, as each real node is one."""
         listener = running.enter_context(child("benchmarks.scale", "listen", self._bus.url, str(count)))
         listener.read()
         seconds = 5.0
@@ -232,7 +232,7 @@ class Cluster:
         return sum(1 for _ in self._client.scan_iter(f"{self._names.nodes}*", count=1000))
 
     def _until(self, holds: Callable[[dict[str, Any], Assignment], bool], began_s: float) -> float:
-        """Seconds until what the router knows, and the assignment on the bus, are so."""
+        """Return the seconds until the router's tables, and the assignment on the bus, are so."""
         order, found = b"", None
         while time.monotonic() - began_s < LIMIT_S:
             head = self._client.getrange(self._names.assignment, 0, 63).split(b"\n")[0]
@@ -258,7 +258,7 @@ def actives(assignment: Assignment) -> set[str | None]:
 
 
 def pauses_of(prefix: str, status: dict[str, Any]) -> Figures:
-    """A loop's pauses; what ran during long ones is printed."""
+    """Return a loop's pauses; print the code that ran during long ones."""
     for doing, times in status["doing"]:
         print(f"    {prefix or 'router '}paused {times} x in {doing}", flush=True)
     return {
@@ -327,7 +327,7 @@ def child(module: str, *arguments: str, core: int = LOAD_CORE) -> Iterator[Child
 
 
 def listen(url: str, count: int) -> None:
-    """So many subscribers that read and forget."""
+    """Run so many subscribers that read and forget."""
     host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
     channel = Names(APPLICATION).channel.encode()
     sockets = [socket.create_connection((host, int(port))) for _ in range(count)]
@@ -350,7 +350,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     limit_s = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > limit_s:
-            raise RuntimeError(f"waited {LIMIT_S:.0f} s for {what}")
+            raise RuntimeError(f"the wait of {LIMIT_S:.0f} s for {what} was in vain")
         time.sleep(LOOK_S)
 
 

@@ -29,7 +29,7 @@ LOOK_S = 0.1
 """Between two looks for a later assignment: real nodes hear of it."""
 
 PATIENCE_S = 60.0
-"""What measures waits for Redis: one that is kept busy by a thousand nodes answers late."""
+"""Seconds that a measurement waits for Redis, which answers late while a thousand nodes keep it busy."""
 
 LEASE_MS = 2 * HEARTBEAT_MS
 COMMIT_SPREAD_S = 0.03
@@ -177,7 +177,7 @@ class Nodes:
 
 
 def duties_of_all(assignment: Assignment) -> dict[str, dict[str, Role]]:
-    """The tasks of every node."""
+    """Return the tasks of every node."""
     found: dict[str, dict[str, Role]] = {}
     for task, duty in assignment.tasks.items():
         for node_id in duty.holders:

@@ -1,4 +1,4 @@
-"""What single steps cost in a cluster of a given size, without processes: the choice, the messages, the assignor.
+"""The cost of single steps in a cluster of a given size, without processes: the choice, the messages, the assignor.
 
     python -m benchmarks.scale_parts [--nodes 1000] [--partitions 100000]
 
@@ -32,7 +32,7 @@ MAX_WARMUPS = 2
 
 
 class Cost(NamedTuple):
-    """What a step costs."""
+    """The cost of a step."""
 
     what: str
     us: float
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def costs(nodes: int, partitions: int) -> Iterator[Cost]:
-    """All steps."""
+    """Yield the costs of all steps."""
     cluster = Cluster(nodes, partitions)
     yield Cost("assign from nothing", cluster.assigned_us, f"{partitions:,} tasks, {nodes:,} nodes")
     yield least("assign again, nothing to do", cluster.again)
@@ -95,12 +95,12 @@ class Cluster:
 def assigned(
     members: list[Member], tasks: list[str], before: dict[str, AssignedTask], held: dict[str, list[Replica]]
 ) -> dict[str, AssignedTask]:
-    """One call of the assignor."""
+    """Call the assignor once."""
     return assign(members, tasks, before, held, num_standby_replicas=1, max_warmup_replicas=MAX_WARMUPS)
 
 
 def assignment_of(nodes: list[SimulatedNode], tasks: dict[str, AssignedTask], epoch: int) -> Assignment:
-    """The document for it."""
+    """Make the document of an assignment."""
     members = {each.node_id: Endpoint(host=each.host.host, port=each.host.port) for each in nodes}
     return Assignment(
         application_id=APPLICATION,
@@ -145,7 +145,7 @@ def _messages(cluster: Cluster) -> Iterator[Cost]:
 
 
 def _signatures(heartbeat: bytes, assignment: bytes) -> Iterator[Cost]:
-    """What it costs to sign and to judge a message, in two processes with one key. No message is used twice."""
+    """Measure signing and judging a message, in two processes with one key. No message is used twice."""
     one, other = (MessageAuth(APPLICATION, Keyring([b"k" * 32]), sender=f"node-{number}") for number in (1, 2))
     yield least("sign a heartbeat", lambda: one.sealed(b"heartbeat", heartbeat), calls=100)
     waiting = iter([one.sealed(b"heartbeat", heartbeat) for _ in range(100 * RUNS)])
@@ -193,7 +193,7 @@ def _choices(cluster: Cluster) -> Iterator[Cost]:
 
 
 def least(what: str, call: Callable[[], object], remark: str = "", *, calls: int = 1) -> Cost:
-    """The least CPU time of RUNS."""
+    """Return the least CPU time of RUNS."""
     taken = []
     for _ in range(RUNS):
         began_s = time.process_time()

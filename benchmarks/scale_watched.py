@@ -33,7 +33,7 @@ from understudy_shared.bus.redis_bus import RedisBus
 
 
 def router(port: int, redis: str) -> None:
-    """`understudy router`, watched."""
+    """Run `understudy router`, watched."""
     meter = PauseMeter()
 
     def started(found: StartedRouter) -> None:
@@ -52,13 +52,13 @@ def router(port: int, redis: str) -> None:
 
 
 def known_to(found: Router) -> dict[str, object]:
-    """The cluster as a router knows it."""
+    """Return the cluster as a router knows it."""
     tables = found.tables
     return {"nodes": sorted(tables.nodes), "order": tables.order, "version": tables.end_version, "bus": found.degraded}
 
 
 def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None:
-    """A member of the cluster with a simulated node: it takes the lease, listens, asks silent nodes and assigns."""
+    """Run a member of the cluster with a simulated node: it takes the lease, listens, asks silent nodes and assigns."""
     meter = PauseMeter()
     node = SimulatedNode(0, port=port, tasks=tasks)
     settings = ClusterNodeSettings(

@@ -34,7 +34,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Resident memory now, and how much of it is files (the kernel may drop those pages)."""
+        """Return resident memory now, and how much of it is files (the kernel may drop those pages)."""
         return self._status("VmRSS:")
 
     def file_bytes(self) -> int:
@@ -48,7 +48,7 @@ class Server:
 
 
 def tree_env(root: Path) -> Mapping[str, str]:
-    """The environment in which a server runs the sources of another tree."""
+    """Return the environment in which a server runs the sources of another tree."""
     return {"PYTHONPATH": os.pathsep.join(str(root.resolve() / source) for source in SOURCES)}
 
 
@@ -99,7 +99,7 @@ def wait_ready(port: int, path: str, process: subprocess.Popen[Any], tls: ssl.SS
 
 
 def fetch(port: int, path: str, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:
-    """The answer to one GET request."""
+    """Return the answer to one GET request."""
     connection = (
         http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         if tls is None
@@ -164,7 +164,7 @@ async def get(key: str):
     return Response(await values.get(key), media_type="application/json")
 uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False)
 """
-"""What people do today: the state copied into Redis, and an application before it."""
+"""The usual alternative: the state copied into Redis, and an application before it."""
 
 REDIS_MGET = """
 import sys, orjson, redis.asyncio, uvicorn
@@ -193,4 +193,4 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_config=None, access_log=False, server_header=False,
             date_header=False)
 """
-"""Reads a body and answers with constant bytes, as many as an answer has: what is left to a batch itself."""
+"""An application that reads a body and answers with constant bytes, as many as an answer has: the floor of a batch."""

@@ -41,13 +41,13 @@ def node_id_of(number: int) -> str:
 
 
 def address_of(number: int) -> str:
-    """Every node has an address of its own on loopback: 127.1.0.0 and up."""
+    """Return the address of a node: each has one of its own on loopback, 127.1.0.0 and up."""
     return f"127.{1 + number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
 
 
 @cache
 def task_keys(tasks: int) -> list[str]:
-    """All tasks of the one operator."""
+    """List all tasks of the one operator."""
     return [f"0_{partition}" for partition in range(tasks)]
 
 
@@ -72,7 +72,7 @@ class _History:
 
 
 class SimulatedNode:
-    """What `ClusterMember` and `heartbeat_of` read of a node. `as_node` is it, for those that want a Node."""
+    """A node with the members that `ClusterMember` and `heartbeat_of` read. `as_node` is it, typed as a Node."""
 
     def __init__(self, number: int, *, port: int, tasks: int) -> None:
         self.node_id = node_id_of(number)
@@ -139,7 +139,7 @@ class SimulatedNode:
         return digest_of(found), found
 
     def heartbeat(self, *, sequence: int, order: tuple[int, int], catalogue: str, now_ms: float) -> Heartbeat:
-        """Its next heartbeat, for a node without a member of its own."""
+        """Return its next heartbeat, for a node without a member of its own."""
         return heartbeat_of(
             self.as_node,
             node_id=self.node_id,

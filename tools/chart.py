@@ -1,4 +1,4 @@
-"""What is made from the Helm chart: the table of its values in its README, and its default as flat manifests.
+"""Generator of files from the Helm chart: the table of values in its README, and its default as flat manifests.
 
     python -m tools.chart
 
@@ -34,11 +34,11 @@ BEGIN, END = "<!-- values: made by tools/chart.py -->\n", "<!-- end of values --
 
 
 class HelmError(Exception):
-    """Helm refused the chart or the values; the text is Helm's."""
+    """The refusal of the chart or of its values by Helm, with Helm's text."""
 
 
 def helm(calls: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
-    """The results of calls of `helm_calls.py`, made by one process."""
+    """Make calls of `helm_calls.py` in one process, and return their results."""
     done = subprocess.run(  # noqa: S603  # our own program
         [PYTHON, CALLS], input=json.dumps(calls), capture_output=True, text=True, timeout=300, check=False
     )
@@ -49,12 +49,12 @@ def helm(calls: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
 
 
 def call_of(kind: str, values: Mapping[str, object], *, release: str = RELEASE, **more: object) -> dict[str, object]:
-    """A call about a release in a namespace of its name."""
+    """Describe a call for a release in a namespace of the same name."""
     return {"call": kind, "chart": str(CHART), "values": values, "name": release, "namespace": release, **more}
 
 
 def render(values: Mapping[str, object]) -> str:
-    """The manifests. Raises HelmError."""
+    """Render the manifests. Raises HelmError."""
     (result,) = helm([call_of("render", values)])
     if "error" in result:
         raise HelmError(result["error"])
@@ -62,7 +62,7 @@ def render(values: Mapping[str, object]) -> str:
 
 
 def flat(rendered: str) -> str:
-    """Manifests for `kubectl apply`: without what only Helm reads."""
+    """Return the manifests for `kubectl apply`, without what only Helm reads."""
     bare = EMPTY.sub("", HELMS_OWN.sub("", rendered))
     return "# The chart's default, rendered by `python -m tools.chart`: change the chart, not this file.\n" + bare
 
@@ -70,7 +70,9 @@ def flat(rendered: str) -> str:
 def leaves(
     schema: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Every value that can be given, with its schema; a value that a definition describes is one."""
+    """Yield the path and schema of every value that can be given; a value with a schema of its own (`$ref`) is one
+    leaf.
+    """
     for name, each in schema["properties"].items():
         if "properties" in each:
             yield from leaves(each, (*path, name))
@@ -79,7 +81,7 @@ def leaves(
 
 
 def default_of(values: Mapping[str, Any], path: Sequence[str]) -> object:
-    """The default of a value. Raises KeyError where the file of values has none."""
+    """Return the default of a value. Raises KeyError when the file of values has no such value."""
     found: Any = values
     for name in path:
         found = found[name]
@@ -87,7 +89,7 @@ def default_of(values: Mapping[str, Any], path: Sequence[str]) -> object:
 
 
 def values_table() -> str:
-    """A row for each value: name, default, what it is."""
+    """Write a row for each value: name, default, description."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = YAML(typ="safe").load((CHART / "values.yaml").read_text())
     rows = ["| value | default | is |", "|---|---|---|"]
@@ -99,7 +101,7 @@ def values_table() -> str:
 
 
 def with_table(readme: str) -> str:
-    """The README with the table as it has to be."""
+    """Return the README with the current table of values."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     return before + begin + "\n" + values_table() + "\n" + end + after

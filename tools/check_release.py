@@ -16,7 +16,7 @@ from email.parser import Parser
 from pathlib import Path
 
 MAX_WHEEL_BYTES = 4_000_000
-"""Four times what it is: a folder that does not belong in it would show."""
+"""The limit is four times the present size: a folder that does not belong into the wheel would exceed it."""
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
 RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[str]:
-    """What keeps a wheel from being installed, typed or found."""
+    """List what keeps a wheel from being installed, typed or found."""
     said, tool = project["project"], project["tool"]
     packages = [Path(each).name for each in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]  # type: ignore[index]
     with zipfile.ZipFile(wheel) as files:
@@ -70,7 +70,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
 
 
 def _extra_problems(metadata: Message, said: dict[str, object]) -> list[str]:
-    """`all` names every other extra, so that no part of it needs a second install."""
+    """Report the extras that `all` leaves out: with it no part needs a second install."""
     extras = set(metadata.get_all("Provides-Extra") or [])
     everything = next((each for each in said["optional-dependencies"]["all"]), "")  # type: ignore[index]
     lacking = sorted(extra for extra in extras - {"all"} if extra not in everything)
@@ -78,7 +78,7 @@ def _extra_problems(metadata: Message, said: dict[str, object]) -> list[str]:
 
 
 def archive_problems(archive: Path) -> list[str]:
-    """What keeps a source archive from being built again."""
+    """List what keeps a source archive from being built again."""
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     needed = ("LICENSE", "README.md", "pyproject.toml", "PKG-INFO")

@@ -13,13 +13,13 @@ from functools import cache
 from typing import Any
 
 OTHERS = ("cert-manager.io/", "gateway.networking.k8s.io/", "keda.sh/", "monitoring.coreos.com/", "spark.apache.org/")
-"""Kinds that are not Kubernetes' own; tests of the chart look at them."""
+"""API groups that are not Kubernetes' own; tests of the chart look at their objects."""
 FIRST_WARNING = 2
-"""Severities: 1 is information, 2 a warning, 3 an error."""
+"""The lowest severity that is reported: 1 is information, 2 a warning, 3 an error."""
 
 
 def render(call: dict[str, Any]) -> dict[str, Any]:
-    """The manifests, as `helm template` prints them; values that the schema refuses are an error."""
+    """Render the manifests as `helm template` prints them; values that the schema refuses are an error."""
     import helm_python as helm  # type: ignore[import-not-found]  # noqa: PLC0415
     import yaml  # type: ignore[import-untyped]  # noqa: PLC0415
 
@@ -36,7 +36,7 @@ def render(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def lint(call: dict[str, Any]) -> dict[str, Any]:
-    """What `helm lint --strict` says beyond information."""
+    """Return what `helm lint --strict` reports above the level of information."""
     import helm_python as helm  # noqa: PLC0415
 
     report = helm.lint(call["chart"], call["values"], strict=True)
@@ -45,14 +45,14 @@ def lint(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(call: dict[str, Any]) -> dict[str, Any]:
-    """Objects that do not keep the strict schemas of a version of Kubernetes, and why."""
+    """List the objects that break the strict schemas of a version of Kubernetes, and why."""
     own = [each for each in render(call)["objects"] if not each["apiVersion"].startswith(OTHERS)]
     return {"problems": [said for each in own if (said := problem(json.dumps(each), call["version"]))]}
 
 
 @cache
 def problem(text: str, version: str) -> str | None:
-    """What is wrong with an object; most are in many sets of values."""
+    """Return what is wrong with an object. Results are cached: most objects occur in many sets of values."""
     import kubernetes_validate as kubernetes  # type: ignore[import-not-found]  # noqa: PLC0415
 
     each = json.loads(text)

@@ -18,7 +18,7 @@ from understudy_node.stores.result_distinct import LEAST_PRECISION, MOST_PRECISI
 
 
 def tables(spark: SparkSession) -> dict[str, dict[str, object]]:
-    """What the file has, by bits of precision."""
+    """Read the tables from Spark, by bits of precision."""
     util = spark._jvm.org.apache.spark.sql.catalyst.util  # type: ignore[union-attr]  # noqa: SLF001
     spark_tables = getattr(getattr(util, "HyperLogLogPlusPlusHelper$"), "MODULE$")
     raw, bias = spark_tables.RAW_ESTIMATE_DATA(), spark_tables.BIAS_DATA()
@@ -34,7 +34,7 @@ def tables(spark: SparkSession) -> dict[str, dict[str, object]]:
 
 
 def printed(found: dict[str, dict[str, object]]) -> str:
-    """A line for each precision."""
+    """Render the tables as JSON, with a line for each precision."""
     lines = [f"{json.dumps(bits)}: {json.dumps(each, separators=(',', ':'))}" for bits, each in found.items()]
     return "{" + ",\n".join(lines) + "}\n"
 

@@ -1,7 +1,7 @@
 """Writes `docs/oracle.md` and the README's table from what tests compared: `python -m tools.oracle_document`.
 
 Tests leave what they compared in `.cache/oracle/` (`tests/support/oracle/record.py`); `make verify` runs all of them.
-With `--keep` what is in `docs/oracle.json` is only drawn again.
+With `--keep` it renders `docs/oracle.json` again and collects nothing.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ OPERATORS = {
 
 
 def collected(folder: Path = FOLDER) -> list[Compared]:
-    """What tests left, in an order that is always the same."""
+    """Read what tests left, in an order that is always the same."""
     lines = [Compared(**line) for file in folder.glob("*.json") for line in json.loads(file.read_text())]
     return sorted(lines, key=lambda line: (_release(line.spark), line.operator, line.provider, str(line)))
 
 
 def document(lines: Sequence[Compared]) -> str:
-    """The whole of docs/oracle.md."""
+    """Render the whole of docs/oracle.md."""
     return f"{_BEGINNING}{''.join(_tables(lines))}{_END}"
 
 
 def readme_table(lines: Sequence[Compared]) -> str:
-    """A line for each release of Spark."""
+    """Render a line for each release of Spark."""
     rows = ["| Spark | " + " | ".join(LAYOUTS.values()) + " |", "|---|" + "---|" * len(LAYOUTS)]
     for spark in _releases(lines):
         of_release = [line for line in lines if line.spark == spark]
@@ -64,7 +64,7 @@ def readme_table(lines: Sequence[Compared]) -> str:
 
 
 def with_table(readme: str, table: str) -> str:
-    """The README with its table replaced."""
+    """Return the README with its table replaced."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
@@ -149,7 +149,7 @@ def _release(spark: str) -> tuple[int, ...]:
 
 
 def main() -> None:
-    """Collect, unless told to keep; then draw."""
+    """Collect, unless `--keep` is given; then render."""
     if sys.argv[1:] != ["--keep"]:
         MEASURED.write_text("[\n" + ",\n".join(json.dumps(asdict(line)) for line in collected()) + "\n]\n")
     lines = kept()
@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def kept() -> list[Compared]:
-    """What docs/oracle.json has."""
+    """Read docs/oracle.json."""
     return [Compared(**line) for line in json.loads(MEASURED.read_text())]
 
 

@@ -1,5 +1,5 @@
-"""Writes `docs/results.md`, the list of aggregates whose result is known and of those whose is not:
-`python -m tools.results_document`. A test in tests/contract/ holds the file to this.
+"""Writes `docs/results.md`, the list of aggregates for which Understudy computes results, and of those for which it
+does not: `python -m tools.results_document`. A test in tests/contract/ holds the file to this.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
     "collect_list": ("collect_list", "array_agg"),
     "collect_set": ("collect_set",),
 }
-"""What of Spark SQL each function is the result of."""
+"""Functions of Spark SQL whose result each function computes."""
 
 _OWN_FORM = "the state is in a binary form of Spark's own"
 
@@ -65,7 +65,7 @@ NOT_FINISHED: Mapping[str, str] = {
     "with `spark.sql.legacy.statisticalAggregate`": "a variance of one row is NaN there and null by default; the state "
     "is the same",
 }
-"""What has no `result`, and why."""
+"""Aggregates that have no `result`, each with the reason."""
 
 _BEGIN = """\
 # Finished values
@@ -104,7 +104,7 @@ one is refused.
 
 
 def document() -> str:
-    """The whole file."""
+    """Render the whole file."""
     return f"{_BEGIN}{''.join(_finished())}{_RULES}{''.join(_not_finished())}"
 
 
@@ -120,7 +120,7 @@ def _not_finished() -> Iterator[str]:
 
 
 def _code(name: str) -> str:
-    """The first word as code: it may be explained."""
+    """Render the first word of a name as code; an explanation may follow it."""
     word, _, rest = name.partition(" ")
     return f"`{word}` {rest}".rstrip()
 

@@ -38,7 +38,7 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Make them all."""
+    """Make all pictures."""
     if CHROMIUM is None:
         sys.stderr.write(f"{NO_CHROMIUM}\n")
         return 1

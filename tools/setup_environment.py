@@ -28,11 +28,11 @@ print(f"setup: Java {home.path} (from {home.origin})")
 
 
 class SetupError(Exception):
-    """What is missing, and what to do about it."""
+    """The lack of something that the set-up needs, with what to do about it."""
 
 
 def refusal(version: tuple[int, int], executable: str, *, has_ensurepip: bool) -> str | None:
-    """Why this Python cannot make the environment, or `None` when it can."""
+    """Return why this Python cannot make the environment, or `None` when it can."""
     ours = ".".join(map(str, version))
     if version < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -50,7 +50,7 @@ def refusal(version: tuple[int, int], executable: str, *, has_ensurepip: bool) -
 
 
 def fingerprint(root: Path) -> str:
-    """Changes when the environment has to."""
+    """Hash the files that decide what is in the environment."""
     digest = hashlib.sha256()
     for path in (root / "pyproject.toml", root / "uv.lock", Path(__file__)):
         digest.update(path.read_bytes())
@@ -109,7 +109,7 @@ def _step(what: str, *command: str) -> None:
     _say(what)
     done = _run(*command)
     if done.returncode != 0:
-        raise SetupError(f"{what}: exit code {done.returncode} from: {' '.join(command)}")
+        raise SetupError(f"{what}: exit code {done.returncode} was returned by: {' '.join(command)}")
 
 
 def _succeeds(*command: str) -> bool:

@@ -94,12 +94,12 @@ def bench(
 
 
 def keys_of(lines: BinaryIO) -> Sequence[str]:
-    """The JSON keys of a file. Raises CommandError without any, above MAX_KEYS, and for a line that is not JSON."""
+    """Read the JSON keys of a file. Raises CommandError without keys, with more than MAX_KEYS, or other than JSON."""
     keys: list[str] = []
     for key in keys_of_lines(lines, source="--keys"):
         keys.append(key)
         if len(keys) > MAX_KEYS:
-            raise CommandError(f"more than {MAX_KEYS:,} keys", where="--keys", exit_code=ExitCode.USAGE)
+            raise CommandError(f"the file has more than {MAX_KEYS:,} keys", where="--keys", exit_code=ExitCode.USAGE)
     if not keys:
         raise CommandError(
             "there is no key to look up",

@@ -38,7 +38,7 @@ _HIDDEN = {"demo-pipeline": ("understudy.demo.command", "")}
 
 
 class Commands(click.Group):
-    """Loads commands when they are needed, and turns our errors into lines and exit codes."""
+    """The command group that loads commands when they are needed, and turns our errors into lines and exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -57,7 +57,7 @@ class Commands(click.Group):
         name = args[0]
         if name[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             hint = did_you_mean(name, _COMMANDS) or "understudy --help lists the commands."
-            raise click.UsageError(f"No such command {name!r}. {hint.strip()}", ctx)
+            raise click.UsageError(f"There is no command {name!r}. {hint.strip()}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -21,7 +21,7 @@ from understudy_shared.base.suggest import did_you_mean
 
 
 class InForce(NamedTuple):
-    """A setting: its value as people may see it, None for none, and `flag`, `variable`, `file` or `default`."""
+    """A setting: its value as people may see it (None: not set), and `flag`, `variable`, `file` or `default`."""
 
     name: str
     value: object
@@ -32,7 +32,7 @@ class InForce(NamedTuple):
 def in_force(
     table: Sequence[Flag], given: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[str, Any], path: str
 ) -> list[InForce]:
-    """Every setting, by the precedence of services: a flag, then a variable, then the file, then the default (pure)."""
+    """List every setting, by the services' precedence: a flag, a variable, the file, the default (pure)."""
     variables = {name.lower(): (name, value) for name, value in environ.items()}
     names = ["checkpoint"] if any(flag.name == "checkpoint_wait_ms" for flag in table) else []
     defaults: dict[str, object] = {flag.name: flag.default for flag in table}
@@ -56,7 +56,7 @@ def _shown(value: object) -> object:
 
 
 def _service(name: str) -> click.Command:
-    """`understudy config NAME`: it takes the flags of the service."""
+    """Make `understudy config NAME`: it takes the flags of the service."""
     table = FLAGS_OF[name]
 
     def show(*, config: str | None, as_json: bool, changed: bool, **flags: Any) -> None:

@@ -1,4 +1,4 @@
-"""What commands print: JSON bytes as they came, fields, or tables. Values are never read as markup.
+"""Printing of commands: JSON bytes as they came, fields, or tables. Values are never read as markup.
 
 Into a pipe or a file, lines are as long as they need to be; a terminal folds them. Tables need rich, which takes longer
 to import than a lookup takes: only what draws a table imports it.
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 100_000
 _LEAST_WIDTH = 20
 _FIELD = re.compile(r"  +(?=\S)")
-"""Ends where a field of a line begins."""
+"""Pattern of the places where a field of a line begins."""
 
 
 def print_json(document: bytes) -> None:
-    """A server's JSON document, exactly, as one line."""
+    """Print a server's JSON document, exactly, as one line."""
     click.echo(document.rstrip(b"\n"))
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Text as it is, not folded."""
+    """Print text as it is, not folded."""
     for line in lines:
         click.echo(line)
 
 
 def folded(lines: Iterable[str]) -> Iterator[str]:
-    """Lines folded between words to the width of the terminal, the rest of each below its last field."""
+    """Yield lines folded between words to the width of the terminal, the rest of each below its last field."""
     width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else _PIPE_WIDTH
     for line in lines:
         begins = [found.end() for found in _FIELD.finditer(line)]
@@ -51,12 +51,12 @@ def folded(lines: Iterable[str]) -> Iterator[str]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """A table with a heading; each cell's end is folded, never cut."""
+    """Print a table with a heading; each cell's end is folded, never cut."""
     _print(_table(Sheet(columns, list(rows), title)))
 
 
 def print_page(page: Page) -> None:
-    """Lines as they are and tables, in order."""
+    """Print lines as they are and tables, in order."""
     for part in page:
         if isinstance(part, Lines):
             print_lines(part.lines)
@@ -65,7 +65,7 @@ def print_page(page: Page) -> None:
 
 
 def drawn(page: Page) -> RenderableType:
-    """The page for a display that draws it repeatedly."""
+    """Return the page for a display that draws it repeatedly."""
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def drawn(page: Page) -> RenderableType:
 
 
 def print_fields(rows: Iterable[Sequence[str]]) -> None:
-    """Aligned fields: names in the first columns; a row's text begins where its last name ends."""
+    """Print aligned fields: names in the first columns; a row's text begins where its last name ends."""
     listed = [list(row) for row in rows]
     first = max(len(row[0]) for row in listed)
     second = max((len(row[1]) for row in listed if row[2]), default=0)
@@ -83,7 +83,7 @@ def print_fields(rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_answer(body: bytes, *, raw: bool) -> None:
-    """One lookup, found or absent. `raw` adds what Spark stores to a result that was computed from it."""
+    """Print one lookup, found or absent. `raw` adds what Spark stores to a result that was computed from it."""
     answer = orjson.loads(body)
     click.echo(f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}")
     print_fields(answer_rows(answer, raw=raw))
@@ -92,7 +92,7 @@ def print_answer(body: bytes, *, raw: bool) -> None:
 
 
 def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw: bool) -> None:
-    """A table of a batch's outcomes, in the order of `keys`; each key whose window has closed is noted below."""
+    """Print a table of a batch's outcomes, in the order of `keys`; each key whose window has closed is noted below."""
     shows_value = raw and any("result" in answer for answer in answers)
     rows, notes = [], []
     for asked, answer in zip(keys, answers, strict=True):

@@ -1,6 +1,6 @@
 """The key or token that commands send: the variable UNDERSTUDY_API_KEY, or a file that UNDERSTUDY_API_KEY_FILE names.
 
-Never from an argument, which everybody on the machine can read.
+Never from an argument, which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ FIXES = {
     "unauthenticated": _HOW,
     "forbidden": "Use a key whose role allows this, or have the role changed where the services have their credentials",
 }
-"""What to do about a refusal, by the type of the problem, for who uses the command line."""
+"""Advice about a refusal, by the type of the problem, for users of the command line."""
 
 
 def authorization(environ: Mapping[str, str]) -> dict[str, str]:
-    """The header that shows the key; none without a key. Raises CommandError for a key that cannot be sent."""
+    """Return the header that shows the key; empty without a key. Raises CommandError for a key that cannot be sent."""
     key, file = environ.get(KEY, ""), environ.get(KEY_FILE, "")
     if key and file:
         raise _wrong(f"both {KEY} and {KEY_FILE} are set", "Unset one of them")

@@ -48,11 +48,11 @@ def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
         print_lines(folded(report_lines(report)))
     wrong = [each for each in report["findings"] if each["state"] == "wrong"]
     if wrong:
-        raise CommandError(f"{len(wrong)} found wrong with {printable(target)}", exit_code=ExitCode.REFUSED)
+        raise CommandError(f"{printable(target)} has faults: {len(wrong)}", exit_code=ExitCode.REFUSED)
 
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The facts, then each finding with what to do (pure)."""
+    """Yield the facts, then each finding with what to do (pure)."""
     facts = {
         name: value for name, value in report.items() if name not in ("operators", "findings") and value is not None
     }
@@ -85,7 +85,7 @@ def _text(value: object) -> str:
 
 
 def _examine() -> Callable[[str], Report]:
-    """The node's part, by its entry point: the command line imports no service."""
+    """Load the node's part, by its entry point: the command line imports no service."""
     try:
         (entry,) = entry_points(group="understudy.services", name="doctor")
         loaded: Callable[[str], Report] = entry.load()
@@ -131,7 +131,7 @@ def _of_server(url: str, timeout_s: float) -> Report:
 
 
 def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
-    """A document of the server; None with a finding where it refuses, and without one where it has no such path."""
+    """Ask for a document; None with a finding where the server refuses, without one where it lacks the path."""
     try:
         document: Report = orjson.loads(server.get(path))
     except ServerProblemError as problem:

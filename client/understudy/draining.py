@@ -1,6 +1,6 @@
-"""`understudy drain`: a node's tasks are moved to others before it is stopped; shows how many it still has.
+"""`understudy drain`: moves a node's tasks to others before it is stopped; shows how many it still has.
 
-It may be stopped when it has none, and one round of gossip later: by then every router has heard of it.
+The node may be stopped one round of gossip after it has no task: by then every router has heard of that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROLES = ("active", "standby", "warmup")
 def drain(
     node_id: str, *, undo: bool, no_wait: bool, within_s: float, url: str, timeout_s: float, as_json: bool
 ) -> None:
-    """Ask a router to move all tasks of the node NODE_ID to other nodes, and wait until it holds none.
+    """Ask a router to move all tasks of the node NODE_ID to other nodes, and wait until it holds no task.
 
     The node answers meanwhile, and nothing is lost: it can be stopped afterwards without a reader noticing. It stays
     drained until it is restarted, or until --undo. While no other node can take its tasks, this says so and ends.
@@ -64,7 +64,7 @@ def drain(
 
 
 def tasks_left(member: Mapping[str, Any] | None) -> int | None:
-    """Tasks that a node of the report has; None while that is not known, 0 for a node that has left."""
+    """Count the tasks that a node of the report has; None while that is not known, 0 for a node that has left."""
     if member is None:
         return 0
     counts = [member[role] for role in _ROLES]
@@ -80,7 +80,7 @@ def can_be_taken(node_id: str, members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def progress_line(node_id: str, member: Mapping[str, Any] | None) -> str:
-    """Where the draining is."""
+    """Say how far the draining is."""
     if member is None:
         return f"{printable(node_id)} has left the cluster"
     if tasks_left(member) == 0:
@@ -114,7 +114,7 @@ def _wait_until_empty(server: Server, node_id: str, *, within_s: float, as_json:
             raise _not_drained(f"no other node can take what {printable(node_id)} holds: {line}", fix)
         if time.monotonic() > deadline:
             fix = "It goes on by itself; understudy lag shows who could take its tasks. Other nodes must be running"
-            raise _not_drained(f"not drained within {within_s:g} s: {line}", fix)
+            raise _not_drained(f"it was not drained within {within_s:g} s: {line}", fix)
 
 
 def _not_drained(what: str, fix: str) -> CommandError:
@@ -128,7 +128,7 @@ def _has_spoken_since(at_s: float, member: Mapping[str, Any]) -> bool:
 
 
 def _reports(server: Server) -> Iterator[list[Mapping[str, Any]]]:
-    """All nodes as the router sees them, again and again."""
+    """Yield all nodes as the router sees them, again and again."""
     while True:
         yield orjson.loads(server.get("/admin/v1/lag")).get("nodes", [])
         time.sleep(LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes that scripts can use, and errors as a line of what, where, and the fix.
+"""The ends of commands: exit codes that scripts can use, and errors as a line of what, where, and the fix.
 
 Rule: no traceback for anything that the world can break; one for a bug of ours.
 """
@@ -15,7 +15,7 @@ from understudy_shared.base.masking import masked_text
 
 
 class ExitCode(IntEnum):
-    """What a script learns without reading the output."""
+    """The exit codes, from which a script learns the outcome without reading the output."""
 
     OK = 0
     ABSENT = 1
@@ -35,7 +35,7 @@ Exit codes:
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""What shells report for a program that SIGINT, or SIGPIPE, ended."""
+"""The code that shells report for a program that SIGINT, or SIGPIPE, ended."""
 
 
 class CommandError(UnderstudyError):
@@ -50,7 +50,7 @@ class CommandError(UnderstudyError):
 
 
 def error_lines(error: UnderstudyError) -> list[str]:
-    """`error: what (where)`, its notes, and the fix."""
+    """Return `error: what (where)`, its notes, and the fix."""
     lines = [f"error: {error.what} ({error.where})" if error.where else f"error: {error.what}"]
     if isinstance(error, CommandError):
         lines += [f"  {note}" for note in error.notes]
@@ -64,5 +64,5 @@ def say_error(error: UnderstudyError) -> None:
 
 
 def exit_code_of(error: UnderstudyError) -> ExitCode:
-    """3 for what does not know better: something cannot answer, or cannot be served."""
+    """Return an error's exit code, else 3: something cannot answer, or cannot be served."""
     return error.exit_code if isinstance(error, CommandError) else ExitCode.REFUSED

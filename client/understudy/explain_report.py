@@ -15,7 +15,7 @@ LEFT_OUT_COLUMNS = (*_REPLICA_COLUMNS, "reason")
 
 
 def explain_page(report: Mapping[str, Any]) -> Page:
-    """Where the key is, who would be asked in which order, and who would not, each with its reason."""
+    """Render where the key is, whom a router would ask in which order, and the replicas left out, with reasons."""
     order = [
         (str(place), *_replica(replica), _why(replica, "why")) for place, replica in enumerate(report["choice"], 1)
     ]
@@ -24,7 +24,7 @@ def explain_page(report: Mapping[str, Any]) -> Page:
     if order:
         parts += [Lines(["", "asked in this order:"]), Sheet(ORDER_COLUMNS, order)]
     else:
-        parts.append(Lines(["", "nobody may answer"]))
+        parts.append(Lines(["", "no replica may answer"]))
     if left_out:
         parts += [Lines(["", "left out:"]), Sheet(LEFT_OUT_COLUMNS, left_out)]
     return parts
@@ -50,7 +50,7 @@ def _where(report: Mapping[str, Any]) -> list[str]:
 
 
 def _named(host: Mapping[str, Any], names: Mapping[str, str | None]) -> str:
-    """`node-1 (host:port)`; the host alone when no node is known there."""
+    """Return `node-1 (host:port)`; the host alone when no node is known there."""
     text = host_text(host)
     name = names.get(text)
     return f"{printable(name)} ({text})" if name else text

@@ -34,7 +34,7 @@ def explain(
 ) -> None:
     """Tell which partition of STORE a key is in, who would be asked for it in which order, and who would not, and why.
 
-    Nobody is asked: it is what a router would do now, with the bounds that are given. The key is written as for get, or
+    Asks no node: it is what a router would do now, with the bounds that are given. The key is written as for get, or
     as JSON with --key.
 
     \b
@@ -70,7 +70,7 @@ def _target(store: str, key: tuple[str, ...], json_key: str | None) -> tuple[str
 
 def _not_a_router(url: str) -> CommandError:
     return CommandError(
-        "this server is a node: it holds what it holds and chooses nobody, so there is nothing to explain",
+        "this server is a node: it answers by itself and chooses no replica, so there is nothing to explain",
         where=url,
         fix="Name a router with --url; a node by itself shows its partitions with: understudy lag",
         exit_code=ExitCode.REFUSED,

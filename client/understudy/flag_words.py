@@ -38,7 +38,7 @@ _PLACES = {"path": "STORE KEY", "query": "options", "bounds": "options", "query 
 
 
 def in_flags(text: str) -> str:
-    """A sentence of a problem, with flags for parameters: `max_lag=0` is `--max-lag 0`."""
+    """Translate a sentence of a problem, with flags for parameters: `max_lag=0` is `--max-lag 0`."""
     text = _ALONE.sub(lambda found: _flag(found[1] or found[2]), _WITH_VALUE.sub(_valued, text))
     for pattern, words in _PHRASES:
         text = pattern.sub(words, text)

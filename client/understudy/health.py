@@ -19,10 +19,10 @@ from understudy.reading import problems_as_json
 from understudy_shared.base.printable import printable
 
 ASK_EVERY_S = 1.0
-"""Between two questions of one command."""
+"""Seconds between two requests of one command."""
 
 MAX_LISTED = 20
-"""Store partitions of each kind that are listed for people; --json has all that the router lists."""
+"""Number of store partitions of each kind that are listed for people; --json has all that the router lists."""
 
 _LOSSES = {
     "last_replica": "no other node has a caught-up replica of",
@@ -89,7 +89,7 @@ def safe_to_stop(node_id: str, *, within_s: float, url: str, timeout_s: float, a
 
 
 def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
-    """The first yes, else the last answer. Raises CommandError when the last question got none."""
+    """Return the first yes, else the last answer. Raises CommandError when the last request got no answer."""
     until_s = time.monotonic() + within_s
     while True:
         is_last = time.monotonic() >= until_s
@@ -104,7 +104,7 @@ def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
 
 
 def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The line of the whole; a line for each indicator; below those that are not well their cause and what to do."""
+    """Yield the line of the whole; a line for each indicator; below the bad ones their cause and what to do."""
     yield f"{printable(report['application_id'])} as {printable(report.get('router') or report['node'])} sees it"
     yield health_line(report)
     yield ""
@@ -118,7 +118,7 @@ def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def loss_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What a stop would cost, a line for each kind."""
+    """Yield what a stop would cost, a line for each kind."""
     for kind, text in _LOSSES.items():
         lost, count = answer["would_lose"][kind], answer["would_lose"]["counts"][kind]
         if count:

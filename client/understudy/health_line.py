@@ -9,6 +9,6 @@ from understudy_shared.base.printable import printable
 
 
 def health_line(report: Mapping[str, Any]) -> str:
-    """The state of the whole: `all well`, or what is wrong, who is hurt, and what to do."""
+    """Return the state of the whole: `all well`, or what is wrong, who is hurt, and what to do."""
     state, headline = str(report["state"]), printable(str(report["headline"]))
     return headline if state == "ok" else f"{state}: {headline}"

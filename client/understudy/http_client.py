@@ -1,4 +1,4 @@
-"""One HTTP call to a node or router, and what its reply means. Every call has a timeout.
+"""An HTTP call to a node or router, and the meaning of its reply. Every call has a timeout.
 
 Rule: only a JSON body that says `found: false` means that a key is absent; any other 404 is an error.
 """
@@ -54,7 +54,7 @@ class ServerProblemError(CommandError):
 
 
 class ServerReply(NamedTuple):
-    """What a server sent."""
+    """The reply of a server."""
 
     status: int
     content_type: str
@@ -67,7 +67,7 @@ class Server:
     """
 
     def __init__(self, url: str, *, timeout_s: float, is_own: bool = False) -> None:
-        """`is_own`: this process serves there, so that nobody has to prove who it is."""
+        """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity."""
         self._url = server_url(url)
         self._authorization = authorization(os.environ)
         self._timeout_s = timeout_s
@@ -83,17 +83,17 @@ class Server:
         self._opener.close()
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
-        """The JSON of a reply. `wait_ms` is what the server was asked to wait: the timeout comes on top of it."""
+        """Return the JSON of a reply. The timeout comes on top of `wait_ms`, which the server was asked to wait."""
         return self._call("GET", path, parameters=parameters, content=None, wait_ms=wait_ms)
 
     def post(
         self, path: str, content: bytes, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0
     ) -> bytes:
-        """The JSON of a reply to a JSON body."""
+        """Return the JSON of a reply to a JSON body."""
         return self._call("POST", path, parameters=parameters, content=content, wait_ms=wait_ms)
 
     def not_ready(self) -> list[str]:
-        """Why the server says that it is not ready; empty when it is. A silent server is not ready either."""
+        """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""
         try:
             request = Request(self._url + "/readyz", None, self._authorization)  # noqa: S310  # checked: http or https
             reply = self._send(request, self._timeout_s)
@@ -117,7 +117,7 @@ class Server:
             cause = _cause(error)
             if isinstance(cause, TimeoutError):
                 raise self._unreachable(
-                    f"no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
+                    f"there was no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
                 ) from None
             trouble = tls_trouble(cause) if isinstance(cause, ssl.SSLError) else None
             if trouble is not None:
@@ -139,13 +139,13 @@ class Server:
 
 
 def _trace_header() -> dict[str, str]:
-    """The trace that this command is a part of. A caller hands it over in the variable TRACEPARENT."""
+    """Return the trace that this command is a part of. A caller hands it over in the variable TRACEPARENT."""
     trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))
     return {} if trace is None else {"traceparent": trace.traceparent}
 
 
 def _opener(context: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirector:
-    """HTTP and HTTPS. Redirects are not followed, and a reply of any status is a reply.
+    """Make an opener for HTTP and HTTPS. It follows no redirects, and a reply of any status is a reply.
 
     A proxy that is set for the outside world cannot reach this machine's loopback.
     """
@@ -161,13 +161,13 @@ def _opener(context: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDire
 
 
 def _cause(error: Exception) -> object:
-    """What really happened: urllib wraps errors of the socket."""
+    """Return the cause of an error: urllib wraps errors of the socket."""
     cause = error.reason if isinstance(error, URLError) else error
     return cause if isinstance(cause, TimeoutError) or str(cause) else type(cause).__name__
 
 
 def server_url(url: str) -> str:
-    """The URL of a server without a slash at its end. Raises CommandError when it does not name a server."""
+    """Return the URL of a server without a slash at its end. Raises CommandError when it does not name a server."""
     whole = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(whole)
@@ -185,7 +185,7 @@ def server_url(url: str) -> str:
 
 
 def reply_of(status: int, content_type: str, body: bytes) -> bytes:
-    """The body of an answer. Raises ServerProblemError for a problem, CommandError for a foreign reply."""
+    """Return the body of an answer. Raises ServerProblemError for a problem, CommandError for a foreign reply."""
     kind = content_type.partition(";")[0].strip().lower()
     document = _json(body)
     if kind == PROBLEM_TYPE and isinstance(document, dict):
@@ -201,14 +201,14 @@ def reply_of(status: int, content_type: str, body: bytes) -> bytes:
 
 
 def problem_exit_code(problem: Mapping[str, Any]) -> ExitCode:
-    """2 when the request was wrong, 3 when it was right and is not answered."""
+    """Return 2 when the request was wrong, 3 when it was right and is not answered."""
     status = problem.get("status")
     is_callers_fault = isinstance(status, int) and 400 <= status < 500 and status not in _NOT_THE_CALLERS_FAULT
     return ExitCode.USAGE if is_callers_fault else ExitCode.REFUSED
 
 
 def candidate_line(candidate: Mapping[str, Any]) -> str:
-    """A replica that may not answer, and why."""
+    """Print a replica that may not answer, and why."""
     host, port = candidate.get("host", "?"), candidate.get("port", "?")
     facts = [str(candidate[name]) for name in ("role", "state") if candidate.get(name)]
     facts += [
@@ -224,7 +224,7 @@ def candidate_line(candidate: Mapping[str, Any]) -> str:
 
 
 def path_segment(text: str) -> str:
-    """A path segment that arrives as `text`, whatever is in it: dots too, which clients would resolve as folders."""
+    """Quote a path segment so that it arrives as `text`: dots too, which clients would resolve as folders."""
     return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="", errors="surrogateescape")
 
 

@@ -110,7 +110,7 @@ def lag(
 
 
 def with_health(body: bytes, server: Server) -> bytes:
-    """A router's report with its health; as it is where there is none: of a node, or without the right to see it."""
+    """Add its health to a router's report; leave the report as it is of a node, or without the right to see health."""
     report = orjson.loads(body)
     if "nodes" not in report:
         return body

@@ -27,7 +27,7 @@ _COLUMNS = ("id", "principal", "roles", "created", "expires")
 
 
 def file_option(command: Command) -> Command:
-    """--credentials-file."""
+    """Add --credentials-file."""
     return click.option(
         "--credentials-file",
         "file",
@@ -144,7 +144,7 @@ def revoke(key_id: str, *, file: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only its owner may read, whatever the umask. Raises CommandError, also where one is."""
+    """Write a new file that only its owner may read. Raises CommandError, also when the file exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -155,7 +155,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def key_row(key: StoredKey, now: datetime) -> tuple[str, ...]:
-    """A key for people."""
+    """Return a key's row for people."""
     ends = "never" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M}"
     ended = key.expires_at is not None and key.expires_at <= now
     made = "?" if key.created_at is None else f"{key.created_at:%Y-%m-%d}"
@@ -164,7 +164,7 @@ def key_row(key: StoredKey, now: datetime) -> tuple[str, ...]:
 
 
 def lifetime(text: str) -> timedelta:
-    """`90d` or `12h` as a time. Raises CommandError for anything else, and for 0."""
+    """Parse `90d` or `12h` as a time. Raises CommandError for anything else, and for 0."""
     found = _LIFETIME.fullmatch(text)
     time = timedelta() if found is None else int(found[1]) * _UNITS[found[2]]
     if not time:

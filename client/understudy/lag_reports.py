@@ -24,7 +24,7 @@ _ROLE_ORDER = {"active": 0, "standby": 1, "warmup": 2}
 
 
 def lag_page(report: Mapping[str, Any]) -> Page:
-    """Either kind of report: only a router's has nodes."""
+    """Render either kind of report: only a router's has nodes."""
     return _router_page(report) if "nodes" in report else _node_page(report)
 
 
@@ -45,7 +45,7 @@ def _router_page(report: Mapping[str, Any]) -> Page:
 
 
 def _needed(sheet: Sheet) -> Sheet:
-    """Without the columns that say nothing of anybody, so that a row fits a terminal."""
+    """Remove columns that are empty in every row, so that a row fits a terminal."""
     kept = [
         index
         for index, column in enumerate(sheet.columns)
@@ -67,7 +67,7 @@ def _router_header(report: Mapping[str, Any]) -> list[str]:
 
 
 def _member_row(member: Mapping[str, Any]) -> tuple[str, ...]:
-    """A node. A silent node is shown as dead, whatever state it reported last."""
+    """Return a node's row. A silent node is shown as dead, whatever state it reported last."""
     state = member["state"] if member["live"] else "dead"
     return (
         printable(member["node_id"]),
@@ -112,7 +112,7 @@ def _node_page(report: Mapping[str, Any]) -> Page:
 
 
 def _node_header(report: Mapping[str, Any]) -> list[str]:
-    """What is known of the query and its end."""
+    """Return the lines about the query and its end."""
     query = report["query"]
     state = query["state"] + (", a batch is in progress" if query["batch_in_progress"] else "")
     committed = "no batch committed yet"
@@ -146,7 +146,7 @@ def _end(report: Mapping[str, Any]) -> str:
 
 
 def _errors(report: Mapping[str, Any]) -> list[str]:
-    """What went wrong with which replica."""
+    """List the errors of replicas."""
     return [
         f"error: {printable(store['store'])} partition {partition['partition']}"
         + (f" on {printable(partition['node_id'])}" if "node_id" in partition else "")
@@ -158,19 +158,19 @@ def _errors(report: Mapping[str, Any]) -> list[str]:
 
 
 def _age(ms: float | None) -> str:
-    """How long ago something arrived."""
+    """Print how long ago something arrived."""
     return "never" if ms is None else duration_text(round(ms))
 
 
 def _second(moment: str | None) -> str:
-    """A moment without its fraction, so that a row fits a terminal; --json has all of it."""
+    """Print a moment without its fraction, so that a row fits a terminal; --json has all of it."""
     return "-" if moment is None else f"{moment[:19]}Z"
 
 
 def arranged(
     report: dict[str, Any], *, state: str | None = None, role: str | None = None, sort: str | None = None
 ) -> dict[str, Any]:
-    """The report with the replicas that are asked for, in the order that is. A node by itself sends all."""
+    """Filter and sort the replicas of a report as asked. A node by itself sends all."""
     stores = [
         {**store, "partitions": [each for each in store["partitions"] if _is_meant(each, state, role)]}
         for store in report["stores"]

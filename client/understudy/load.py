@@ -1,4 +1,4 @@
-"""Drives lookups at a server over keep-alive connections, and counts what comes back.
+"""Drives lookups at a server over keep-alive connections, and counts the replies.
 
 Closed loop: each connection sends its next lookup when the answer is there. With a rate, lookups fall due at fixed
 times whether or not the server keeps up, and their latency counts from then: a slow server cannot hide its queue.
@@ -20,7 +20,7 @@ from understudy.load_counts import LoadCounts
 TICK_S = 0.005
 REOPEN_AFTER_S = 0.1
 MAX_DUE = 100_000
-"""Lookups that may wait for a connection. Beyond it, the oldest are not sent, and counted."""
+"""Number of lookups that may wait for a connection. Beyond it, the oldest are not sent, and counted."""
 
 NO_ANSWER = "no answer in time"
 LOST = "connection lost"
@@ -28,7 +28,7 @@ NO_HTTP = "no HTTP reply, or one too large"
 NOT_SENT = "not sent: the server is too far behind the rate"
 
 MAX_REPLY_BYTES = 16 * 1024 * 1024
-"""Twice the largest answer of a node."""
+"""Limit on a reply: twice the largest answer of a node."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -47,8 +47,8 @@ class Load:
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`requests` are whole requests, sent in turns. `rate` is in lookups a second, None for a closed loop. `tls`:
-        whom to trust at a server that speaks it.
+        """Prepare a run. `requests` are whole requests, sent in turns. `rate` is in lookups a second, None for a closed
+        loop. `tls`: the context for a server that speaks TLS.
         """
         self.counts = LoadCounts()
         self._place = host, port
@@ -64,7 +64,7 @@ class Load:
         self._ends = False
 
     async def run(self, seconds: float) -> float:
-        """Drive for so long; returns the seconds that it took.
+        """Drive for so long; return the seconds that it took.
 
         Raises OSError or TimeoutError when it cannot connect in the beginning.
         """
@@ -111,7 +111,7 @@ class Load:
     # ---- a connection's side
 
     def ready(self, connection: _Connection, now_s: float) -> None:
-        """The connection was opened, or has its answer."""
+        """Use a connection that was opened, or has its answer."""
         self._open.add(connection)
         if self._ends:
             return
@@ -122,7 +122,7 @@ class Load:
             self._send_due()
 
     def lost(self, connection: _Connection, why: str | None) -> None:
-        """The connection is closed; `why` is what became of its lookup, None when it had none."""
+        """Count a closed connection; `why` is what became of its lookup, None when it had no lookup."""
         self._open.discard(connection)
         if self._ends:
             return
@@ -134,14 +134,14 @@ class Load:
 
 
 class _Connection(asyncio.Protocol):
-    """One lookup at a time."""
+    """A connection with one lookup at a time."""
 
     def __init__(self, load: Load) -> None:
         self.is_open = False
         self._load = load
         self._read = b""
         self._due_s: float | None = None
-        """When the lookup in flight fell due; None without one."""
+        """The time when the lookup in flight fell due; None without one."""
         self._sent_s = 0.0
         self._why: str | None = None
         self._now = asyncio.get_running_loop().time

@@ -1,4 +1,4 @@
-"""What comes back from a load of lookups: outcomes, latency, and how old the answers are (pure)."""
+"""The results of a load of lookups: outcomes, latency, and the age of the answers (pure)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Measured(Histogram):
         self.largest = max(self.largest, value)
 
     def percentile(self, percent: float) -> float | None:
-        """The value that so many per cent do not exceed; None without any."""
+        """Return the value that so many per cent do not exceed; `None` without any."""
         found = upper_bound(self.bounds, self.counts, percent / 100)
         return None if found is None else min(self.largest, found)
 
@@ -54,11 +54,11 @@ class LoadCounts:
         return set(self.outcomes) <= {"found", "absent"}
 
     def failed(self, why: str) -> None:
-        """A lookup without a reply."""
+        """Count a lookup without a reply."""
         self.outcomes[why] += 1
 
     def answered(self, status: int, body: bytes, latency_ms: float) -> None:
-        """A reply. Only a body that says so is found or absent."""
+        """Count a reply. Only a body that says so is found or absent."""
         self.latency_ms.observe(latency_ms)
         if status in {200, 404} and b'"found":' in body:
             self.outcomes["found" if status == 200 else "absent"] += 1
@@ -74,7 +74,7 @@ class LoadCounts:
         self.outcomes[f"status {status}" if problem is None else problem.group(1).decode(errors="replace")] += 1
 
     def document(self, took_s: float) -> dict[str, Any]:
-        """The report as JSON. Rates count replies."""
+        """Return the report as JSON. Rates count replies."""
         return {
             "seconds": round(took_s, 3),
             "per_second": round(self.latency_ms.total / took_s, 1),
@@ -85,7 +85,7 @@ class LoadCounts:
         }
 
     def lines(self, took_s: float) -> list[str]:
-        """The report for people."""
+        """Return the report for people."""
         return [f"  {name:9}  {text}" for name, text in self._rows(took_s)]
 
     def _rows(self, took_s: float) -> Iterator[tuple[str, str]]:
@@ -94,7 +94,7 @@ class LoadCounts:
         yield "outcomes", ", ".join(f"{what} {number:,}" for what, number in self.outcomes.most_common()) or "none"
         lag = _line(self.time_lag_ms)
         yield "time lag", f"{lag}; unknown {self.unknown_lags:,}" if self.unknown_lags else lag
-        yield "served by", ", ".join(f"{role} {number:,}" for role, number in self.roles.most_common()) or "nobody"
+        yield "served by", ", ".join(f"{role} {number:,}" for role, number in self.roles.most_common()) or "no replica"
 
 
 def _percentiles(histogram: Measured) -> dict[str, float | None]:
@@ -112,5 +112,5 @@ def _line(histogram: Measured) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Print three digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

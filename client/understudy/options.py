@@ -20,7 +20,7 @@ _NOT_GIVEN = (("require_active", False),)
 
 
 def server_options(command: Command) -> Command:
-    """--url, --timeout-s and --json, and whom to trust."""
+    """Add --url, --timeout-s and --json, and the files for TLS."""
     options = (
         click.option(
             "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
@@ -36,7 +36,7 @@ def server_options(command: Command) -> Command:
 
 
 def bound_options(command: Command) -> Command:
-    """What the reader accepts. Without any, every replica may answer, and the answer says its age."""
+    """Add the bounds of a read. Without any, every replica may answer, and the answer says its age."""
     options = (
         click.option("--max-lag", type=click.IntRange(min=0), help="Most versions (batches) behind, inclusive."),
         click.option("--max-staleness-ms", type=click.IntRange(min=0), help="Most milliseconds behind, inclusive."),
@@ -55,7 +55,7 @@ def bound_options(command: Command) -> Command:
 
 
 def selection_options(command: Command) -> Command:
-    """Which part of what a key has."""
+    """Add the options that select a part of a key's elements."""
     options = (
         click.option(
             "--limit", type=click.IntRange(1, MAX_PAGE_ELEMENTS),
@@ -72,17 +72,17 @@ def selection_options(command: Command) -> Command:
 
 
 def given_bounds(bounds: dict[str, Any]) -> dict[str, Any]:
-    """The bounds that were given, 0 among them: the server knows its own defaults."""
+    """Return the bounds that were given, 0 among them: the server knows its own defaults."""
     return {name: value for name, value in bounds.items() if value is not None and (name, value) not in _NOT_GIVEN}
 
 
 def as_parameters(bounds: dict[str, Any]) -> dict[str, str]:
-    """Bounds as query parameters."""
+    """Return bounds as query parameters."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in bounds.items()}
 
 
 def wait_ms_of(bounds: dict[str, Any]) -> int:
-    """How long the server may wait, in ms: the timeout of the call comes on top."""
+    """Return how long the server may wait, in ms: the timeout of the call comes on top."""
     wait_ms = bounds.get("wait_ms")
     if wait_ms is None:
         return WAIT_WITH_POSITION_MS if "min_position" in bounds else 0

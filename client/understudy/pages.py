@@ -1,4 +1,4 @@
-"""What a report is made of: lines and tables, in order (data). The console prints it or draws it."""
+"""The parts of a report: lines and tables, in order (data). The console prints it or draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a service is with its restore: what is read from it, what is shown, and the thread that watches.
+"""The progress of a service's restore: its reading, its display, and the thread that watches.
 
 The service is known by the Protocols below, never by its package. On a terminal a bar, else a log line per change.
 """
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.1
 
 
 class ShownVersion(Protocol):
-    """What readers of a task see."""
+    """The version of a task that readers see."""
 
     @property
     def version(self) -> int: ...
@@ -44,14 +44,14 @@ class Replica(Protocol):
 
 
 class Generation(Protocol):
-    """The replicas of what is served."""
+    """The replicas of the served generation."""
 
     @property
     def replicas(self) -> Sequence[Replica]: ...
 
 
 class RunningService(Protocol):
-    """What every started service shows of itself."""
+    """The interface that every started service shows of itself."""
 
     @property
     def host(self) -> HostInfo: ...
@@ -92,7 +92,7 @@ class Standing:
 
     @property
     def versions_behind(self) -> int:
-        """How far the slowest task is behind."""
+        """The number of versions by which the slowest task is behind."""
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
@@ -109,7 +109,7 @@ def observe(service: RunningService) -> Standing:
 
 
 def changed_tasks(before: Standing, after: Standing) -> list[tuple[str, TaskStanding]]:
-    """Tasks that are in another state than before, or that can be asked now."""
+    """List the tasks whose state has changed, or that can be asked now."""
     return [
         (name, task)
         for name, task in after.tasks.items()
@@ -119,7 +119,7 @@ def changed_tasks(before: Standing, after: Standing) -> list[tuple[str, TaskStan
 
 
 class Display(Protocol):
-    """Shows standings while it is open."""
+    """A display that shows standings while it is open."""
 
     def __enter__(self) -> Display: ...
     def __exit__(
@@ -140,7 +140,7 @@ class LogDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds no terminal."""
 
     def show(self, standing: Standing) -> None:
         for name, task in changed_tasks(self._last, standing):

@@ -27,7 +27,7 @@ from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 
 class KeyCommand(click.Command):
-    """Says what to do about a key that looks like an option."""
+    """A command that explains what to do about a key that looks like an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -42,7 +42,7 @@ class KeyCommand(click.Command):
 
 
 def dashed_word(words: Sequence[str], option: str) -> str | None:
-    """The word in which click saw the unknown `option`: `-UA` for `-U`; None when there is no such word."""
+    """Return the word in which click saw the unknown `option`: `-UA` for `-U`; None when there is no such word."""
     letter = option.removeprefix("-")
     if option.startswith("--"):
         return next((word for word in words if word.partition("=")[0] == option), None)
@@ -50,14 +50,14 @@ def dashed_word(words: Sequence[str], option: str) -> str | None:
 
 
 def raw_option(command: Command) -> Command:
-    """--raw."""
+    """Add --raw."""
     return click.option("--raw", is_flag=True, help="Show what Spark stores, too, where a result is computed from it.")(
         command
     )
 
 
 def longs_option(command: Command) -> Command:
-    """--longs."""
+    """Add --longs."""
     return click.option(
         "--longs", type=click.Choice(["number", "string"]),
         help="Print whole numbers so: as strings they survive programs whose numbers are doubles.  [default: number]",
@@ -153,7 +153,7 @@ def lookup(
 
 
 def checked_json(text: str, *, where: str) -> str:
-    """`text`, when it is JSON: it travels as it was written, so that no digit is lost on the way."""
+    """Return `text`, when it is JSON: it travels as it was written, so that no digit is lost on the way."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -167,14 +167,14 @@ def checked_json(text: str, *, where: str) -> str:
 
 
 def outcome_of(answer: dict[str, Any]) -> ExitCode:
-    """The exit code that one item of a batch stands for."""
+    """Return the exit code for one item of a batch."""
     if "found" in answer:
         return ExitCode.OK if answer["found"] else ExitCode.ABSENT
     return problem_exit_code(answer)
 
 
 def expanded(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results of a compact answer, each with all members: those of its read in place of the read's index.
+    """Expand the results of a compact answer: each gets the members of its read in place of the read's index.
 
     The results of a long answer are returned as they are.
     """
@@ -188,7 +188,7 @@ def _expanded(result: dict[str, Any], store: object, reads: Sequence[dict[str, A
 
 
 def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandError | None]]:
-    """Keys in lists of at most `size`; with the last, the error that ended them, so that those before it are asked."""
+    """Yield lists of at most `size` keys; with the last, the error that ended them, so that those before are asked."""
     source = iter(keys)
     while True:
         chunk: list[str] = []
@@ -204,7 +204,7 @@ def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandE
 
 
 def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> Iterator[str]:
-    """A JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON.
+    """Yield a JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON.
 
     `source` is what errors call the lines.
     """
@@ -219,7 +219,7 @@ def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> 
 
 
 class _Output(NamedTuple):
-    """How answers are printed."""
+    """The form in which answers are printed."""
 
     as_json: bool
     raw: bool
@@ -227,7 +227,7 @@ class _Output(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What the server must know of it."""
+        """The parameters by which the server prints answers in this form."""
         return {} if self.longs is None else {"longs": self.longs}
 
 
@@ -278,7 +278,7 @@ def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], outp
 
 @contextmanager
 def problems_as_json(as_json: bool) -> Iterator[None]:
-    """With --json a problem too is printed as the server sent it; people read the error on stderr all the same."""
+    """Print a problem, too, as the server sent it with --json; people read the error on stderr all the same."""
     try:
         yield
     except ServerProblemError as problem:

@@ -14,7 +14,7 @@ NO_RESULT = "not known: what Spark stores is shown"
 
 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
-    """A store in the list of stores: its results, or what Spark stores where the results are not known."""
+    """Return a store's row in the list of stores: its results, or what Spark stores where the results are not known."""
     results = store.get("result", ())
     return (
         printable(store["store"]),
@@ -27,7 +27,7 @@ def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """All of one store, as (section, name, text): results first, then what Spark stores."""
+    """Return all of one store, as (section, name, text): results first, then what Spark stores."""
     results = [(column["name"], column["type"]) for column in store.get("result", ())] or [(NO_RESULT, "")]
     keys, user_keys = (
         [(column["name"], f"{column['type']}, for example {quoted(column['example'])}") for column in columns]
@@ -59,7 +59,7 @@ def store_fields(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Operators of the query, and stores of operators, that cannot be asked, and why."""
+    """List operators of the query, and stores of operators, that cannot be asked, and why."""
     return [
         f"not served: {printable(each.get('store') or 'op' + str(each['operator_id']))} "
         f"({printable(each['operator'])}): {printable(each['reason'])}"
@@ -68,7 +68,7 @@ def not_served_lines(refused: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def unnamed_lines(stores: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Stores that have columns in no result, and which."""
+    """List stores with columns that are in no result, and these columns."""
     return [
         f"no result: {printable(store['store'])}: {', '.join(map(printable, store['unnamed']))}"
         for store in stores
@@ -77,13 +77,13 @@ def unnamed_lines(stores: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _unused_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Stored columns that no result is computed from: what the announcement or the aliases could not name."""
+    """List stored columns that no result is computed from: what the announcement or the aliases could not name."""
     unused = store.get("unnamed", ())
     return [("no result", ", ".join(map(printable, unused)), "")] if unused else []
 
 
 def _schema_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The value columns of each schema, where there were several."""
+    """List the value columns of each schema, where there were several."""
     schemas = store.get("schemas", ())
     if len(schemas) < 2:
         return []

@@ -1,4 +1,4 @@
-"""What every command that runs a service does: find it, give it its settings, show how it starts, report its errors.
+"""The common part of commands that run a service: find it, give it its settings, show its start, report its errors.
 
 Services are found by their entry points: this package imports none of them.
 """
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 FIRST_REPLY_TIMEOUT_S = 30.0
-"""The service was ready a moment ago; on a machine that is too busy for one reply, a warning is logged."""
+"""Seconds for the first reply of a service that is ready. On a machine that is too busy, a warning is logged."""
 
 MAX_EXAMPLES = 20
-"""Stores for which the welcome asks for a key that exists."""
+"""Number of stores for which the welcome asks for a key that exists."""
 
 END_TIMEOUT_S = 2.0
-"""A bar is taken from the terminal within a tenth of a second; only a reply that hangs takes longer."""
+"""Seconds for the end: a bar is taken from the terminal within a tenth of one; only a reply that hangs takes longer."""
 
 Greeting = Callable[[str, Mapping[str, Any]], Sequence[str]]
-"""Lines to say when a service is ready, of its URL and what its `/v1/stores` answers."""
+"""A function from the URL of a ready service and its `/v1/stores` to the lines to print."""
 
 
 class Service(Protocol):
-    """What an entry point gives: serves until interrupted."""
+    """The function of an entry point: it serves until interrupted."""
 
     def __call__(
         self, settings: dict[str, object], started: Callable[[RunningService], None] | None = None
@@ -58,7 +58,7 @@ class Service(Protocol):
 
 
 def service_options(command: Command) -> Command:
-    """--config, --log-format and --log-level."""
+    """Add --config, --log-format and --log-level."""
     options = (
         click.option(
             "--config", type=click.Path(exists=True, dir_okay=False), envvar="UNDERSTUDY_CONFIG", show_envvar=True,
@@ -80,7 +80,7 @@ def service_options(command: Command) -> Command:
 
 
 def prepare(*, config: str | None, log_format: LogFormat, log_level: str) -> None:
-    """Logs and the file of settings, before the service is loaded."""
+    """Configure logs and the file of settings, before the service is loaded."""
     configure_logging(log_format=log_format, level=log_level.upper())
     # Python shows deprecations to developers only; this one is for the operator who set the old name.
     warnings.filterwarnings("default", message=".*cache_max_bytes_buffering", category=DeprecationWarning)
@@ -105,7 +105,7 @@ def use_config_file(path: Path) -> None:
 
 
 def find_service(name: str, *, extras: str) -> Service:
-    """A service by its entry point, or which extras to install."""
+    """Load a service by its entry point, or say which extras to install."""
     found = [entry for entry in entry_points(group="understudy.services") if entry.name == name]
     missing = f"the service {name!r}"
     try:
@@ -155,12 +155,12 @@ class Welcome:
         self._thread: threading.Thread | None = None
 
     def start(self, service: RunningService) -> None:
-        """The service has started."""
+        """Begin to watch a service that has started."""
         self._thread = threading.Thread(target=self._run, args=(service,), name="welcome", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """The service has ended: give the terminal back as it was."""
+        """End after the service: give the terminal back as it was."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(END_TIMEOUT_S)
@@ -187,9 +187,9 @@ class Welcome:
 
 
 def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | None:
-    """Read `/v1/stores` with the key of this command; return None when the service wants one and the command has none.
+    """Read `/v1/stores` with the key of this command; return None when the service wants one that is missing.
 
-    Without any key it does not ask: the audit log of each start would begin with a refusal.
+    Without a key it does not ask: the audit log of each start would begin with a refusal.
     """
     if getattr(service, "wants_keys", False) and not authorization(os.environ):
         return None

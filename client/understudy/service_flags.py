@@ -33,7 +33,7 @@ class Flag:
 
     @property
     def default_text(self) -> str:
-        """What holds without the flag, as the help shows it."""
+        """The default as the help shows it."""
         if self.is_required:
             return "[required]"
         if self.default is None:

@@ -37,7 +37,7 @@ _TYPES: Mapping[str, click.ParamType[Any]] = {
 
 
 def setting_options(table: Sequence[Flag]) -> Callable[[Command], Command]:
-    """Every setting as an option; its value is None when the flag was not given."""
+    """Add every setting as an option; its value is None when the flag was not given."""
 
     def with_options(command: Command) -> Command:
         for flag in reversed(table):
@@ -57,7 +57,7 @@ def setting_options(table: Sequence[Flag]) -> Callable[[Command], Command]:
 
 
 def given_settings(table: Sequence[Flag], flags: Mapping[str, Any], *, checkpoint: str | None = None) -> dict[str, Any]:
-    """The settings that the service gets: those that were given, and nothing else."""
+    """Return the settings that the service gets: those that were given, and nothing else."""
     settings: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
     for flag in table:
         value = flags[flag.name]
@@ -67,18 +67,18 @@ def given_settings(table: Sequence[Flag], flags: Mapping[str, Any], *, checkpoin
 
 
 def place_of(name: str) -> str:
-    """Where a setting may come from."""
+    """Name the places where a setting may be given."""
     source = "CHECKPOINT" if name == "checkpoint" else "--" + name.replace("_", "-")
     return f"{source}, UNDERSTUDY_{name.upper()}, or the file of --config"
 
 
 def settings_error(error: ValidationError, *, command: str) -> CommandError:
-    """Every wrong setting of a service, in one error."""
+    """Make one error of all wrong settings of a service."""
     problems = []
     for problem in error.errors(include_url=False):
         name = ".".join(map(str, problem["loc"])) or "settings"
         if problem["type"] == "missing":
-            problems.append(f"{name}: none was given ({place_of(name)})")
+            problems.append(f"{name}: it was not given ({place_of(name)})")
         elif problem["type"] == "extra_forbidden":
             hint = did_you_mean(name, _names(command))
             problems.append(f"{name}: there is no such setting. {hint}".strip())
@@ -91,7 +91,7 @@ def settings_error(error: ValidationError, *, command: str) -> CommandError:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each UNDERSTUDY_* variable that no service and no command knows."""
+    """Warn of each UNDERSTUDY_* variable that no service and no command knows."""
     known = [PREFIX + name.upper() for name in {*_OTHER_VARIABLES, *(flag.name for flag in _ALL_FLAGS)}]
     unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
     return [f"the variable {name} is not a setting. {did_you_mean(name, known)}".strip() for name in unknown]

@@ -1,4 +1,5 @@
-"""Whom commands trust at an `https://` URL, and what they show: --ca-file, --cert-file and --key-file, or variables.
+"""The authorities that commands trust at an `https://` URL, and their own certificate: --ca-file, --cert-file and
+--key-file, or variables.
 
 Without a file of authorities the system's are trusted. A certificate of its own is needed where a proxy asks for one.
 """
@@ -26,7 +27,7 @@ UNTRUSTED_FIX = "Name with --ca-file, or UNDERSTUDY_CA_FILE, the PEM file of the
 
 
 def trust_options(command: Command) -> Command:
-    """--ca-file, --cert-file and --key-file: they count for every call of the command."""
+    """Add --ca-file, --cert-file and --key-file: they count for every call of the command."""
     for name in reversed(VARIABLES):
         option = click.option(
             "--" + name.replace("_", "-"),
@@ -48,8 +49,8 @@ def _keep(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def client_context(environ: Mapping[str, str], *, is_own: bool = False) -> ssl.SSLContext:
-    """The context for calls by https. `is_own`: a service that this process has just started, on its own machine, which
-    needs no proof of who it is. Raises CommandError for files that cannot be used.
+    """Make the context for calls by https. `is_own`: this process has just started the service, on its own machine, so
+    it needs no proof of identity. Raises CommandError for files that cannot be used.
     """
     context = click.get_current_context(silent=True)
     given: Mapping[str, str] = {} if context is None else context.meta.get(_META, {})

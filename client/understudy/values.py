@@ -18,48 +18,48 @@ _LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""
 
 _MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
-"""Members of an answer beside what is stored, and what they are called here."""
+"""Members of an answer beside what is stored, and their names for people."""
 
 
 def shown(value: object) -> str:
-    """One value in one line. A text that could be mistaken for something else, or that is not printable, is quoted."""
+    """Print a value in one line; quote unprintable texts, and those that look like another type."""
     if isinstance(value, str):
         return value if value.isprintable() and value.strip() == value != "" else quoted(value)
     return quoted(value)
 
 
 def quoted(value: object) -> str:
-    """Compact JSON, unprintable characters escaped."""
+    """Print compact JSON, unprintable characters escaped."""
     return printable(orjson.dumps(value).decode())
 
 
 def count_text(number: int | None, unit: str) -> str:
-    """`3 versions`; unknown is said, never shown as 0."""
+    """Print `3 versions`; an unknown number is `unknown`, never 0."""
     return "unknown" if number is None else f"{number} {unit}"
 
 
 def duration_text(ms: int | None) -> str:
-    """Milliseconds in a unit that fits; unknown is said."""
+    """Print milliseconds in a unit that fits; an unknown number is `unknown`."""
     return "unknown" if ms is None else known_duration_text(ms)
 
 
 def number_text(number: int | None) -> str:
-    """A count in a column of counts; unknown is said, never shown as 0."""
+    """Print a count in a column of counts; an unknown number is `unknown`, never 0."""
     return "unknown" if number is None else str(number)
 
 
 def position_text(position: int | None, end: int | None) -> str:
-    """`418/420`: where a replica is and where the query is."""
+    """Print `418/420`: where a replica is and where the query is."""
     return "-" if position is None else f"{position}/{'?' if end is None else end}"
 
 
 def host_text(host: Mapping[str, Any]) -> str:
-    """`host:port`."""
+    """Print `host:port`."""
     return printable(f"{host['host']}:{host['port']}")
 
 
 def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str, str]]:
-    """An answer as (section, field, text); a section's name stands at its first row only.
+    """Return an answer as (section, field, text); a section's name stands at its first row only.
 
     The result comes first. The value that Spark stores is shown when there is no result, or when `raw` asks for it.
     """
@@ -83,7 +83,8 @@ def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
 
 
 def batch_row(answer: Mapping[str, Any], *, raw: bool) -> tuple[str, ...]:
-    """One item of a batch as (key, outcome, result, age), with the stored value before the age when `raw` asks for it.
+    """Return one item of a batch as (key, outcome, result, age), with the stored value before the age when `raw` asks
+    for it.
 
     `key` is empty for a problem, which does not repeat it.
     """
@@ -99,7 +100,7 @@ def batch_row(answer: Mapping[str, Any], *, raw: bool) -> tuple[str, ...]:
 
 
 def _found_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str, str]]:
-    """What was found, by the members that the kind of the store gives an answer."""
+    """Return the found members, by the kind of the store."""
     rows = []
     if "result" in answer:
         rows += _section("result", answer["result"])
@@ -120,7 +121,7 @@ def _moment_rows(answer: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _found_cell(answer: Mapping[str, Any]) -> str:
-    """The same in one cell of a table."""
+    """Return them in one cell of a table."""
     more = "" if answer.get("next_cursor") is None else f" and more: --cursor {shown(answer['next_cursor'])}"
     for member in ("result", "value", *_LISTS):
         if member in answer:
@@ -130,7 +131,7 @@ def _found_cell(answer: Mapping[str, Any]) -> str:
 
 
 def absence_note(answer: Mapping[str, Any]) -> str:
-    """Why a window's key is absent, where that follows from the watermark; else nothing.
+    """Say why a window's key is absent, where that follows from the watermark; else nothing.
 
     Spark removes a window's state in the batch whose watermark reaches the window's end.
     """
@@ -151,7 +152,7 @@ def _window_end(value: object) -> datetime | None:
 
 
 def _moment(text: object) -> datetime | None:
-    """A timestamp of an answer; None for other texts. `timestamp_ntz` is compared as UTC, as Spark does."""
+    """Parse a timestamp of an answer; None for other texts. `timestamp_ntz` is compared as UTC, as Spark does."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:

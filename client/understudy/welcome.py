@@ -1,4 +1,4 @@
-"""What a service says when it is ready: the URL, the stores, and a curl to try for each (pure)."""
+"""The welcome of a service that is ready: the URL, the stores, and a curl to try for each (pure)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S10
 
 
 def url_of(host: HostInfo, *, is_tls: bool = False) -> str:
-    """Where this machine reaches a service; one that listens everywhere is reached at loopback."""
+    """Return where this machine reaches a service; one that listens everywhere is reached at loopback."""
     name = _WILDCARDS.get(host.host, host.host)
     scheme = "https" if is_tls else "http"
     return f"{scheme}://[{name}]:{host.port}" if ":" in name else f"{scheme}://{name}:{host.port}"
 
 
 def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """What `understudy serve` prints; `document` is the answer of `/v1/stores`."""
+    """Return the welcome of `understudy serve`; `document` is the answer of `/v1/stores`."""
     return [
         f"Serving at {url}",
         "",
@@ -35,7 +35,7 @@ def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """What `understudy router` prints."""
+    """Return the welcome of `understudy router`."""
     return [
         f"Routing at {url}",
         "",
@@ -46,7 +46,7 @@ def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
-    """What `understudy node` prints: it holds only a share, so readers should ask a router."""
+    """Return the welcome of `understudy node`: it holds only a share, so readers should ask a router."""
     names = ", ".join(printable(store["store"]) for store in document["stores"]) or "no store"
     return [
         f"Node ready at {url}",
@@ -59,7 +59,7 @@ def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def guarded_lines(url: str) -> list[str]:
-    """What a service prints that asks for keys, when this command has none: readers have theirs."""
+    """Return the welcome of a service that asks for keys, when this command has no key: readers have theirs."""
     return [
         f"Ready at {url}, for those who have a key",
         "",
@@ -68,7 +68,7 @@ def guarded_lines(url: str) -> list[str]:
 
 
 def example_target(store: Mapping[str, Any]) -> str:
-    """A lookup of a key that exists, else of the schema's example: the path form where it is possible."""
+    """Return a lookup of a key that exists, else of the schema's example: the path form where it is possible."""
     path = f"/v1/stores/{path_segment(store['store'])}"
     existing = store.get("existing_key")
     examples = [column["example"] for column in store["key"]] if existing is None else list(existing.values())
@@ -94,7 +94,7 @@ def _store_lines(url: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def _segments(examples: list[Any]) -> list[str] | None:
-    """A path segment per column, two for a window; None when a column's value does not fit into segments."""
+    """Return a path segment per column, two for a window; None when a column's value does not fit into segments."""
     segments: list[str] = []
     for example in examples:
         if isinstance(example, dict) and list(example) == ["start", "end"]:

@@ -1,4 +1,4 @@
-"""Why a node is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
+"""The causes by which a node is degraded although lookups work (pure), for `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CAUSES = (
 def causes_of(
     error: UnderstudyError | None, end: End, replicas: Sequence[TaskReplica], *, now_ms: float, end_expiry_ms: float
 ) -> dict[str, str]:
-    """Why, by cause, for a node that can answer lookups."""
+    """Return why a node that can answer lookups is degraded, by cause."""
     found: dict[str, str] = {}
     if error is not None:
         found[CHECKPOINT_UNREADABLE] = f"the checkpoint cannot be followed: {error}"

@@ -24,7 +24,7 @@ class Duties:
         return self.partitions in (None, partitions)
 
     def role_of(self, task: str) -> Role | None:
-        """The node's role for a task; None when it is not to hold it."""
+        """Return the node's role for a task; None when it is not to hold it."""
         return Role.ACTIVE if self.tasks is None else self.tasks.get(task)
 
 

@@ -25,7 +25,7 @@ FEW_VERSIONS = 10
 
 
 def examine(checkpoint: str) -> dict[str, Any]:
-    """The report on a checkpoint. Raises UnderstudyError where it cannot be read."""
+    """Report on a checkpoint. Raises UnderstudyError where it cannot be read."""
     files = open_checkpoint_files(checkpoint)
     description = describe(files)
     last = description.last_commit
@@ -47,7 +47,9 @@ def examine(checkpoint: str) -> dict[str, Any]:
 
 
 def findings_of(description: CheckpointDescription, *, age_s: float | None) -> list[Finding]:
-    """What is wrong (`wrong`) and what could be better (`hint`). `age_s`: how long ago the last commit was, here."""
+    """List what is wrong (`wrong`) and what could be better (`hint`). `age_s`: how long ago the last commit was,
+    here.
+    """
     found = []
     for operator in description.operators:
         for store, reason in operator.refusals:

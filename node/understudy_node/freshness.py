@@ -22,7 +22,7 @@ SLICES = 12
 
 
 def _fine_bounds() -> tuple[int, ...]:
-    """Every millisecond up to 20, then each a tenth above the one before, up to an hour."""
+    """Return bounds: every millisecond up to 20, then each a tenth above the one before, up to an hour."""
     bounds = list(range(1, 21))
     while bounds[-1] < 3_600_000:
         bounds.append(math.ceil(bounds[-1] * 1.1))
@@ -71,13 +71,13 @@ class CommitToVisible:
         self._lock = Lock()
 
     def observe(self, delay_ms: float, now_ms: float) -> None:
-        """A version became visible so long after its commit. Called from any thread."""
+        """Count a version that became visible so long after its commit. Called from any thread."""
         with self._lock:
             self._histogram.observe(delay_ms)
             self._recent.observe(delay_ms, now_ms)
 
     def freshness(self, now_ms: float) -> Freshness | None:
-        """How fresh the versions of the last minute were; None when none became visible."""
+        """Return how fresh the versions of the last minute were; None when no version became visible."""
         with self._lock:
             return self._recent.freshness(now_ms)
 

@@ -33,7 +33,7 @@ ROW_PREFIX: dict[Provider, bytes] = {"rocksdb": b"\x00", "hdfs": b""}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What decides a key's partition and its bytes. It may change at a restart of the query."""
+    """The layout, which decides a key's partition and its bytes. It may change at a restart of the query."""
 
     partitions: int
     provider: Provider
@@ -44,7 +44,7 @@ class Layout:
 
 
 def layout_of(record: CommitRecord) -> Layout:
-    """The layout of a version, from its own batch, because operator metadata may be stale."""
+    """Return the layout of a version, from its own batch, because operator metadata may be stale."""
     properties = record.offsets.properties
     return Layout(properties.shuffle_partitions, properties.provider)
 
@@ -77,7 +77,7 @@ class Generation:
         return {replica.key: replica for replica in self.replicas}
 
     def not_served(self) -> list[dict[str, str | int]]:
-        """Operators of the query, and stores of operators, that cannot be looked up, with the reason."""
+        """List operators of the query, and stores of operators, that cannot be looked up, with the reason."""
         return [
             {
                 "operator_id": operator.operator_id,
@@ -108,7 +108,7 @@ class Wiring:
     published: Callable[[], None]
 
     def replica(self, places: list[StorePlace], role: Role) -> TaskReplica:
-        """A new replica of the task that `places` belong to."""
+        """Make a new replica of the task that `places` belong to."""
         return TaskReplica(
             places,
             self.around,

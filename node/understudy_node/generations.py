@@ -49,15 +49,15 @@ class Generations:
         return self.pending or self.serving
 
     def all(self) -> list[Generation]:
-        """The serving and the pending generation, as far as they exist."""
+        """Return the serving and the pending generation, as far as they exist."""
         return [generation for generation in (self.serving, self.pending) if generation is not None]
 
     def replicas(self) -> list[TaskReplica]:
-        """The replicas of both generations."""
+        """Return the replicas of both generations."""
         return [replica for generation in self.all() for replica in generation.replicas]
 
     def assign(self, duties: Duties) -> None:
-        """Called from any thread. Roles change at once; the tasks held change at the next `refit`."""
+        """Set the duties; called from any thread. Roles change at once; the tasks held change at the next `refit`."""
         with self._roles:
             self.duties = duties
             for generation in self.all():
@@ -150,7 +150,9 @@ class Generations:
         return self.serving is not serving or self.pending is not pending
 
     def _refitted(self, generation: Generation, wiring: Wiring) -> Generation:
-        """A generation of the same layout with the wanted tasks and names; the same object when nothing differs."""
+        """Return a generation of the same layout with the wanted tasks and names; the same object when nothing
+        differs.
+        """
         held, announcement = generation.held, self.announcement
         to_hold = frozenset(filter(self._chosen(generation.layout, held), generation.tasks))
         if to_hold == held.keys() and generation.announcement is announcement:
@@ -170,7 +172,9 @@ class Generations:
         kept: Mapping[str, TaskReplica],
         is_refit: bool = True,
     ) -> Generation:
-        """`names` are the aliases, and the announcement that they include. Without `is_refit` what is held stays."""
+        """Build a generation. `names` are the aliases, and the announcement that they include. Without `is_refit` the
+        held tasks stay.
+        """
         generation = build_generation(
             description,
             layout,
@@ -203,7 +207,7 @@ class Generations:
         self._is_named = bool(naming.announced)
 
     def _chosen(self, layout: Layout, kept: Container[str]) -> Callable[[str], bool]:
-        """Decides which tasks of a layout to hold; while no duties apply to it, those that are held already.
+        """Return which tasks of a layout to hold; while no duties apply to it, those that are held already.
 
         A leaving replica may still remove files in the directory that a new replica of its task would use: the new one
         waits until the old one is gone.

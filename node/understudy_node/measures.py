@@ -1,6 +1,6 @@
-"""What a node counts as it works, for its metrics: how old what it reads is, what failed, what it restored.
+"""The counts of a node at work, for its metrics: the ages of its answers, failures, restored bytes.
 
-What can be seen in the node's state when the metrics are asked for is not counted here.
+Figures that the node's state shows when the metrics are asked for are not counted here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_B
 
 
 class During(StrEnum):
-    """What the storage failed in."""
+    """The work in which the storage failed."""
 
     FOLLOW = "follow"
     """A look at the commit log."""
@@ -23,7 +23,7 @@ class During(StrEnum):
 
 
 class ReadLags:
-    """How old the versions were that this node answered from. A lookup counts once, and so do the keys of a hop or a
+    """The ages of the versions from which this node answered. A lookup counts once, and so do the keys of a hop or a
     batch that are of one partition. Used on the serving loop.
     """
 
@@ -33,7 +33,7 @@ class ReadLags:
         self.unknown = 0
 
     def read(self, lag: LagInfo, times: int) -> None:
-        """So many reads were answered at this lag."""
+        """Count reads that were answered at this lag."""
         if lag.offset_lag is None:
             self.unknown += times
         else:

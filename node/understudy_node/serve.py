@@ -26,7 +26,7 @@ from understudy_shared.server.service import BACKLOG, Departure, bound_socket, c
 from understudy_shared.telemetry.span_export import require_exporter
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
+"""Time for which a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
 
 
 def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
@@ -57,9 +57,9 @@ def open_node(
     advertised_port: int = 0,
     wait: Callable[[CheckpointFiles, NodeSettings, HostInfo, socket.socket], None] = wait_silently,
 ) -> tuple[Node, socket.socket]:
-    """The node, not yet following, and the socket it will answer on: everything that can be refused, is.
+    """Open the node, not yet following, and the socket it will answer on; refuse here everything that can be refused.
 
-    `wait` returns when there is a checkpoint, or something that will never be one.
+    `wait` returns when there is a checkpoint, or files that will never become one.
     """
     listener = bound_socket(settings.host, settings.port)
     port = listener.getsockname()[1]

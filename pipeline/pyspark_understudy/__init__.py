@@ -17,7 +17,7 @@ __all__ = ["DefaultSource"]
 
 
 class MissingSource(DataSource):
-    """Takes the place of the source if its packages are not installed."""
+    """The replacement of the source if its packages are not installed."""
 
     missing = ""
 
@@ -31,7 +31,7 @@ class MissingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(...)`."""
+        """Return the name for `format(...)`."""
         return "understudy"
 
 

@@ -46,12 +46,12 @@ class OrderedProcessor(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[Row]:
-        """Called by Spark. Raises NoMergeOrderError."""
+        """Sort the rows. Spark calls it. Raises NoMergeOrderError."""
         return self.handle_ordered(key, iter(sorted(rows, key=merge_place)), timerValues)
 
 
 def merge_place(row: Row) -> tuple[int, ...]:
-    """The sort key that puts rows in merge order. Raises NoMergeOrderError."""
+    """Return the sort key that puts rows in merge order. Raises NoMergeOrderError."""
     if MERGE_ORDER not in row.__fields__ or row[MERGE_ORDER] is None:
         raise NoMergeOrderError(
             f"a row has no column '{MERGE_ORDER}', so its place in the order is unknown",

@@ -1,4 +1,4 @@
-"""What hops say about nodes, as the tables hear of it; and what each hop tells the node."""
+"""Reports of hops to the tables: which node answered or failed; and what each hop tells the node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HopReports:
         self._known_at = -1
 
     def known(self) -> Known:
-        """What a hop tells the node; the same until the tables change."""
+        """Return what a hop tells the node; the same until the tables change."""
         tables = self._tables
         if self._known_at != tables.version:
             self._known_at = tables.version
@@ -33,7 +33,7 @@ class HopReports:
         return self._known
 
     def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
-        """A node answered a hop; when it follows a later assignment than the one known here, that is read."""
+        """Report that a node answered a hop. When it follows a later assignment than this router, read that."""
         later = self._tables.hop_answered(
             node_id,
             self._clock.monotonic_ms(),
@@ -46,10 +46,10 @@ class HopReports:
             self._watcher.refresh()
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """A node did not answer a hop; one that was not even tried is not to blame, nor for how much is asked of it."""
+        """Report that a node did not answer a hop. Do not blame it for a hop that was not sent, or is huge."""
         if sent and failure.reason not in _NO_NODES_FAULT:
             self._tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
 
     def silent(self, node_id: str, for_ms: float) -> None:
-        """A node answers nothing, while others do."""
+        """Report that a node is silent while others answer."""
         self._tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)

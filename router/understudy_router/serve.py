@@ -30,7 +30,7 @@ from understudy_shared.telemetry.logs import configured_logging, name_records
 from understudy_shared.telemetry.span_export import require_exporter
 
 LEARNS_WITHIN_MS = 1500
-"""How long a router that knows too little waits before it listens. It takes some 20 ms where Redis answers. More than
+"""Time that a router that knows too little waits before it listens. It takes some 20 ms where Redis answers. More than
 the deadline of a call to a Redis that hangs (1 s): then it goes by what it remembered. Less than a probe waits for an
 answer (2 s): without Redis and nodes it must still say in time that it is alive.
 """
@@ -69,7 +69,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
 
 
 def access_to(settings: RouterSettings) -> Access:
-    """Who may ask this router what. Raises SettingsError."""
+    """Make the access rules of this router. Raises SettingsError."""
     return settings.access(settings.application_id, settings.host, is_node=False)
 
 

@@ -230,7 +230,7 @@ def test_a_router_refuses_nodes_that_its_authority_has_not_signed(
     shown = pki.stranger.issue("honest", uri("router"))
     settings = {**pki.of(shown, "peer", ca=pki.stranger), "cluster_secret_file": str(secret)}
     with refused_router(server, known, settings) as router:
-        assert "signed by nobody whom this service trusts" in refusal_of(router)
+        assert "not signed by an authority that this service trusts" in refusal_of(router)
         assert counted(router, TlsSide.CONNECT, TlsReason.UNTRUSTED) > 0
 
 

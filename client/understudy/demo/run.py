@@ -1,4 +1,4 @@
-"""The demo's life: start the parts in order, say what can be asked, report what happens, stop in reverse order.
+"""The demo's life: start the parts in order, show lookups, report events, stop in reverse order.
 
 The first signal stops it in good order, the second kills what has not ended yet.
 """
@@ -23,7 +23,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.ports import free_ports
 
 FIRST_COMMIT_LIMIT_S = 240.0
-"""Spark starts in 10 s on a quiet laptop; a first start also unpacks a Java and compiles."""
+"""Seconds for the first commit: Spark takes 10 s on a quiet laptop, and a first start unpacks a Java."""
 READY_LIMIT_S = 90.0
 _LOOK_EVERY_S = 0.1
 _REPORT_EVERY_S = 1.0
@@ -43,7 +43,7 @@ class Demo:
         self._active_url = ""
 
     def run(self) -> None:
-        """Until a signal. Raises CommandError when a part cannot be started or is not ready in time."""
+        """Run until a signal. Raises CommandError when a part cannot be started or is not ready in time."""
         with self._signals.counted():
             try:
                 with ExitStack() as stack:
@@ -90,7 +90,7 @@ class Demo:
         return "no router answers" if report is None else unplaced(report, replicas=min(2, self._options.nodes))
 
     def _unanswered(self, plan: Plan) -> str:
-        """Ask the examples, and who is active for the first; why that did not work, or ""."""
+        """Ask the examples, and who is active for the first; return why that did not work, or ""."""
         router = plan.routers[0]
         try:
             self._answers = answered_examples(router)
@@ -111,7 +111,7 @@ class Demo:
         self._wait(reason, limit_s=READY_LIMIT_S, show=show)
 
     def _wait(self, reason: Callable[[], str], *, limit_s: float, show: Callable[[str], None]) -> None:
-        """Until `reason` is empty; every part must live meanwhile."""
+        """Wait until `reason` is empty; every part must live meanwhile."""
         deadline = time.monotonic() + limit_s
         while why := reason():
             self._signals.check()
@@ -129,7 +129,7 @@ class Demo:
             time.sleep(_LOOK_EVERY_S)
 
     def _blamed(self, why: str) -> Child:
-        """The part that a reason is about; else the one that was started last."""
+        """Return the part that a reason is about; else the one that was started last."""
         named = [child for child in self._children if why.startswith(f"{child.part.name}:")]
         return (named or self._children)[-1]
 
@@ -180,7 +180,7 @@ class Demo:
             self._announcer.event("answer", f"  {FIRST.store} {' '.join(FIRST.words)}: {line}")
 
     def _stop(self) -> None:
-        """Routers first, so that nobody asks a node that is going."""
+        """Stop all parts: routers first, so that no router asks a node that is going."""
         killed: list[Child] = []
         for role in ("router", "node", "pipeline"):
             children = [child for child in self._children if child.part.role == role]

@@ -9,14 +9,14 @@ from types import FrameType
 
 
 class Signals:
-    """How often somebody asked to stop."""
+    """The count of requests to stop."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count SIGINT, SIGTERM and SIGHUP (the terminal was closed) in place of what they do."""
+        """Count SIGINT, SIGTERM and SIGHUP (the terminal was closed) in place of their effects."""
         kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {kind: signal.signal(kind, self._count) for kind in kinds}
         try:

@@ -1,4 +1,4 @@
-"""What changed in the cluster between two of a router's reports, and whether all replicas are in place (pure)."""
+"""The changes in the cluster between two of a router's reports, and whether all replicas are in place (pure)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Report = Mapping[str, Any]
 
 
 def changes(before: Report, after: Report) -> list[tuple[str, str]]:
-    """(event, detail) for nodes that came, went or changed their state, for moved actives, and for the bus."""
+    """List (event, detail) for nodes that came, went or changed their state, for moved actives, and for the bus."""
     found = [*_node_changes(before, after), *_moved_actives(before, after)]
     if before["bus"]["state"] != after["bus"]["state"]:
         why = f": {after['bus']['why']}" if after["bus"]["why"] else ""
@@ -18,7 +18,7 @@ def changes(before: Report, after: Report) -> list[tuple[str, str]]:
 
 
 def unplaced(report: Report, *, replicas: int) -> str:
-    """Why the picture is not complete yet: partitions without an active or with too few caught-up replicas; else ""."""
+    """Return why replicas are not in place: a partition lacks its active, or caught-up replicas; else ""."""
     if not report["stores"]:
         return "no store is known yet"
     lacking = 0

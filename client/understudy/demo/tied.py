@@ -13,7 +13,7 @@ from understudy_shared.processes.tie import die_with
 
 
 def main() -> None:
-    """Tie, check that there is still somebody to be tied to, and become the program."""
+    """Tie, check that the parent still lives, and become the program."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
     die_with(parent)
     os.execv(program[0], program)  # noqa: S606  # no shell is wanted

@@ -1,7 +1,7 @@
 """Reads the bytes of Avro values: numbers, texts, blocks. Every length is checked before anything is taken.
 
-Pure. A reader takes the bytes and a position, and returns a value and the position behind it. What is no such value
-raises CorruptFileError, and nothing else.
+Pure. A reader takes the bytes and a position, and returns a value and the position behind it. Malformed bytes raise
+CorruptFileError, and no other error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BITS_OF_LONG: Final = 64
 
 
 def damaged(what: str, at: int) -> CorruptFileError:
-    """The error for bytes that are no Avro record of the schema."""
+    """Make the error for bytes that are no Avro record of the schema."""
     return CorruptFileError(
         f"not an Avro record of this schema: {what}",
         where=f"byte {at}",
@@ -31,7 +31,7 @@ def damaged(what: str, at: int) -> CorruptFileError:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint of at most 64 bits."""
+    """Read a zig-zag varint of at most 64 bits."""
     raw = shift = 0
     for position in range(at, min(at + _LONG_BYTES, len(data))):
         byte = data[position]
@@ -41,51 +41,51 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
                 break
             return (raw >> 1) ^ -(raw & 1), position + 1
         shift += 7
-    raise damaged("a number that does not end, or that is too large", at)
+    raise damaged("a number does not end, or is too large", at)
 
 
 def read_int(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint of at most 32 bits."""
+    """Read a zig-zag varint of at most 32 bits."""
     value, end = read_long(data, at)
     if not -(1 << _BITS_OF_INT - 1) <= value < 1 << _BITS_OF_INT - 1:
-        raise damaged("a number that is too large", at)
+        raise damaged("a number is too large", at)
     return value, end
 
 
 def read_boolean(data: bytes, at: int) -> tuple[bool, int]:
-    """One byte, 0 or 1."""
+    """Read one byte, 0 or 1."""
     byte = data[at : at + 1]
     if byte not in {b"\x00", b"\x01"}:
-        raise damaged("a truth value that is neither 0 nor 1", at)
+        raise damaged("a truth value is neither 0 nor 1", at)
     return byte == b"\x01", at + 1
 
 
 def read_float(data: bytes, at: int) -> tuple[float, int]:
-    """Four bytes, little-endian."""
+    """Read four bytes, little-endian."""
     number: float = _FLOAT.unpack(_taken(data, at, _FLOAT.size))[0]
     return number, at + _FLOAT.size
 
 
 def read_double(data: bytes, at: int) -> tuple[float, int]:
-    """Eight bytes, little-endian."""
+    """Read eight bytes, little-endian."""
     number: float = _DOUBLE.unpack(_taken(data, at, _DOUBLE.size))[0]
     return number, at + _DOUBLE.size
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """A length, and as many bytes."""
+    """Read a length, and as many bytes."""
     length, start = read_long(data, at)
     return _taken(data, start, length), start + length
 
 
 def read_string(data: bytes, at: int) -> tuple[str, int]:
-    """The same as text; bytes that are not UTF-8 become surrogate escapes, as in rows."""
+    """Read the same as text; bytes that are not UTF-8 become surrogate escapes, as in rows."""
     taken, end = read_bytes(data, at)
     return taken.decode("utf-8", "surrogateescape"), end
 
 
 def fixed_reader(size: int, convert: Callable[[int], object]) -> Read:
-    """A reader of a big-endian two's complement of so many bytes."""
+    """Make a reader of a big-endian two's complement of so many bytes."""
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         return convert(int.from_bytes(_taken(data, at, size), "big", signed=True)), at + size
@@ -94,7 +94,7 @@ def fixed_reader(size: int, convert: Callable[[int], object]) -> Read:
 
 
 def nullable_reader(read_value: Read) -> Read:
-    """A reader of null (branch 0) or a value (branch 1)."""
+    """Make a reader of null (branch 0) or a value (branch 1)."""
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         branch = data[at : at + 1]
@@ -102,13 +102,13 @@ def nullable_reader(read_value: Read) -> Read:
             return read_value(data, at + 1)
         if branch == b"\x00":
             return None, at + 1
-        raise damaged("a column that is neither null nor a value", at)
+        raise damaged("a column is neither null nor a value", at)
 
     return read
 
 
 def array_reader(read_element: Read) -> Callable[[bytes, int], tuple[list[object], int]]:
-    """A reader of blocks of elements, each with its count; a count of zero ends them. No element is without bytes."""
+    """Make a reader of blocks of elements, each with its count; a count of zero ends them. Every element has bytes."""
 
     def read(data: bytes, at: int) -> tuple[list[object], int]:
         elements: list[object] = []
@@ -126,7 +126,7 @@ def array_reader(read_element: Read) -> Callable[[bytes, int], tuple[list[object
 
 
 def pair_reader(read_key: Read, read_value: Read) -> Read:
-    """A reader of an entry of a map."""
+    """Make a reader of an entry of a map."""
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         key, at = read_key(data, at)

@@ -1,7 +1,9 @@
-"""The Avro schemas of a state variable: the newest, by which it is shown, and earlier ones, which records still have.
+"""The Avro schemas of a state variable: the newest, by which values are shown, and earlier ones, by which records were
+written.
 
 Spark writes a schema file when a query starts with other columns, and never changes one. Each record has the number of
-the schema that it was written with. Keys never change their columns; where they seem to, the variable is refused. Pure.
+the schema that it was written with. Keys never change their columns; where the files show other ones, the variable is
+refused. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class AvroHistory:
 
 @dataclass(frozen=True, slots=True)
 class AvroRows:
-    """How the records of a variable are encoded.
+    """The encoding of a variable's records.
 
     `first` are the columns of a key, or of the part of it that a scan begins with; `rest` those behind it. `written`
     has the columns of values by the number of their schema. `separator` is between two records of a list.
@@ -45,7 +47,7 @@ class AvroRows:
 
 
 def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
-    """How the variable's records are encoded. Raises UnsupportedError where some of them cannot be read surely."""
+    """Return how the variable's records are encoded. Raises UnsupportedError where some would be doubtful."""
     families = [family for file in history.files for family in file.families if family.name == name]
     split = 1 if is_prefixed else len(key.fields)
     first, rest = StructType(key.fields[:split]), StructType(key.fields[split:])
@@ -57,13 +59,13 @@ def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: 
         written = _written(families) if has_values else {}
     except UnsupportedError as error:
         raise UnsupportedError(
-            f"State variable {name}: {error.what}, {error.where}", where=history.where, fix=error.fix
+            f"State variable {name} cannot be read: {error.what}, {error.where}", where=history.where, fix=error.fix
         ) from None
     return AvroRows(first, rest, families[-1].key_schema_id, MappingProxyType(written), history.separator)
 
 
 def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) -> None:
-    """Keys of all schemas are the same bytes: a key that is asked for is found by them."""
+    """Require that keys of all schemas are the same bytes: a lookup finds keys by them."""
     for family in families:
         is_other = family.key_schema_id != families[-1].key_schema_id
         if is_other or not is_written_alike(parse_schema(family.key_schema), key):
@@ -71,13 +73,13 @@ def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) ->
 
 
 def _written(families: Sequence[ColumnFamilySchema]) -> dict[int, StructType]:
-    """The columns by the number of their schema, each readable as those of the newest."""
+    """Return the columns by the number of their schema, each readable as those of the newest."""
     shown = parse_schema(families[-1].value_schema)
     written: dict[int, StructType] = {}
     for family in families:
         columns = parse_schema(family.value_schema)
         known = written.setdefault(family.value_schema_id, columns)
         if known != columns or not is_written_alike(known, columns):
-            raise UnsupportedError("two schemas of one number", where=f"schema {family.value_schema_id}", fix=_FIX)
+            raise UnsupportedError("two schemas have one number", where=f"schema {family.value_schema_id}", fix=_FIX)
         compile_avro_decoder(columns, shown)
     return written

@@ -31,15 +31,15 @@ from understudy_shared.spark.types import (
 Write = Callable[[Any], bytes]
 
 _NULL, _VALUE = b"\x00", b"\x02"
-"""The branches of a column."""
+"""Branches of a column, as zig-zag varints of 0 and 1."""
 
 
 class NoSuchKeyError(ValueError):
-    """A null among the elements of an array: Spark writes no such key."""
+    """An element of an array is null: Spark writes no such key."""
 
 
 def compile_avro_encoder(columns: StructType) -> Callable[[Sequence[object]], bytes]:
-    """A function from a row to its record. Raises UnsupportedError for columns that Spark does not write as Avro."""
+    """Compile a function from a row to its record. Raises UnsupportedError for columns that Avro state lacks."""
     require_avro(columns)
     return _struct_writer(columns)
 
@@ -91,7 +91,7 @@ def _array_writer(write_element: Write) -> Write:
 
 
 def _number(value: int) -> bytes:
-    """A zig-zag varint."""
+    """Encode a zig-zag varint."""
     raw, written = (value << 1) ^ (value >> 63), bytearray()
     while raw > 0x7F:
         written.append(raw & 0x7F | 0x80)

@@ -2,9 +2,9 @@
 
 Spark derives the Avro schema from the columns: a column is a union of null and its type, whether it may be null or not;
 so is an element that is a struct, an array or a map, and no other. A decimal is as many bytes as its precision needs. A
-record is read with the columns that it was written with, and given with those of the newest schema, by the rules of
-Avro: columns are found by their names, new ones are null, and numbers may have become wider. What these rules do not
-decide surely is refused by name. Pure.
+record is read with the columns that it was written with, and converted to those of the newest schema by the rules of
+Avro: columns are found by their names, new ones are null, and numbers may have become wider. Doubtful conversions are
+refused by name. Pure.
 
 Values are those of `understudy_shared.spark.unsafe_row`.
 """
@@ -52,7 +52,7 @@ from understudy_shared.spark.types import (
 )
 
 AvroDecoder = Callable[[bytes, int], tuple[object, ...]]
-"""From the bytes of a record, which begins at a position and ends with them, to one value per column."""
+"""A function from the bytes of a record, which begins at a position and ends with them, to one value per column."""
 
 _READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
     {
@@ -71,15 +71,15 @@ _READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
 _WIDER: Final = frozenset(
     {(IntType, LongType), (IntType, FloatType), (IntType, DoubleType), (LongType, DoubleType), (FloatType, DoubleType)}
 )
-"""Numbers of the first type are read as those of the second. Avro also reads a long as a float, and loses digits."""
+"""Pairs of types: numbers of the first are read as those of the second. Avro reads a long as a float, too."""
 _AS_FLOATS: Final = (FloatType, DoubleType)
 
 
 def compile_avro_decoder(written: StructType, shown: StructType) -> AvroDecoder:
-    """A decoder of records with the columns `written`; it gives the columns `shown`.
+    """Compile a decoder of records with the columns `written`; it returns the columns `shown`.
 
-    Raises UnsupportedError where one cannot be read as the other. The decoder raises CorruptFileError for bytes that
-    are no such record to their end.
+    Raises UnsupportedError where the former cannot be read as the latter. The decoder raises CorruptFileError for bytes
+    that are no such record to their end.
     """
     read = _struct_reader(written, shown, "")
 
@@ -115,13 +115,13 @@ def is_union(element: SparkType) -> bool:
 
 
 def fixed_size(decimal: DecimalType) -> int:
-    """How many bytes hold every decimal of a precision."""
+    """Return how many bytes hold every decimal of a precision (Avro's fixed decimal in Spark's SchemaConverters)."""
     greatest: int = 10**decimal.precision - 1
     return greatest.bit_length() // 8 + 1
 
 
 def require_avro(struct: StructType, path: str = "") -> None:
-    """Raise UnsupportedError for columns that Spark does not write as Avro, or that nobody compared."""
+    """Raise UnsupportedError for columns that Spark does not write as Avro, or that were never compared."""
     if not struct.fields:
         raise _unsupported("a struct without columns", path)
     repeated = [name for name, count in Counter(each.name for each in struct.fields).items() if count > 1]
@@ -146,7 +146,7 @@ def _require_type(kind: SparkType, path: str) -> None:
 
 
 def _struct_reader(written: StructType, shown: StructType, path: str) -> Read:
-    """Reads the columns in the order in which they were written, and puts each where it is shown."""
+    """Make a reader of the columns in the order in which they were written; it puts each where it is shown."""
     require_avro(written, path)
     require_avro(shown, path)
     places = {each.name: place for place, each in enumerate(shown.fields)}

@@ -1,4 +1,5 @@
-"""Decodes what one version changed: HDFS `.delta` files and RocksDB `.changelog` files, v1 to v4, once decompressed.
+"""Decodes the changes of one version: HDFS `.delta` files (`HDFSBackedStateStoreProvider`) and RocksDB `.changelog`
+files, v1 to v4 (`StateStoreChangelogWriter`), once decompressed.
 
 Rule: a file is decoded whole or refused; without its end mark, or with bytes after it, it is corrupt. Keys and values
 stay the bytes that Spark stored (UnsafeRow; in RocksDB with their leading version byte and column family id), and only
@@ -21,7 +22,7 @@ Form = Literal["delta", "changelog"]
 OperationKind = Literal["put", "delete", "merge", "delete-range"]
 
 DEFAULT_SLICE_RECORDS: Final = 20_000
-"""About 10 ms of decoding: small enough that heartbeats and lookups of the same process do not notice."""
+"""Number of records in a slice, about 10 ms of decoding: heartbeats and lookups do not notice it."""
 
 _INT = struct.Struct(">i")
 _END_OF_PLAIN: Final = b"\xff\xff\xff\xff"
@@ -31,7 +32,7 @@ _TAGS: Final = ("v2", "v3", "v4")
 _FIRST_RUN = 8
 _LONGEST_WAIT = 1024
 _FIRST_WINDOW = 128
-"""Records that are looked ahead at first: most commits change fewer in a partition."""
+"""Number of records that are looked ahead at first: most commits change fewer in a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class ChangelogOperation:
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """What a file, or a slice of it, changes: first all of `changes` (`None` = deleted), then `operations` in order.
+    """The changes of a file, or of a slice of it: first all of `changes` (`None` = deleted), then `operations` in
+    order.
 
     `operations` is empty unless the file has merges or range deletes: it holds everything from the first of them on.
     `lineage` is the file's (format v2 only), from the last snapshot's version up to the version before this one.
@@ -95,6 +97,8 @@ def iter_changelog_slices(
 
 def parse_header(raw: bytes, *, name: str, form: Form) -> ChangelogHeader:
     """Decode the header alone: enough to check a changelog's lineage before decoding it."""
+    # A version line is Java's modified UTF-8: length 2, then "v2". In v1, without that line, the file begins with the
+    # length of a key: these bytes would be one of 160 kB.
     if form == "delta" or not (raw.startswith(b"\x00\x02v") and raw[3:4].isdigit()):
         return ChangelogHeader(tagged=False, lineage=None, records_start=0)
     tag = raw[2:4].decode()
@@ -127,7 +131,7 @@ def _corrupt(what: str, *, name: str, position: int, record: int | None = None) 
 
 
 class _Decoder:
-    """Decodes one file from a position on; records are numbered from 1."""
+    """The decoder of one file from a position on; records are numbered from 1."""
 
     def __init__(self, raw: bytes, position: int, *, name: str, form: Form, row_checksum: bool) -> None:
         self._raw = raw
@@ -159,6 +163,7 @@ class _Decoder:
                 (key_size,) = unpack(raw, position)
                 value_start = position + 8 + key_size
                 (value_size,) = unpack(raw, value_start - 4)
+            # The end of the file: fall through to `_measure`, which tells the end mark from damage.
             except struct.error:
                 key_size = value_size = value_start = -2
             value_end = value_start + value_size
@@ -219,6 +224,7 @@ class _Decoder:
             key, value = raw[position + 5 : value_start - 4], raw[value_start:value_end] if has_value else None
             if self._row_checksum and kind != _DELETE_RANGE:
                 key, value = self._stripped(key, value, done)
+            # Order matters from the first merge or range delete on: until then the last change of a key is enough.
             self._in_operations = self._in_operations or kind in {_MERGE, _DELETE_RANGE}
             if self._in_operations:
                 operations.append(ChangelogOperation(_KINDS[kind], key, value))
@@ -230,7 +236,7 @@ class _Decoder:
         return operations
 
     def _measure(self, position: int, done: int) -> tuple[int, int]:
-        """Start and end of the value of the record at `position`; end -1 for a delete, both -1 at the end mark."""
+        """Return start and end of the value of the record at `position`; end -1: a delete, both -1: the end mark."""
         raw, end = self._raw, len(self._raw)
         if position + 4 > end:
             self._fail("ends inside a key's length", end, done)
@@ -272,7 +278,7 @@ _KINDS: Final[dict[int, OperationKind]] = {
 
 
 def _count_run(raw: bytes, position: int, key_size: int, value_size: int, most: int) -> int:
-    """How many records from `position` on have exactly these sizes, looking ahead in growing windows."""
+    """Count the records from `position` on with exactly these sizes, looking ahead in growing windows."""
     size = 8 + key_size + value_size
     most = min(most, (len(raw) - position) // size)
     lengths = [*enumerate(_INT.pack(key_size)), *enumerate(_INT.pack(value_size), 4 + key_size)]

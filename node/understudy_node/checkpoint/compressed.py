@@ -1,4 +1,4 @@
-"""Where compressed bytes are read from: memory, or a file of which only the part at hand is in memory."""
+"""Sources of compressed bytes: memory, or a file of which only the current part is in memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Compressed(Protocol):
     def size(self) -> int: ...
 
     def read(self, position: int, size: int) -> bytes | memoryview:
-        """Up to `size` bytes from `position` on; fewer only at the end."""
+        """Read up to `size` bytes from `position` on; fewer only at the end."""
 
 
 class CompressedBytes:
-    """All bytes in memory; what is read is not copied."""
+    """All bytes in memory; reading does not copy them."""
 
     def __init__(self, data: bytes) -> None:
         self._view = memoryview(data)

@@ -41,7 +41,7 @@ class Block(Protocol):
 
 
 def corrupt(what: str, *, name: str, at_byte: int) -> CorruptFileError:
-    """The error for a damaged file. `what` completes "Corrupt file: ..."; `at_byte` counts compressed bytes."""
+    """Make the error for a damaged file. `what` completes "Corrupt file: ..."; `at_byte` counts compressed bytes."""
     return CorruptFileError(f"Corrupt file: {what}", where=f"{name}, byte {at_byte}", fix=_RECOVERY)
 
 
@@ -71,7 +71,7 @@ class _Lz4Block:
 
 
 def lz4_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
-    """The blocks up to the empty one that ends a stream; another stream may follow, as in Spark's own reader."""
+    """Yield the blocks up to the empty one that ends a stream; another stream may follow, as in Spark's own reader."""
     position, ended = 0, False
     head = source.read(0, _LZ4_HEADER.size)
     while position < source.size:
@@ -88,7 +88,7 @@ def lz4_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
             or (stored and raw_bytes != packed_bytes)
             or (raw_bytes == 0) != (packed_bytes == 0)
         ):
-            raise corrupt("impossible lengths in an LZ4 block header", name=name, at_byte=position)
+            raise corrupt("an LZ4 block header has impossible lengths", name=name, at_byte=position)
         position += _LZ4_HEADER.size
         if position + packed_bytes > source.size:
             raise corrupt("ends inside an LZ4 block", name=name, at_byte=source.size)
@@ -119,7 +119,7 @@ class _SnappyChunk:
 
 
 def snappy_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
-    """Xerial framing: a 16-byte header, then (int32 BE length, raw snappy) chunks. It has no end mark."""
+    """Yield the chunks of Xerial framing: a 16-byte header, then (int32 BE length, raw snappy). No end mark."""
     size = source.size
     if size < _SNAPPY_HEADER_BYTES:
         raise corrupt("ends inside the snappy header", name=name, at_byte=size)
@@ -142,7 +142,7 @@ def snappy_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
 
 
 def zstd_most_bytes(source: Compressed, *, name: str) -> int:
-    """Upper bound of the content in bytes, by the frames (RFC 8878), in whole blocks; raises on truncation."""
+    """Return an upper bound of the content in bytes, by the frames (RFC 8878), in whole blocks; raise on truncation."""
     position, most, size = 0, 0, source.size
     while position < size:
         if source.read(position, 4) != ZSTD_MAGIC:

@@ -1,8 +1,8 @@
 """Undoes the stream compression of Spark's state files, whichever codec wrote them.
 
-The codec is sniffed from the first bytes, not taken from the configuration: a restart of the query may change it.
-Rule: the whole content or `CorruptFileError` with file and byte, never a part of it. Who reads a file in pieces shows
-nothing of them before the last one has come.
+The codec is sniffed from the first bytes, not taken from the configuration: a restart of the query may change it. Rule:
+the whole content or `CorruptFileError` with file and byte, never a part of it. A reader of pieces must show nothing of
+them before the last one has come.
 
 An LZ4Block stream, Spark's default, carries an xxhash32 of every block's content, which is verified: a flipped bit that
 still decompresses would otherwise be served as a value.
@@ -34,7 +34,7 @@ from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 Codec = Literal["lz4", "zstd", "snappy"]
 
 DEFAULT_MAX_BYTES = 8 << 30
-"""Output cap: far above any state file met so far, below what a damaged length field can ask for."""
+"""Limit on the output: far above any state file met so far, below what a damaged length field can ask for."""
 
 DEFAULT_PIECE_BYTES = 1 << 20
 """Size of one piece: a millisecond of work, and small enough to stay in a processor's cache until it is used."""
@@ -45,7 +45,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class _Buffers(threading.local):
-    """One buffer for each thread, used again and again: fresh pages cost more than decompressing into them does."""
+    """A buffer for each thread, used again and again: fresh memory pages cost more than decompressing into them."""
 
     def __init__(self) -> None:
         self._own = memoryview(bytearray(DEFAULT_PIECE_BYTES))
@@ -58,7 +58,7 @@ _buffers = _Buffers()
 
 
 def sniff_codec(data: bytes, *, name: str) -> Codec:
-    """The codec that wrote the file; lzf and anything unknown are refused by name."""
+    """Return the codec that wrote the file; refuse lzf and unknown codecs by name."""
     if data.startswith(LZ4_MAGIC):
         return "lz4"
     if data.startswith(ZSTD_MAGIC):
@@ -75,7 +75,7 @@ def sniff_codec(data: bytes, *, name: str) -> Codec:
             "the store can be read from the first snapshot written after that",
         )
     raise UnsupportedError(
-        f"Unknown compression (the file starts with {data[:8].hex(' ')})",
+        f"The compression is unknown (the file starts with {data[:8].hex(' ')})",
         where=name,
         fix="Supported codecs are lz4, zstd and snappy (spark.sql.streaming.stateStore.compression.codec); "
         "encrypted checkpoints are not supported",
@@ -83,7 +83,7 @@ def sniff_codec(data: bytes, *, name: str) -> Codec:
 
 
 def decompress(data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """The file's content. `name` is for messages; more than `max_bytes` of output is refused."""
+    """Decompress a file's content. `name` is for messages; more than `max_bytes` of output is refused."""
     codec = sniff_codec(data, name=name)
     if codec != "zstd":
         pieces = _pieces(CompressedBytes(data), codec, name=name, max_bytes=max_bytes, piece_bytes=DEFAULT_PIECE_BYTES)
@@ -96,10 +96,10 @@ def decompress(data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES) ->
 def decompressed_pieces(
     path: Path, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES, piece_bytes: int = DEFAULT_PIECE_BYTES
 ) -> Iterator[memoryview]:
-    """The content of the file at `path`, piece by piece; any piece may raise on damage.
+    """Yield the content of the file at `path`, piece by piece; any piece may raise on damage.
 
-    The content is never in memory as a whole. A piece is overwritten by the next one that this thread decompresses:
-    use it, or copy it, before anything else.
+    The content is never in memory as a whole. A piece is overwritten by the next one that this thread decompresses: use
+    it, or copy it, before anything else.
     """
     with CompressedFile(path, name=name) as source:
         codec = sniff_codec(source.read(0, _MAGIC_BYTES), name=name)
@@ -110,7 +110,7 @@ def decompressed_pieces(
 
 
 def too_large(*, name: str, max_bytes: int) -> CorruptFileError:
-    """The error for output above the cap."""
+    """Make the error for output above the limit."""
     return CorruptFileError(
         f"Decompresses to more than the {max_bytes} bytes allowed",
         where=name,
@@ -142,7 +142,7 @@ def _pieces(
 
 
 def _zstd_pieces(path: Path, *, name: str, max_bytes: int, piece_bytes: int) -> Iterator[memoryview]:
-    """A zstd frame is decompressed in one go, into a file beside it, so that its content is not in memory."""
+    """Decompress a zstd frame in one go, into a file beside it, so that its content is not in memory."""
     scratch = path.with_name(f"{path.name}.decompressed")
     try:
         data = path.read_bytes()
@@ -164,7 +164,7 @@ def _check_zstd(data: bytes, *, name: str, max_bytes: int) -> None:
 
 @contextmanager
 def _blaming_zstd(name: str) -> Iterator[None]:
-    """Failures of zstd blame the file `name`, those of the disk that is written to do not."""
+    """Blame failures of zstd on the file `name`, but not failures of the disk that is written to."""
     try:
         yield
     except (cramjam.DecompressionError, OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Says what a checkpoint holds: its query, its last commit, its operators and stores with their schemas.
+"""Describes a checkpoint: its query, its last commit, its operators and stores with their schemas.
 
 Rule: what cannot be served is named with the reason and what to do; an unsupported operator does not stop the others.
 This reads files through `CheckpointFiles` and leaves every judgement of bytes to the pure modules beside it.
@@ -60,10 +60,10 @@ class StoreDescription:
     column_families: tuple[ColumnFamilySchema, ...]
     unsupported: UnsupportedError | None = None
     schema_files: tuple[SchemaFile, ...] = ()
-    """All that the checkpoint keeps, oldest first. Records of Avro state may be written by each of them."""
+    """All schema files of the checkpoint, oldest first. Records of Avro state may be written by each of them."""
 
     def directory(self, partition: int) -> str:
-        """The directory of a partition's files, relative to the checkpoint."""
+        """Return the directory of a partition's files, relative to the checkpoint."""
         return store_directory(self.operator_id, partition, self.name)
 
 
@@ -79,19 +79,19 @@ class OperatorDescription:
     state_format: str | None = None
     """The version of its state layout; None where the offset log does not say it."""
     variables: tuple[StateVariable, ...] = ()
-    """What `transformWithState` keeps, as column families of one store."""
+    """State variables of `transformWithState`, as column families of one store."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:
-        """The stores that this release reads: one that it does not keeps no other from being served."""
+        """The stores that this release reads; an unreadable store keeps no other from being served."""
         return tuple(store for store in self.stores if store.unsupported is None)
 
     def default_name(self, store: StoreDescription) -> str:
-        """`op{N}`, or `op{N}.{store}` for an operator of several stores."""
+        """Return `op{N}`, or `op{N}.{store}` for an operator of several stores."""
         return f"op{self.operator_id}" if len(self.stores) == 1 else f"op{self.operator_id}.{store.name}"
 
     def variable_name(self, variable: StateVariable) -> str:
-        """`op{N}.{variable}`; timers are `op{N}.timers`, unless a variable is called so."""
+        """Return `op{N}.{variable}`; timers are `op{N}.timers`, unless a variable is called so."""
         if variable.name not in TIMERS:
             return f"op{self.operator_id}.{variable.name}"
         is_taken = any(other.name == "timers" for other in self.variables)
@@ -99,7 +99,7 @@ class OperatorDescription:
 
     @property
     def refusals(self) -> tuple[tuple[str, UnsupportedError], ...]:
-        """Why it, or what of it, is not served: the name of a store, "" for all of the operator, and the reason."""
+        """The reasons why it, or a part of it, is not served: the store's name, "" for the operator, and the error."""
         if self.unsupported is not None:
             return (("", self.unsupported),)
         stores = tuple(
@@ -135,13 +135,13 @@ class CheckpointDescription:
 
 
 def store_directory(operator_id: int, partition: int, store_name: str) -> str:
-    """The directory of a store partition's files, relative to the checkpoint."""
+    """Return the directory of a store partition's files, relative to the checkpoint."""
     base = f"state/{operator_id}/{partition}"
     return base if store_name == DEFAULT_STORE else f"{base}/{store_name}"
 
 
 def describe(files: CheckpointFiles) -> CheckpointDescription:
-    """Describe a checkpoint; raises `NotACheckpointError`, or `UnsupportedError` when no operator can be served."""
+    """Describe a checkpoint; raise `NotACheckpointError`, or `UnsupportedError` when no operator can be served."""
     require_checkpoint(files)
     query_id = parse_query_id(files.read("metadata"))
     commits = batch_ids(files.list("commits") or [])
@@ -172,7 +172,7 @@ def describe(files: CheckpointFiles) -> CheckpointDescription:
 
 
 def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetEntry | None:
-    """The committed batch's offsets; before the first commit those of the batch that is running."""
+    """Read the committed batch's offsets; before the first commit those of the batch that is running."""
     if last_commit is not None:
         return parse_offsets(files.read(f"offsets/{last_commit.batch_id}"), last_commit.batch_id)
     started = batch_ids(files.list("offsets") or [])
@@ -280,8 +280,8 @@ def _describe_store(
 def _schemas_before(
     files: CheckpointFiles, operator_id: int, store: StoreMetadata, *, are_needed: bool
 ) -> tuple[SchemaFile, ...]:
-    """All but the newest file, oldest first. Where no record is written by them they are only shown: then the newest of
-    them will do, as far as they can be read.
+    """Read all but the newest file, oldest first. When no record is written by them they are only shown: then the
+    newest of them will do, as far as they can be read.
     """
     found = []
     for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:
@@ -307,7 +307,7 @@ def _schemas_before(
 def _with_variables(
     stores: tuple[StoreDescription, ...], metadata: OperatorMetadata, properties: StateProperties, where: str
 ) -> tuple[tuple[StoreDescription, ...], tuple[StateVariable, ...]]:
-    """The one store of `transformWithState`, and its variables; when none of these is served, the store is not."""
+    """Return the one store of `transformWithState`, and its variables; without any served one, refuse the store."""
     if len(stores) != 1:
         what, fix = f"It has {len(stores)} stores, and one is read", "A newer Spark wrote it: use a newer Understudy"
         reason = UnsupportedError(what, where=where, fix=fix)
@@ -329,7 +329,7 @@ def _with_variables(
 def _why_incomplete(
     stores: tuple[StoreDescription, ...], state_format: str | None, where: str
 ) -> UnsupportedError | None:
-    """Why the sides of a join cannot be read: each of them takes two tables."""
+    """Return why the sides of a join cannot be read: each of them takes two tables."""
     if state_format in FAMILIES_FORMATS:
         found = {family.name for store in stores for family in store.column_families}
     else:
@@ -356,7 +356,7 @@ def _has_key(family: ColumnFamilySchema) -> bool:
 def _writes_changelogs(
     files: CheckpointFiles, offsets: OffsetEntry | None, operators: tuple[OperatorDescription, ...]
 ) -> bool | None:
-    """Judged by the newest file of the first store: Spark does not record the setting."""
+    """Whether RocksDB writes changelogs, by the newest file of the first store: Spark does not record the setting."""
     if offsets is None or offsets.properties.provider != "rocksdb":
         return None
     for operator in operators:

@@ -59,12 +59,12 @@ def parse_json(data: bytes, *, name: str) -> object:
 
 
 def field(body: Json, key: str, kind: type[T], *, name: str) -> T:
-    """A required field of the given type."""
+    """Return a required field of the given type."""
     return checked(body.get(key), kind, repr(key), name=name)
 
 
 def checked(value: object, kind: type[T], what: str, *, name: str) -> T:
-    """`value` if it is a `kind` (a boolean is not an integer), else the file is corrupt."""
+    """Return `value` if it is a `kind` (a boolean is not an integer), else the file is corrupt."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise CorruptFileError(f"{what} should be {kind.__name__}, but is {type(value).__name__}", where=name)
     return value

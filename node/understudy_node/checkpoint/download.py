@@ -11,7 +11,7 @@ from understudy_node.checkpoint.files import too_large_to_read
 from understudy_shared.base.errors import CheckpointError
 
 PIECE_BYTES = 1 << 18
-"""What of a download is handed over at once: what was not is lost when the connection breaks."""
+"""Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
 
 MIN_PROGRESS_BYTES = 1 << 16
 """A try that brought less than this counts as one that brought nothing."""

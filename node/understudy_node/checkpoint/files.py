@@ -1,4 +1,4 @@
-"""How the node reaches a checkpoint's files, on local disk, in S3, or on anything fsspec knows.
+"""Access to a checkpoint's files, on local disk, in S3, or on any file system that fsspec knows.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
 Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every
@@ -25,7 +25,7 @@ from understudy_shared.base.masking import repeats_location
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 
 DEFAULT_MAX_READ_BYTES = 1 << 30
-"""Cap of one read into memory; state files are compressed, and even large HDFS snapshots stay below it."""
+"""Limit of one read into memory; state files are compressed, and even large HDFS snapshots stay below it."""
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_HARD_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
@@ -33,10 +33,10 @@ _NO_HARD_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK,
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Identifies the content of a path: rewriting the file changes it.
+    """The identity of a path's content: rewriting the file changes it.
 
     `inode` is a hash of the entity tag on object stores (0 without one); `mtime_ns` is as fine as the storage gives it,
-    0 when it gives none. `coarse_ns` is how much later than that the file may have been written.
+    0 when it gives no time. `coarse_ns` is how much later than that the file may have been written.
     """
 
     mtime_ns: int
@@ -54,12 +54,12 @@ class Content:
 
 
 def mtime_ns(written: datetime) -> int:
-    """The time of a last write, for a stat."""
+    """Return the time of the last write, for a stat."""
     return round(written.timestamp() * 1_000_000) * 1_000
 
 
 def hashed_tag(tag: str | None) -> int:
-    """What a store calls a file's content by, for the `inode` of a stat."""
+    """Return a number for the tag of a file's content, for the `inode` of a stat."""
     return int.from_bytes(blake2b(tag.encode(), digest_size=7).digest(), "big") if tag else 0
 
 
@@ -71,27 +71,27 @@ class CheckpointFiles(Protocol):
         """The checkpoint's location, fit for messages (no credentials)."""
 
     def stat(self, path: str) -> FileStat | None:
-        """The file's stat; `None` when absent."""
+        """Return the file's stat; `None` when absent."""
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        """The stats of several files, asked for at once where each costs a round trip, else one after the other."""
+        """Return the stats of several files: at once where each costs a round trip, else one after the other."""
         return [self.stat(path) for path in paths]
 
     def list(self, path: str) -> list[str] | None:
-        """Names in a directory, unordered; `None` when there is no such directory."""
+        """Return names in a directory, unordered; `None` when there is no such directory."""
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """The whole file; `VanishedError` when absent, `CheckpointError` when larger than `max_bytes`."""
+        """Read the whole file; `VanishedError` when absent, `CheckpointError` when larger than `max_bytes`."""
 
     def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """Several whole files with their stats, read at once where each costs a round trip. `max_bytes` is for each.
+        """Read several whole files with their stats, at once where each costs a round trip. `max_bytes` is for each.
 
         `VanishedError` when one is absent, or was rewritten while it was read.
         """
         return [_read_unchanged(self, path, max_bytes) for path in paths]
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """Brings the file to `destination` on local disk, whole or not at all; says how."""
+        """Bring the file to `destination` on local disk, whole or not at all; return by which method."""
 
 
 class LocalFiles(CheckpointFiles):
@@ -180,7 +180,7 @@ def _link_or_copy(source: str, arriving: Path) -> FetchMethod:
 
 @contextmanager
 def arriving_file(destination: Path) -> Iterator[Path]:
-    """A temporary name beside `destination`, renamed to it on success and removed otherwise; makes the directory."""
+    """Open a temporary name beside `destination`, which it gets on success; make the directory."""
     arriving = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.arriving")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def arriving_file(destination: Path) -> Iterator[Path]:
 
 
 def refuse_escape(path: str) -> None:
-    """Raises on a path that could leave the checkpoint's root."""
+    """Raise on a path that could leave the checkpoint's root."""
     if path.startswith("/") or "\x00" in path or (".." in path and ".." in path.split("/")):
         raise CheckpointError(
             "A path inside a checkpoint must be relative and without '..'",
@@ -211,17 +211,17 @@ def refuse_escape(path: str) -> None:
 
 
 def vanished(where: str) -> VanishedError:
-    """The error for a file that is gone."""
+    """Make the error for a file that is gone."""
     return VanishedError("The file is gone", where=where, fix="Spark's clean-up removes old files: choose again")
 
 
 def rewritten(where: str) -> VanishedError:
-    """The error for a file that is another one than when its reading began."""
+    """Make the error for a file that changed after its reading began."""
     return VanishedError("The file was rewritten while it was read", where=where, fix="It is read again")
 
 
 def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
-    """The error for a file above the cap of a read."""
+    """Make the error for a file above the limit of a read."""
     return CheckpointError(
         f"The file has {size} bytes; at most {max_bytes} are read into memory", where=where, fix="Raise the limit"
     )

@@ -19,7 +19,7 @@ UniqueIdsByVersion = Mapping[int, str]
 def committed_unique_ids(
     commits: Iterable[Commit], *, operator_id: int, partition: int, store_index: int
 ) -> dict[int, str] | None:
-    """The committed attempt per version; `None` when no commit has unique ids (format v1)."""
+    """Return the committed attempt per version; `None` when no commit has unique ids (format v1)."""
     found: dict[int, str] | None = None
     for commit in commits:
         if commit.unique_ids is None:
@@ -32,7 +32,7 @@ def committed_unique_ids(
 
 
 def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem], *, name: str) -> dict[int, str]:
-    """`known` plus the versions that the lineage of a *committed* changelog names; a contradiction is corruption."""
+    """Add the versions that the lineage of a *committed* changelog names; a contradiction is corruption."""
     extended = dict(known)
     for item in lineage:
         if extended.setdefault(item.version, item.unique_id) != item.unique_id:
@@ -45,7 +45,7 @@ def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem],
 
 
 def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: UniqueIdsByVersion) -> str | None:
-    """The reason why the changelog of `version` does not continue what was applied; `None` when it does.
+    """Return why the changelog of `version` does not continue what was applied; `None` when it does.
 
     `applied` holds the unique ids of the base snapshot and of every version applied after it. A changelog's lineage
     always reaches up to the version before it: that version must be named, and no named version may differ.

@@ -61,7 +61,7 @@ class StateProperties:
 
     @property
     def merge_delimiter(self) -> bytes:
-        """What RocksDB puts between two values that are merged under one key."""
+        """The bytes that RocksDB puts between two values that are merged under one key."""
         return b"," if self.merge_operator_version == 1 else b""
 
 
@@ -77,7 +77,7 @@ class OffsetEntry:
 
 
 def batch_ids(names: Iterable[str]) -> list[int]:
-    """The batches in a listing of `commits`, `offsets` or operator metadata, ascending.
+    """List the batches in a listing of `commits`, `offsets` or operator metadata, ascending.
 
     Temporary files, checksums and compacted entries are not batches.
     """
@@ -85,7 +85,7 @@ def batch_ids(names: Iterable[str]) -> list[int]:
 
 
 def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
-    """The id of the query: it changes when the checkpoint is created anew."""
+    """Parse the id of the query: it changes when the checkpoint is created anew."""
     query_id = field(parse_object(data, name=name), "id", str, name=name)
     if not query_id:
         raise CorruptFileError("The query's id is empty", where=name)
@@ -137,7 +137,7 @@ def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
 
 
 def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
-    """A setting that the log lacks has the value that Spark used before it recorded that setting."""
+    """Read the settings. One that the log lacks has the value that Spark used before it recorded that setting."""
     provider_class = conf.get(_STORE + "providerClass", next(iter(PROVIDERS)))
     if provider_class not in PROVIDERS:
         raise UnsupportedError(
@@ -159,7 +159,7 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
 
 
 def _encoding_format(conf: Mapping[str, str], provider: Provider) -> str:
-    """The HDFS-backed provider writes rows, whatever the setting says."""
+    """Return the encoding: the HDFS-backed provider writes rows, whatever the setting says."""
     return conf.get(_STORE + "encodingFormat", UNSAFE_ROW).lower() if provider == "rocksdb" else UNSAFE_ROW
 
 

@@ -53,7 +53,7 @@ COARSE_NS = 999_999_999
 
 
 class ObjectStore(Protocol):
-    """What one kind of store has of its own, for the checkpoint at `url`, which has no secrets."""
+    """The part of a reader that is specific to one kind of store. `url` names the checkpoint and has no secrets."""
 
     url: str
     terms: StoreTerms
@@ -61,7 +61,7 @@ class ObjectStore(Protocol):
     """The places where credentials were looked for when it was opened."""
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
-        """The library's store of the checkpoint's folder, with credentials as they are now."""
+        """Open the library's store of the checkpoint's folder, with the present credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ObjectStoreFiles(CheckpointFiles):
     def __init__(
         self, store: ObjectStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
     ) -> None:
-        """`store` is opened again when it refuses the credentials."""
+        """Open nothing yet. `store` is opened again when it refuses the credentials."""
         self._store = store
         self._limits = limits or StoreLimits()
         self._budget = budget or RepeatBudget()
@@ -219,7 +219,7 @@ class ObjectStoreFiles(CheckpointFiles):
 
 
 def _at_once(pool: ThreadPoolExecutor, call: Callable[[str], R], paths: Sequence[str]) -> list[R]:
-    """One call for each path, in the order of the paths; the first runs in this thread."""
+    """Call for each path and return the results in the order of the paths. The first call runs in this thread."""
     others = [pool.submit(call, path) for path in paths[1:]]
     first = [call(path) for path in paths[:1]]
     return first + [other.result() for other in others]

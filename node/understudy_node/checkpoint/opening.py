@@ -12,7 +12,7 @@ from understudy_shared.base.masking import has_login, masked_location
 
 
 def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
-    """Files of the checkpoint at a local path or a URL; existence is not checked here."""
+    """Open the files of the checkpoint at a local path or a URL; existence is not checked here."""
     text = os.fspath(url_or_path)
     scheme, separator, rest = text.partition(":")
     if separator and scheme in {"file", "local"} and rest.startswith("/"):

@@ -41,7 +41,7 @@ class OperatorMetadata:
 
 
 def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int | None:
-    """The file of `_metadata/v2` that describes the operator at a batch: the newest one not after it."""
+    """Choose the file of `_metadata/v2` that describes the operator at a batch: the newest one not after it."""
     return max((batch for batch in batch_ids(names) if batch <= at_most_batch_id), default=None)
 
 

@@ -23,7 +23,7 @@ _MAX_NAMED = 3
 
 
 def require_checkpoint(files: CheckpointFiles) -> None:
-    """Raises `NotACheckpointError` unless this looks like a streaming query's checkpoint."""
+    """Raise `NotACheckpointError` unless this looks like a streaming query's checkpoint."""
     names = files.list("")
     if names is None:
         raise NotACheckpointError("The path does not exist or is not a directory", where=files.url, fix=_CONTAINS)

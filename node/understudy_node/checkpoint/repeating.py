@@ -15,7 +15,7 @@ from understudy_shared.base.token_bucket import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class RepeatLimits:
-    """Tries and time of one call, and the waits between its tries."""
+    """The limits of one call: its tries, its time, and the waits between its tries."""
 
     max_tries: int = 4
     call_ms: float = 15_000.0
@@ -25,13 +25,13 @@ class RepeatLimits:
 
 
 def wait_ms(tries: int, limits: RepeatLimits, random: Callable[[], float]) -> float:
-    """How long to wait after the try of that number (from 1): exponential, with full jitter."""
+    """Return the wait after the try of that number (from 1): exponential, with full jitter."""
     longest_ms: float = min(limits.max_wait_ms, limits.first_wait_ms * 2.0 ** (tries - 1))
     return random() * longest_ms
 
 
 class RepeatBudget:
-    """Lets `share` of all calls be repeated, and `per_s` a second. It starts full with `most` repeats."""
+    """A budget that lets `share` of all calls be repeated, and `per_s` a second. It starts full with `most` repeats."""
 
     def __init__(self, *, share: float = 0.1, per_s: float = 3.0, most: float = 20.0) -> None:
         self._share = share

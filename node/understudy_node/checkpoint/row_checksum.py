@@ -1,4 +1,5 @@
-"""Verifies and strips Spark's per-row checksums (`stateStore.rowChecksum.enabled`, Spark 4.2 and later).
+"""Verifies and strips Spark's per-row checksums (`stateStore.rowChecksum.enabled`, Spark 4.2 and later;
+`KeyValueChecksumEncoder`).
 
 CRC32C over key and value as stored. HDFS-backed: `crc | row`. RocksDB: `crc | length | value`, repeated when values
 were merged. A deleted key is `crc | key` in both. Integers are little-endian. Rule: a row that fails its checksum is
@@ -20,7 +21,7 @@ class ChecksumError(ValueError):
 
 
 def strip_deleted_key(stored: bytes) -> bytes:
-    """The key of a delete record without its leading 4 bytes."""
+    """Return the key of a delete record without its leading 4 bytes."""
     key = stored[_CRC.size :]
     if len(stored) < _CRC.size or google_crc32c.value(key) != _CRC.unpack_from(stored)[0]:
         raise ChecksumError("the deleted key does not match its checksum")
@@ -28,7 +29,7 @@ def strip_deleted_key(stored: bytes) -> bytes:
 
 
 def strip_hdfs_value(key: bytes, stored: bytes) -> bytes:
-    """The value row without its leading 4 bytes."""
+    """Return the value row without its leading 4 bytes."""
     row = stored[_CRC.size :]
     if len(stored) < _CRC.size or google_crc32c.value(key + row) != _CRC.unpack_from(stored)[0]:
         raise ChecksumError("the row does not match its checksum")
@@ -36,7 +37,7 @@ def strip_hdfs_value(key: bytes, stored: bytes) -> bytes:
 
 
 def strip_rocksdb_value(key: bytes, stored: bytes, *, delimiter: bytes = b"") -> bytes:
-    """The value without the 8 bytes before each merged part; also for values read from Spark's own SST files.
+    """Return the value without the 8 bytes before each merged part; also for values read from Spark's own SST files.
 
     `delimiter` is the merge operator's (`,` for merge operator version 1); it stays between the parts.
     """
@@ -60,5 +61,5 @@ def strip_rocksdb_value(key: bytes, stored: bytes, *, delimiter: bytes = b"") ->
         if position == end:
             return delimiter.join(parts)
         if not stored.startswith(delimiter, position):
-            raise ChecksumError("no delimiter between merged values")
+            raise ChecksumError("merged values have no delimiter between them")
         position += len(delimiter)

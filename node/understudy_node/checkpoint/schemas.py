@@ -15,12 +15,12 @@ from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_COLUMN_FAMILY = "default"
 MAX_DIGITS = 15
-"""A longer number is no batch."""
+"""Limit on the digits of a batch's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFamilySchema:
-    """Schemas as JSON texts. `key_encoder` and `user_key_schema` are `None` where the file has none."""
+    """Schemas as JSON texts. `key_encoder` and `user_key_schema` are `None` where the file lacks them."""
 
     name: str
     key_schema_id: int
@@ -33,7 +33,7 @@ class ColumnFamilySchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaFile:
-    """What one schema file of a store says. Its `name` begins with the batch that wrote it where Spark numbers them."""
+    """One schema file of a store. Its `name` begins with the batch that wrote it where Spark numbers files."""
 
     name: str
     families: tuple[ColumnFamilySchema, ...]
@@ -46,12 +46,12 @@ class SchemaFile:
         return int(number) if is_number else None
 
     def family(self, name: str) -> ColumnFamilySchema | None:
-        """The schemas of a column family; None where the file has none of that name."""
+        """Return the schemas of a column family; None where the file has no family of that name."""
         return next((family for family in self.families if family.name == name), None)
 
 
 def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ...]:
-    """All column families of a schema file; v1 and v2 have one, named `default`."""
+    """Parse all column families of a schema file; v1 and v2 have one, named `default`."""
     reader = _Reader(data, name)
     tag = reader.utf()
     families: tuple[ColumnFamilySchema, ...]
@@ -83,7 +83,7 @@ def _column_family(reader: _Reader) -> ColumnFamilySchema:
     )
     if parse_object((family.user_key_schema or "").encode(), name=reader.name):
         return family
-    # Spark writes an empty object for "none".
+    # Spark writes an empty object where there is no schema.
     return ColumnFamilySchema(
         family.name,
         family.key_schema_id,
@@ -95,7 +95,7 @@ def _column_family(reader: _Reader) -> ColumnFamilySchema:
 
 
 class _Reader:
-    """Reads what Java's `DataOutputStream` wrote."""
+    """A reader of the output of Java's `DataOutputStream`."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self.name = name
@@ -113,12 +113,12 @@ class _Reader:
         value = int(struct.unpack(">h", self._take(2))[0])
         if value < 0:
             raise CorruptFileError(
-                f"Impossible number {value} of a schema", where=f"{self.name}, byte {self._position - 2}"
+                f"A schema has the impossible number {value}", where=f"{self.name}, byte {self._position - 2}"
             )
         return value
 
     def count(self) -> int:
-        """A count of items; refuses more than there are bytes."""
+        """Read a count of items; refuse more than there are bytes."""
         value = int(struct.unpack(">i", self._take(4))[0])
         if not 0 <= value <= len(self._data):
             raise CorruptFileError(f"Impossible count {value}", where=f"{self.name}, byte {self._position - 4}")
@@ -132,10 +132,12 @@ class _Reader:
 
     def end(self) -> None:
         if self._position != len(self._data):
-            raise CorruptFileError("Bytes after the end of the schema", where=f"{self.name}, byte {self._position}")
+            raise CorruptFileError(
+                "There are bytes after the end of the schema", where=f"{self.name}, byte {self._position}"
+            )
 
     def _utf_units(self) -> str:
-        """One modified UTF-8 string; characters outside the BMP are still two surrogates."""
+        """Read one modified UTF-8 string; characters outside the BMP are still two surrogates."""
         start = self._position
         (length,) = struct.unpack(">H", self._take(2))
         try:
@@ -150,5 +152,5 @@ class _Reader:
             return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError as error:
             raise CorruptFileError(
-                "A lone surrogate in a string", where=f"{self.name}, byte {self._position}"
+                "A string has a lone surrogate", where=f"{self.name}, byte {self._position}"
             ) from error

@@ -1,4 +1,4 @@
-"""Which columns the stores of an operator have: what looks otherwise is refused, because it would be read wrong.
+"""The columns that the stores of an operator must have: others are refused, because they would be misread.
 
 Pure.
 """
@@ -29,7 +29,7 @@ SESSION_WINDOW: Final = "session_window"
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"
 TIMED_FORMAT: Final = "4"
-"""The state format of a join whose rows are kept by their event time; before, by an index."""
+"""The state format of a join whose rows are stored by their event time; before, by an index."""
 FAMILIES_FORMATS: Final = frozenset({"3", TIMED_FORMAT})
 """The state formats of a join whose tables are column families of one store; in format 2 they are stores."""
 COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
@@ -41,7 +41,7 @@ EVENT_TIME: Final = "__event_time"
 
 
 def side_table(side: str, table: str) -> str:
-    """The name of a table of a join."""
+    """Return the name of a table of a join."""
     return f"{side}-{table}"
 
 
@@ -49,13 +49,13 @@ JOIN_SIDES: Final = ("left", "right")
 
 
 def join_tables(state_format: str | None) -> frozenset[str]:
-    """The tables that a join has in a state format."""
+    """Return the tables that a join has in a state format."""
     tables = (TIMED_ROWS, TIMES) if state_format == TIMED_FORMAT else (COUNTS, ROWS)
     return frozenset(side_table(side, table) for side in JOIN_SIDES for table in tables)
 
 
 def key_encoder(operator_name: str, table: str) -> str:
-    """How the keys of a table are encoded."""
+    """Return how the keys of a table are encoded."""
     return _ENCODERS.get(table.partition("-")[2], _AS_THEY_ARE) if operator_name == JOIN else _AS_THEY_ARE
 
 
@@ -74,7 +74,7 @@ def has_shape_of(
 
 
 def prefix_columns(operator_name: str, key: StructType) -> int:
-    """How many key columns the operator scans by: RocksDB keeps these apart."""
+    """Return how many key columns the operator scans by: RocksDB stores these apart."""
     return len(key.fields) - 1 if operator_name == SESSIONS else 0
 
 
@@ -92,12 +92,12 @@ def _is_group_state(key: StructType, value: StructType) -> bool:
 
 
 def _is_flat_group_state(key: StructType, value: StructType) -> bool:
-    """The columns of the user's state; Spark declares the timeout an int, though it is a long."""
+    """Whether these are the columns of the user's state; Spark declares the timeout an int, though it is a long."""
     return all(isinstance(field.type, IntType) for field in value.fields[-1:] if field.name == TIMEOUT)
 
 
 def _is_sessions(key: StructType, value: StructType) -> bool:
-    """Keys are the grouping columns and the start; values whole rows, among their columns the window."""
+    """Whether keys are the grouping columns and the start, and values whole rows with their window."""
     windows = [field.type for field in value.fields if field.name == SESSION_WINDOW]
     has_start = len(key.fields) > 1 and isinstance(key.fields[-1].type, TimestampType)
     return has_start and list(map(_is_span, windows)) == [True]
@@ -123,13 +123,13 @@ def _is_counts(key: StructType, value: StructType) -> bool:
 
 
 def _is_rows(key: StructType, value: StructType) -> bool:
-    """Keys end with the index, rows with whether they found a match."""
+    """Whether keys end with the index, and rows with whether they found a match."""
     ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
     return len(key.fields) > 1 and ends == [("index", LongType), ("matched", BooleanType)]
 
 
 def _is_timed_rows(key: StructType, value: StructType) -> bool:
-    """Keys end with the event time, rows with whether they found a match."""
+    """Whether keys end with the event time, and rows with whether they found a match."""
     ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
     return len(key.fields) > 1 and ends == [(EVENT_TIME, LongType), ("matched", BooleanType)]
 
@@ -159,10 +159,10 @@ _SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType]
         (JOIN, None): _is_no_table,
     }
 )
-"""By operator and state format, of a join by table; None for any other. Aggregations keep what their functions need."""
+"""Tests of columns by operator and state format, for a join by table. Aggregations store what functions need."""
 
 _AS_THEY_ARE: Final = "NoPrefixKeyStateEncoder"
 _ENCODERS: Final[Mapping[str, str]] = MappingProxyType(
     {TIMED_ROWS: "TimestampAsPostfixKeyStateEncoder", TIMES: "TimestampAsPrefixKeyStateEncoder"}
 )
-"""By table of a join. Others put a prefix, or an order, into the bytes. Schema files of session windows name none."""
+"""Encoders by table of a join, with a prefix or an order in the bytes. Files of session windows name no encoder."""

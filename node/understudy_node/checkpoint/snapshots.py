@@ -99,7 +99,7 @@ class SnapshotManifest:
 
 
 def parse_state_file_name(name: str) -> StateFile | None:
-    """Parse a file name; `None` for checksums, temporary files, directories and anything else."""
+    """Parse a file name; return `None` for checksums, temporary files, directories and anything else."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -107,7 +107,7 @@ def parse_state_file_name(name: str) -> StateFile | None:
 
 
 def parse_state_files(names: Iterable[str]) -> list[StateFile]:
-    """The state files of a listing, by version."""
+    """Return the state files of a listing, by version."""
     return sorted(
         (file for name in names if (file := parse_state_file_name(name)) is not None),
         key=lambda file: (file.version, file.name),
@@ -121,7 +121,7 @@ def choose_snapshot(
     wanted_unique_ids: Mapping[int, str] | None = None,
     mtimes_ns: Mapping[str, int] | None = None,
 ) -> SnapshotChoice:
-    """The newest usable snapshot not above `at_most_version`, the last committed version or a pinned one.
+    """Choose the newest usable snapshot not above `at_most_version`, the last committed version or a pinned one.
 
     `wanted_unique_ids`: the committed attempt per version (format v2), `None` in format v1. `mtimes_ns`: by file name,
     for the stale-snapshot rule; without the times of both files that rule is not applied.
@@ -162,7 +162,7 @@ def _reason_against(
 def parse_snapshot_zip(
     data: bytes, *, name: str, merge_operator_version: int, max_bytes: int = DEFAULT_MAX_ZIP_BYTES
 ) -> SnapshotManifest:
-    """Parse a RocksDB `.zip`; patches the merge operator's line in OPTIONS for other builds of RocksDB."""
+    """Parse a RocksDB `.zip`; patch the merge operator's line in OPTIONS for other builds of RocksDB."""
     members = _members(data, name=name, max_bytes=max_bytes)
     if "metadata" not in members or "CURRENT" not in members:
         raise CorruptFileError("The zip lacks 'metadata' or 'CURRENT'", where=name)
@@ -197,13 +197,15 @@ def _members(data: bytes, *, name: str, max_bytes: int) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries: Sequence[zipfile.ZipInfo] = archive.infolist()
             if sum(entry.file_size for entry in entries) > max_bytes:
-                raise CorruptFileError(f"The zip unpacks to more than the {max_bytes} bytes allowed", where=name)
+                raise CorruptFileError(f"The zip's content has more than the {max_bytes} bytes allowed", where=name)
             for entry in entries:
                 if not _is_plain(entry.filename):
                     raise CorruptFileError(f"The zip holds {entry.filename!r}, not a plain file name", where=name)
             return {entry.filename: archive.read(entry) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        raise CorruptFileError(f"Not a complete zip file: {error}", where=f"{name}, {len(data)} bytes") from error
+        raise CorruptFileError(
+            f"This is not a complete zip file: {error}", where=f"{name}, {len(data)} bytes"
+        ) from error
 
 
 def _sst_file(item: object, *, name: str) -> SstFile:

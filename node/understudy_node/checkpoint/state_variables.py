@@ -1,4 +1,4 @@
-"""The state variables of `transformWithState`: which there are, of which kind, and in which column families they are.
+"""The state variables of `transformWithState`, with their kinds and their column families.
 
 Operator metadata names the variables, the schema file has a column family for each; families whose names begin with "$"
 are Spark's own. Rule: a variable whose columns are not those that its kind has is refused by name, and keeps no other
@@ -30,7 +30,7 @@ TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
         "transformWithStateInPandasExec": "transformWithStateInPandas",
     }
 )
-"""Spark's names of the operator, and what users call it."""
+"""Spark's names of the operator, and its names for users."""
 
 BY_PANDAS: Final = frozenset({"transformWithStateInPySparkExec", "transformWithStateInPandasExec"})
 """Operators whose keys may have come from pandas."""
@@ -54,7 +54,7 @@ _PREFIXED_KEYS: Final[Mapping[str, object]] = {
     "numColsPrefixKey": 1,
 }
 _SECOND_COLUMNS: Final = {StoreKind.MAP: ("userKey", StructType), StoreKind.TIMERS: ("expiryTimestampMs", LongType)}
-"""What the keys of these kinds have behind the grouping key."""
+"""The column of keys of these kinds behind the grouping key."""
 _NONE: Final = StructType()
 _FIX: Final = "A newer Spark wrote it: use a newer Understudy"
 
@@ -64,7 +64,7 @@ class StateVariable:
     """A state variable, or the timers of an operator. One with an `unsupported` reason is not served.
 
     `key` are the columns of the grouping key, `user_key` those of a map's keys, and `key_json` is Spark's JSON of both.
-    `stored` is the struct of a value as it is kept, and `value` of what the query put there: not the same where it has
+    `stored` is the struct of a stored value, and `value` of what the query put there: not the same where it has
     a TTL. `avro` is how its records are encoded; None where they are rows.
     """
 
@@ -79,7 +79,7 @@ class StateVariable:
     avro: AvroRows | None = None
     unsupported: UnsupportedError | None = None
     earlier: tuple[EarlierVariable, ...] = ()
-    """How versions before a change of the columns have it, oldest first."""
+    """The variable before changes of its columns, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def state_variables(
     where: str,
     avro: AvroHistory | None = None,
 ) -> tuple[StateVariable, ...]:
-    """The variables that an operator's properties name, by the schemas of its column families. `avro`: all schemas that
-    there were, where records are encoded by them.
+    """Return the variables that an operator's properties name, by the schemas of its column families. `avro`: all
+    schemas that there were, where records are encoded by them.
     """
     by_name = {family.name: family for family in families}
     said = checked(properties.get("stateVariables"), list, "'stateVariables'", name=where)
@@ -169,8 +169,8 @@ def _variable(
 
 
 def _earlier(variable: StateVariable, kind_name: str, avro: AvroHistory) -> tuple[EarlierVariable, ...]:
-    """The variable by each earlier file after which its columns changed. A file that cannot be read so is passed over:
-    its versions are shown as those after it.
+    """Return the variable by each earlier file after which its columns changed. A file that cannot be read so is
+    skipped: its versions are shown as those after it.
     """
     found = []
     for count, (file, following) in enumerate(pairwise(avro.files), 1):
@@ -203,14 +203,14 @@ def _is_grouping_and(second: tuple[str, type], key: StructType) -> bool:
 
 
 def _parts(key: StructType) -> tuple[StructType, StructType]:
-    """The grouping key and the user key of a key that has both."""
+    """Return the grouping key and the user key of a key that has both."""
     grouping, second = (column.type for column in key.fields)
     assert isinstance(grouping, StructType), "as _is_grouping_and found"
     return grouping, second if isinstance(second, StructType) else StructType()
 
 
 def _flat_json(key_schema: str, kind: StoreKind) -> str:
-    """The JSON of the columns of a key that has two structs, or one and a time."""
+    """Return the JSON of the columns of a key that has two structs, or one and a time."""
     schema = json.loads(key_schema)
     structs = schema["fields"] if kind is StoreKind.MAP else schema["fields"][:1]
     return json.dumps({**schema, "fields": [column for each in structs for column in each["type"]["fields"]]})

@@ -1,8 +1,8 @@
 """Says what a failed request to an object store means: whether to try again, and what the reader should do (pure).
 
-The library's classes decide where it has some. It has none for listings, throttling and broken connections: there the
-status, the store's code and the kind of break are taken out of the error's text. The rest of that text is never shown:
-it has the whole request and reply. A text that says nothing of this is tried again.
+The library's classes decide where they exist. For listings, throttling and broken connections there are no classes:
+the status, the store's code and the kind of break are taken out of the error's text. The rest of that text is never
+shown: it has the whole request and reply. After a text without any of them the request is tried again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CREDENTIALS = (
 
 
 class Meaning(Enum):
-    """What follows from a failure."""
+    """The consequence of a failure."""
 
     TRY_AGAIN = "try-again"
     REFUSED = "refused"
@@ -48,14 +48,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StoreTerms:
-    """How one kind of store names things, and what its users can do about a failure."""
+    """The words of one kind of store, and the advice to its users after a failure."""
 
     tag: str
     """The field of an object's metadata that changes with every write."""
     expired: frozenset[str]
     """Codes that come with status 400 when credentials have expired."""
     identity: re.Pattern[str]
-    """Where the library asks for the identity of the machine, when nothing else names credentials."""
+    """The address where the library asks for the machine's identity when there are no other credentials."""
     no_credentials: str
     policy: str
     settings: str
@@ -63,7 +63,7 @@ class StoreTerms:
 
 
 def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
-    """What an exception of the library means. `looked_in`: the places where credentials were looked for."""
+    """Decide what an exception of the library means. `looked_in`: the places where credentials were looked for."""
     text = str(error)
     found, code = _STATUS.search(text), _CODE.search(text)
     status = int(found[1]) if found else 0

@@ -30,11 +30,11 @@ from understudy_shared.spark.types import StructType, collated_columns, parse_sc
 
 @dataclass(frozen=True, slots=True)
 class OperatorSupport:
-    """A supported operator: its name for users, what its stores keep, and the versions of its state layout that can be
-    read. `state_format_conf` is "" for an operator whose layout never had versions.
+    """A supported operator: its name for users, the kind of its stores, and the readable versions of its state layout.
+    `state_format_conf` is "" for an operator whose layout never had versions.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
-    with state it does not: it keeps the key that came first. For deduplications it depends on the Spark
+    with state it does not: the key that came first stays. For deduplications it depends on the Spark
     (`stores/sets.py`).
     """
 
@@ -43,7 +43,7 @@ class OperatorSupport:
     state_format_conf: str = ""
     state_format_versions: frozenset[str] = frozenset()
     unsaid_format: str | None = None
-    """The version of a layout that the offset log does not say; None where that makes no difference."""
+    """The version of a layout that the offset log does not record; None where that makes no difference."""
     is_normalised: bool = True
 
 
@@ -110,7 +110,7 @@ _NEWER_UNDERSTUDY: Final = "A newer Spark, or another operator, wrote it: use a 
 def why_unsupported(
     operator_id: int, operator_name: str, offsets: OffsetEntry, *, where: str
 ) -> UnsupportedError | None:
-    """The error that refuses an operator, by what the offset log says of it; `None` when it can be served."""
+    """Make the error that refuses an operator, by the settings in the offset log; `None` when it can be served."""
     supported = "; ".join(f"{known} = {row.meaning}" for known, row in sorted(SUPPORTED_OPERATORS.items()))
     row = SUPPORTED_OPERATORS.get(operator_name)
     if row is None:
@@ -138,7 +138,7 @@ def why_unsupported(
 
 
 def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
-    """The version of an operator's state layout, as the offset log says it; None where it does not."""
+    """Return the version of an operator's state layout by the offset log; None where that does not record it."""
     row = SUPPORTED_OPERATORS.get(operator_name)
     return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf, row.unsaid_format)
 
@@ -152,7 +152,7 @@ def why_unreadable(
     num_cols_prefix_key: int = 0,
     where: str,
 ) -> UnsupportedError | None:
-    """`None` when a store of a supported operator can be served, else the refusal, which names the column.
+    """Return `None` when a store of a supported operator can be served, else the refusal, which names the column.
 
     `table` is the store's name. A join has its tables as column families of one store, from state format 3 on. The
     state variables of `transformWithState` are judged one by one (`state_variables`).
@@ -210,7 +210,7 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
 
 
 def refuse_encoding(encoding_format: str, *, where: str) -> None:
-    """Raises on an unsupported encoding of rows."""
+    """Raise on an unsupported encoding of rows."""
     if encoding_format not in SUPPORTED_ENCODINGS:
         raise UnsupportedError(
             f"State encoding {encoding_format} is not supported",
@@ -220,7 +220,7 @@ def refuse_encoding(encoding_format: str, *, where: str) -> None:
 
 
 def refuse_codec(codec: str, *, where: str) -> None:
-    """Raises on an unsupported compression codec."""
+    """Raise on an unsupported compression codec."""
     if codec not in SUPPORTED_CODECS:
         raise UnsupportedError(
             f"State codec {codec} is not supported",

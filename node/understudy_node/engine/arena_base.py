@@ -47,7 +47,7 @@ class ArenaBase:
         self.directory = directory
         self.damage: CorruptFileError | None = None
         self.is_unchecked = True
-        """Whether blocks are left that were not compared with their sums."""
+        """Whether there are blocks that were not compared with their sums."""
         self._is_cut_off = False
         self._offsets_at = HEADER_BYTES + header.starts_bytes
         self._records_check = records
@@ -65,7 +65,7 @@ class ArenaBase:
 
     @classmethod
     def open(cls, directory: Path) -> ArenaBase:
-        """Map a finished arena; refuses one that is unfinished or that a reboot may have damaged: build it again."""
+        """Map a finished arena; refuse one that is unfinished or that a reboot may have damaged: build it again."""
         try:
             with index_path(directory).open("rb") as index_file, records_path(directory).open("rb") as records_file:
                 header = decode_header(index_file.read(HEADER_BYTES))
@@ -87,7 +87,7 @@ class ArenaBase:
 
     @classmethod
     def build(cls, directory: Path, pieces: Iterable[bytes | memoryview]) -> ArenaBase:
-        """`build_arena` in one go, then `open`: for callers that need not share their thread."""
+        """Run `build_arena` in one go, then `open`: for callers that need not share their thread."""
         for _ in build_arena(directory, pieces):
             pass
         return cls.open(directory)
@@ -115,7 +115,7 @@ class ArenaBase:
         return [self.get(key) for key in keys]
 
     def check_some(self) -> None:
-        """Compare some of the blocks that no reader came to. What is found is in `damage`."""
+        """Compare some of the blocks that no reader came to. `damage` holds what is found."""
         with suppress(CorruptFileError), self._finding_damage():
             self.is_unchecked = self._index_check.check_some() or self._records_check.check_some()
 
@@ -126,7 +126,7 @@ class ArenaBase:
             self._is_cut_off = self.is_unchecked = True
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The first scan sorts all keys (`prepare_scan`)."""
+        """Yield the records from `start` to `end`. The first scan sorts all keys (`prepare_scan`)."""
         ordered = self.prepare_scan()
         first = 0 if start is None else bisect_left(ordered, start, key=self._key_at)
         last = len(ordered) if end is None else bisect_left(ordered, end, key=self._key_at)
@@ -137,7 +137,7 @@ class ArenaBase:
     def prepare_scan(self) -> memoryview:
         """Sort the keys, once: about a second per million, mostly without the GIL, so best in a worker thread."""
         with self._ordering:
-            while self.is_unchecked:  # a scan reads all blocks
+            while self.is_unchecked:  # Compare all blocks: a scan reads them.
                 if self.damage is not None:
                     raise self.damage
                 self.check_some()
@@ -151,7 +151,7 @@ class ArenaBase:
 
     @property
     def resident_bytes(self) -> int:
-        """Both files as if fully in memory (the system may drop pages), and the sorted key order once it exists."""
+        """Size of both files as if fully in memory (the system may drop pages), and of the sorted key order."""
         ordered = self._ordered
         return len(self._records) + self._index_bytes + (ordered.nbytes if ordered is not None else 0)
 
@@ -167,7 +167,7 @@ class ArenaBase:
         self._records.close()
 
     def _check_bucket(self, bucket: int) -> None:
-        """Compare what a lookup in this bucket reads."""
+        """Compare the blocks that a lookup in this bucket reads."""
         if self._is_cut_off and self.damage is not None:
             raise self.damage
         index, records, data = self._index_check, self._records_check, self._records

@@ -1,9 +1,9 @@
 """Builds an arena: a snapshot's records as they are, in one file, and a hash index over them in another.
 
 The rule: bounded steps, and one pass. A piece of the content is searched for records while it is in the processor's
-cache, then written; it is neither kept nor read again. A generator yields after each piece, so that a worker can share
-its thread among restores; the long numpy calls let other threads run. The index is renamed into place last: an arena
-without it was never finished.
+cache, then written; it is neither buffered nor read again. A generator yields after each piece, so that a worker can
+share its thread among restores; the long numpy calls let other threads run. The index is renamed into place last: an
+arena without it was never finished.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from understudy_node.engine.arena_sums import BlockSums
 
 
 def build_arena(directory: Path, pieces: Iterable[bytes | memoryview]) -> Iterator[int]:
-    """Write a decompressed snapshot and its index into `directory`; yields the number of records found so far.
+    """Write a decompressed snapshot and its index into `directory`; yield the number of records found so far.
 
     `ArenaBase.open` can open the directory when this is exhausted, also after a restart. A piece may be overwritten
     once the next one is asked for.

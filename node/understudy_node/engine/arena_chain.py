@@ -1,8 +1,8 @@
 """Finds length-prefixed fields of any sizes at once: the chain in which each field begins where the last one ends.
 
-Pure. Every fourth byte is looked at as if a length stood there; those that are plausible are linked to where their
-field would end. The fields are the links that hang together from the beginning: what only looks like a length is linked
-to by nothing, mostly, and is dropped. A chain that ends early is right as far as it goes.
+Pure. Every fourth byte is read as if a length stood there; each plausible length is linked to the end that its field
+would have. The real fields are the links that form a chain from the beginning: a word that only looks like a length
+mostly has no predecessor, and is dropped. A chain that ends early is right as far as it goes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DROP_ROUNDS: Final = 3
 
 
 def field_chain(content: memoryview) -> tuple[I64, I64]:
-    """Where fields begin in `content`, the first at 0, and their lengths; only fields that end within it.
+    """Return where fields begin in `content`, the first at 0, and their lengths; only fields that end within it.
 
     A field's bytes follow its length of four bytes. The chain ends at the first length that is not plausible.
     """
@@ -32,12 +32,14 @@ def field_chain(content: memoryview) -> tuple[I64, I64]:
     ends = at + 1 + lengths // 4
     inside = ends <= len(words)
     at, ends = at[inside], ends[inside]
+    # Dropping a false field may leave others without a predecessor: ordinary content is clean after a few rounds.
     for _ in range(_DROP_ROUNDS):
         chained = _chained(at, ends)
         if chained == len(at):
             break
         at, ends = _linked_to(at, ends, len(words))
     else:
+        # Still not clean, as for content made to mislead: follow the chain itself, one field at a time.
         at, ends = _walked(at, ends, len(words))
         chained = len(at)
     at, ends = at[:chained], ends[:chained]
@@ -45,7 +47,7 @@ def field_chain(content: memoryview) -> tuple[I64, I64]:
 
 
 def _chained(at: I64, ends: I64) -> int:
-    """Number of fields from the first on, each of which begins where the last one ends."""
+    """Count the fields from the first on, each of which begins where the last one ends."""
     if not len(at) or at[0]:
         return 0
     breaks = np.flatnonzero(ends[:-1] != at[1:])
@@ -53,7 +55,7 @@ def _chained(at: I64, ends: I64) -> int:
 
 
 def _linked_to(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
-    """Without the fields that begin where no other ends."""
+    """Drop the fields that begin where no other ends."""
     linked = np.zeros(words + 1, np.bool_)
     linked[ends] = True
     linked[0] = True
@@ -62,7 +64,7 @@ def _linked_to(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
 
 
 def _walked(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
-    """The chain from 0 on, followed field by field."""
+    """Follow the chain from 0 on, field by field."""
     places = np.full(words + 1, -1, np.int64)
     places[at] = np.arange(len(at))
     following = places[ends].tolist()

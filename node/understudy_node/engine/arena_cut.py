@@ -1,4 +1,4 @@
-"""The record that the end of a piece cuts off: it is read on, however many pieces it takes, and never kept.
+"""The record that the end of a piece cuts off: the finder reads on through further pieces, without buffering it.
 
 Pure. Its key is hashed as it comes.
 """
@@ -39,7 +39,7 @@ class CutRecord:
         return self._hasher.uintdigest()
 
     def take(self, piece: memoryview, at: int) -> int:
-        """Read on from `at`; returns where the record ends, or the end of `piece`."""
+        """Read on from `at`; return where the record ends, or the end of `piece`."""
         while at < len(piece) and not self.is_whole:
             part = piece[at : at + self._missing]
             at += len(part)

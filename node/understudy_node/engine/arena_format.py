@@ -15,14 +15,14 @@ _HEADER: Final = struct.Struct("<8sIIIQQ36s")
 HEADER_BYTES: Final = 128
 
 ENTRY_OFFSET_BITS: Final = 36
-"""While an index is made, an entry per record holds its offset in this many bits, below the upper bits of its hash."""
+"""Number of bits for a record's offset in an entry, below the upper bits of its hash, while an index is made."""
 
 MAX_RECORDS_BYTES: Final = 1 << ENTRY_OFFSET_BITS
-"""Largest content of an arena, 64 GiB: above it, a store partition does not belong on one node."""
+"""Limit on the content of an arena, 64 GiB: above it, a store partition does not belong on one node."""
 
 
 class Header(NamedTuple):
-    """Hash seed, size of the index, size of the indexed records."""
+    """The header of an index: hash seed, size of the index, size of the indexed records."""
 
     seed: int
     bucket_bits: int
@@ -64,7 +64,7 @@ def sums_path(directory: Path) -> Path:
 
 
 def boot_id() -> bytes:
-    """An id that changes with every boot; zeros where the system has none."""
+    """Return an id that changes with every boot; zeros where the system has no such id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip().ljust(36, b"\0")
     except OSError:

@@ -17,11 +17,11 @@ U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
 _TOGETHER_MIN: Final = 256
-"""Fewer keys than this are hashed one by one in less time than a numpy call takes for each of their words."""
+"""Number of keys from which on numpy pays: hashing fewer takes less time than its calls."""
 
 
 def evenly_spaced_key_hashes(piece: memoryview, starts: range, length: int, seed: int) -> U32:
-    """The hashes of keys of one `length`, which begin at `starts` of `piece`."""
+    """Hash keys of one `length`, which begin at `starts` of `piece`."""
     count = len(starts)
     if count < _TOGETHER_MIN or length % 4:
         return _one_by_one(piece, starts, [length] * count, seed)
@@ -32,13 +32,13 @@ def evenly_spaced_key_hashes(piece: memoryview, starts: range, length: int, seed
 
 
 def key_hashes(piece: memoryview, starts: I64, lengths: I64, seed: int) -> U32:
-    """The hashes of keys of any `lengths`, which begin at `starts` of `piece`."""
+    """Hash keys of any `lengths`, which begin at `starts` of `piece`."""
     longest_first = np.argsort(-lengths, kind="stable")
     starts, lengths = starts[longest_first], lengths[longest_first]
     negative_words = -(lengths // 4)
     hashes = np.full(len(starts), seed, np.uint32)
     words = 0
-    # Those with one word more are at the beginning, and fewer each time.
+    # Keys are sorted longest first, so those with one more word are a prefix that gets shorter.
     while (longer := int(np.searchsorted(negative_words, -words))) >= _TOGETHER_MIN:
         bytewise = np.ndarray((len(piece) - 3,), "<u4", piece, 0, (1,))
         _mix(hashes[:longer], bytewise[starts[:longer] + 4 * words])
@@ -58,7 +58,7 @@ def _one_by_one(piece: memoryview, starts: Iterable[int], lengths: Iterable[int]
 
 
 def _mix(hashes: U32, words: npt.NDArray[Any]) -> None:
-    """One round of murmur3 for every key; changes `hashes`."""
+    """Do one round of murmur3 for every key; change `hashes`."""
     mixed = words * np.uint32(0xCC9E2D51)
     low = mixed << np.uint32(15)
     mixed >>= np.uint32(17)

@@ -28,11 +28,11 @@ _HASH_BITS: Final = 64 - ENTRY_OFFSET_BITS
 
 
 class EntryList:
-    """Entries in memory of their own, which grows in place: an allocator would keep it, or copy it, for later use."""
+    """Entries in a mapping of their own, which grows in place: an allocator would hold on to the memory, or copy it."""
 
     def __init__(self) -> None:
         self._memory = mmap(-1, _FIRST_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-        with suppress(OSError):  # a kernel without huge pages
+        with suppress(OSError):  # the kernel has no huge pages
             self._memory.madvise(MADV_HUGEPAGE)
         self._count = 0
 
@@ -47,7 +47,7 @@ class EntryList:
         self._count = count
 
     def sorted(self) -> U64:
-        """The entries, sorted in place, mostly without the GIL: 10 ms per million."""
+        """Return the entries, sorted in place, mostly without the GIL: 10 ms per million."""
         entries = np.frombuffer(self._memory, np.uint64, self._count)
         entries.sort()
         return entries

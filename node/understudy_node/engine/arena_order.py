@@ -15,7 +15,7 @@ I64 = npt.NDArray[np.int64]
 
 
 def sorted_offsets(data: U8, offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`offsets` of records in the order of their keys."""
+    """Return `offsets` of records in the order of their keys."""
     order = offsets.astype(np.int64)
     lengths = _lengths(data, order)
     # Places whose key still equals a neighbour's, and the group of each: the index of the group's first place.
@@ -38,7 +38,7 @@ def sorted_offsets(data: U8, offsets: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _still_open(open_places: I64, groups: I64, words: npt.NDArray[np.uint64], ends: I64) -> tuple[I64, I64]:
-    """The places whose key is still equal to a neighbour's, and their new groups."""
+    """Return the places whose key is still equal to a neighbour's, and their new groups."""
     first = np.ones(len(groups), np.bool_)
     first[1:] = (groups[1:] != groups[:-1]) | (words[1:] != words[:-1]) | (ends[1:] != ends[:-1])
     starts = np.flatnonzero(first)
@@ -52,7 +52,7 @@ def _lengths(data: U8, offsets: I64) -> I64:
 
 
 def _words(data: U8, offsets: I64, lengths: I64, position: int) -> npt.NDArray[np.uint64]:
-    """Eight key bytes from `position` on as a number, zeros where the key has ended."""
+    """Return eight key bytes from `position` on as a number, zeros where the key has ended."""
     if len(data) < 8:
         return np.zeros(len(offsets), np.uint64)
     at = offsets + 4 + position

@@ -25,7 +25,7 @@ from understudy_shared.base.errors import CorruptFileError
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 Entries = npt.NDArray[np.uint64]
-"""For each record the upper bits of its key's hash, above the offset at which it begins: sorted, they are the index."""
+"""Entries: the upper bits of a record's key hash, above the offset at which it begins. Sorted, they are the index."""
 
 _EVEN_MIN: Final = 1_024
 _CHAIN_MIN: Final = 32
@@ -34,7 +34,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class RecordFinder:
-    """Takes the pieces of one snapshot, in order, then its `end`. `where` stands for the snapshot in messages."""
+    """A finder that takes the pieces of a snapshot in order, then its `end`. `where` names the snapshot in messages."""
 
     def __init__(self, seed: int, *, where: str) -> None:
         self._seed = seed
@@ -44,7 +44,7 @@ class RecordFinder:
         self._end_mark_at: int | None = None
 
     def entries(self, piece: memoryview) -> Iterator[Entries]:
-        """The entries of the records that end in `piece`."""
+        """Yield the entries of the records that end in `piece`."""
         at = 0
         while at < len(piece):
             if self._end_mark_at is not None:
@@ -66,7 +66,7 @@ class RecordFinder:
             raise self._corrupt(f"the snapshot ends inside the record at byte {begun}, without its end mark")
 
     def _end_of_cut(self) -> Entries:
-        """The entry of the record that was cut off, if it has come to its end."""
+        """Return the entry of the record that was cut off, if it has come to its end."""
         cut = self._cut
         assert cut is not None, "called for a cut record"
         if (damage := cut.damage) is not None:
@@ -79,7 +79,7 @@ class RecordFinder:
         return np.empty(0, np.uint64)
 
     def _whole_records(self, piece: memoryview, at: int) -> tuple[Entries, int]:
-        """Entries of records that lie whole in `piece` from `at` on, and where the last of them ends."""
+        """Return entries of records that lie whole in `piece` from `at` on, and where the last of them ends."""
         record = _record_at(piece, at)
         if record is None:
             return np.empty(0, np.uint64), at
@@ -101,7 +101,7 @@ class RecordFinder:
 
 
 def entries_of(hashes: U32, offsets: I64) -> Entries:
-    """An entry per record, from the hash of its key and where it begins in the content."""
+    """Make an entry per record, from the hash of its key and where it begins in the content."""
     entries: Entries = hashes.astype(np.uint64)
     entries >>= np.uint64(ENTRY_OFFSET_BITS - 32)
     entries <<= np.uint64(ENTRY_OFFSET_BITS)
@@ -110,7 +110,7 @@ def entries_of(hashes: U32, offsets: I64) -> Entries:
 
 
 def _record_at(piece: memoryview, at: int) -> tuple[int, int] | None:
-    """Lengths of key and value of the record at `at`; None when it is cut off, damaged, or the end mark."""
+    """Return lengths of key and value of the record at `at`; None when it is cut off, damaged, or the end mark."""
     if at + 4 > len(piece):
         return None
     (key_bytes,) = _LENGTH.unpack_from(piece, at)
@@ -122,7 +122,7 @@ def _record_at(piece: memoryview, at: int) -> tuple[int, int] | None:
 
 
 def _even_records(piece: memoryview, at: int, key_bytes: int, value_bytes: int) -> int:
-    """Number of whole records from `at` on with exactly these lengths."""
+    """Count whole records from `at` on with exactly these lengths."""
     stride = 8 + key_bytes + value_bytes
     most = (len(piece) - at) // stride
     count = min(most, _CHAIN_MIN)
@@ -139,7 +139,7 @@ def _even_records(piece: memoryview, at: int, key_bytes: int, value_bytes: int) 
 
 
 def _chained_records(piece: memoryview, at: int) -> tuple[I64, I64, int]:
-    """Offsets and key lengths of records of mixed sizes, and where the last of them ends."""
+    """Return offsets and key lengths of records of mixed sizes, and where the last of them ends."""
     fields, lengths = field_chain(piece[at:])
     count = len(fields) // 2
     if not count:

@@ -1,7 +1,7 @@
 """The sums of an arena's files: one for each block of them, and one over all sums.
 
-The rule: no block of a local copy is believed before its sum was compared, once in the life of a process. A block is
-compared when a reader comes to it first, or by the sweep (`FileCheck.check_some`) that goes over those that are left.
+The rule: no block of a local copy is used before its sum was compared, once in the life of a process. A block is
+compared by its first reader, or by the sweep (`FileCheck.check_some`) over the other blocks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _COUNTS: Final = struct.Struct("<8sQQ")
 _DIGEST_BYTES: Final = 8
 _SHIFT: Final = 14
 BLOCK_BYTES: Final = 1 << _SHIFT
-"""A reader who comes to a block first waits 4 us for it; the sums take 0.05 % of the files."""
+"""Size of a block: its first reader waits 4 us for the sum; the sums take 0.05 % of the files."""
 
 SWEEP_BLOCKS: Final = 256
-"""4 MiB in one step: under a millisecond of work where they are in memory."""
+"""Number of blocks in one step of the sweep, 4 MiB: under a millisecond of work where they are in memory."""
 
 
 class BlockSums:
-    """Sums the blocks of a file as it is written."""
+    """The sums of a file's blocks, computed as it is written."""
 
     def __init__(self) -> None:
         self._sums = array("Q")
@@ -48,7 +48,7 @@ class BlockSums:
                 self._end_block()
 
     def end(self) -> array[int]:
-        """The sums of the whole file."""
+        """Return the sums of the whole file."""
         if self._filled:
             self._end_block()
         return self._sums
@@ -65,7 +65,7 @@ def write_sums(path: Path, records: array[int], index: array[int]) -> None:
 
 
 def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
-    """The sums of records and index; None when the file is not whole."""
+    """Read the sums of records and index; None when the file is not whole."""
     data = path.read_bytes()
     body = data[:-_DIGEST_BYTES]
     if len(body) < _COUNTS.size or not body.startswith(_MAGIC) or data[-_DIGEST_BYTES:] != xxh3_64_digest(body):
@@ -76,11 +76,11 @@ def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
 
 
 class DamagedError(Exception):
-    """A block is not what was written. `args` says which, and how that was seen."""
+    """A block differs from what was written. `args` says which, and how that was seen."""
 
 
 class FileCheck:
-    """Compares the blocks of a mapped file with their sums."""
+    """The check of a mapped file's blocks against their sums."""
 
     def __init__(self, data: mmap, sums: array[int]) -> None:
         self.data = data
@@ -91,7 +91,7 @@ class FileCheck:
 
     @property
     def has_its_length(self) -> bool:
-        """Whether the file is as long as it was: to touch what was cut off would end the process."""
+        """Whether the file has its full length: reading a part that was cut off would end the process (SIGBUS)."""
         return self.data.size() == len(self.data)
 
     def require(self, start: int, end: int) -> None:

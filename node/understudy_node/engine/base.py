@@ -27,11 +27,11 @@ class Base(Protocol):
         """Do in this thread what the first scan would have to do."""
 
     def count(self) -> int:
-        """How many keys there are; an estimate where counting would mean reading them all."""
+        """Count the keys; an estimate where counting would mean reading them all."""
 
     @property
     def families(self) -> Mapping[str, int]:
-        """The ids of Spark's virtual column families, with which their keys begin; empty for a store without any."""
+        """Ids of Spark's virtual column families, with which their keys begin; empty for a store without them."""
 
     @property
     def resident_bytes(self) -> int:
@@ -43,13 +43,13 @@ class Base(Protocol):
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether `check_some` has something left to compare."""
+        """Whether `check_some` has blocks left to compare."""
 
     def check_some(self) -> None:
-        """Compare some of its local files with their sums, in one short step; finds `damage`."""
+        """Compare some of its local files with their sums, in one short step; set `damage`."""
 
     def look_for_damage(self) -> None:
-        """Look at what can be seen without reading; finds `damage`."""
+        """Check everything that needs no reading; set `damage`."""
 
     def close(self) -> None:
         """Release files and memory. Only at the end of a process: views in flight may still read."""
@@ -72,7 +72,7 @@ class SelfCheckingBase:
 
 
 class WrappingBase:
-    """What a base over another one hands down to it."""
+    """A base over another one, with the calls that it hands down."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -109,7 +109,7 @@ class WrappingBase:
 
 
 class EmptyBase(SelfCheckingBase):
-    """Version 0: what a store holds before its first batch."""
+    """A base at version 0, before a store's first batch."""
 
     resident_bytes = 0
     families = NO_FAMILIES
@@ -124,13 +124,13 @@ class EmptyBase(SelfCheckingBase):
         return iter(())
 
     def prepare_scan(self) -> None:
-        """Does nothing: there is nothing to sort."""
+        """Do nothing: there is nothing to sort."""
 
     def count(self) -> int:
         return 0
 
     def close(self) -> None:
-        """Does nothing: there is no file or memory to release."""
+        """Do nothing: there is no file or memory to release."""
 
     def remove_when_unused(self) -> None:
-        """Does nothing: there are no files."""
+        """Do nothing: there are no files."""

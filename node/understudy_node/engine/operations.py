@@ -30,10 +30,10 @@ def resolve_operations(
     delimiter: bytes,
     changes: dict[bytes, bytes | None] | None = None,
 ) -> dict[bytes, bytes | None]:
-    """The changes for `view.with_changes`. `delimiter` separates list elements in the store's merge operator.
+    """Return the changes for `view.with_changes`. `delimiter` separates list elements in the store's merge operator.
 
-    `changes` are those of the same version before these operations; they are updated and returned. A range delete
-    costs a scan over its range. What is merged into one key is joined once, however many pieces it has.
+    `changes` are those of the same version before these operations; they are updated and returned. A range delete costs
+    a scan over its range. The pieces merged into one key are joined once, however many there are.
     """
     if changes is None:
         changes = {}

@@ -1,7 +1,7 @@
 """A read-only RocksDB snapshot as a base, opened in place: no key is read to open it.
 
-The rule: whatever RocksDB could leave out silently is an error here. The merge operator is checked before opening, the
-number of records against the expected keys at opening, and every scan asks its iterator why it ended.
+The rule: records that RocksDB could leave out silently are an error here. The merge operator is checked before opening,
+the number of records against the expected keys at opening, and every scan asks its iterator why it ended.
 
 Options given beside an existing database are ignored in read-only mode, so the cache goes in through the loaded
 options. RocksDB writes its LOG and LOCK beside the data: `directory` is private to this process, never the checkpoint.
@@ -31,7 +31,7 @@ _COMPARATOR: Final = "leveldb.BytewiseComparator"
 class BlockCache:
     """The block cache that all RocksDB bases of a process share: least recently used goes first; 0 disables it.
 
-    `rows` are those of all bases that were read lately, within a budget of their own.
+    `rows` caches lately read rows of all bases, within a budget of its own.
     """
 
     def __init__(self, capacity_bytes: int = DEFAULT_CACHE_BYTES) -> None:
@@ -48,13 +48,13 @@ class RocksBase(SelfCheckingBase):
     """Spark's own files, opened. Dropping the last reference closes it; readers in flight keep it open."""
 
     families = NO_FAMILIES
-    """Spark keeps them beside its files: who opens these knows them."""
+    """Ids of column families. Spark writes them beside its files: the opener of these sets them."""
 
     def __init__(self, database: Rdict, directory: Path, expected_keys: int | None) -> None:
         self.directory = directory
         self._database = database
         self._expected_keys = expected_keys
-        # A handle with its column family resolved answers 20 % sooner than one that looks it up for every get.
+        # With its column family resolved once, a handle answers 20 % sooner.
         self._column_family = database.get_column_family("default")
         self._get = self._column_family.get
 
@@ -70,7 +70,7 @@ class RocksBase(SelfCheckingBase):
         """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
 
         `expected_keys` is the number of all keys, internal ones too, when the snapshot says it. `max_open_files` bounds
-        file descriptors; -1 keeps every table open (`open_files` is their number), so that none can vanish later.
+        file descriptors; -1 keeps every table open (`open_files` is their number), so that no table can vanish later.
         """
         _check_options(directory)
         try:
@@ -100,7 +100,7 @@ class RocksBase(SelfCheckingBase):
             raise self._unreadable(error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """One batched read. Unlike `get` it lets other threads run, so it is also the one for cold files."""
+        """Read in one batch. Unlike `get` it lets other threads run, so it is also the call for cold files."""
         try:
             return self._get(list(keys))  # type: ignore[return-value]  # a list for a list
         except Exception as error:
@@ -117,17 +117,17 @@ class RocksBase(SelfCheckingBase):
         self._check_end(last, start, bounds)
 
     def prepare_scan(self) -> None:
-        """Does nothing: its tables are sorted."""
+        """Do nothing: its tables are sorted."""
 
     def count(self) -> int:
-        """Exact when the snapshot said so; otherwise an estimate that counts overwritten records again."""
+        """Count the keys: exactly if the snapshot has the number, else an estimate that counts overwritten ones too."""
         if self._expected_keys is not None:
             return self._expected_keys
         return self._database.property_int_value("rocksdb.estimate-num-keys") or 0
 
     @property
     def resident_bytes(self) -> int:
-        """Indexes and filters of the open tables, which RocksDB keeps outside the cache."""
+        """Size of indexes and filters of the open tables, which RocksDB holds outside the cache."""
         return self._database.property_int_value("rocksdb.estimate-table-readers-mem") or 0
 
     @property
@@ -164,7 +164,7 @@ class RocksBase(SelfCheckingBase):
             raise self._unreadable(f"iteration stopped after {last!r}, which is not the last key")
 
     def _check_record_count(self) -> None:
-        """Every key needs a record that is not a deletion: fewer of those than keys means that tables are missing."""
+        """Require a record that is no deletion for every key: fewer of those mean that tables are missing."""
         if self._expected_keys is None:
             return
         records = sum(table["num_entries"] - table["num_deletions"] for table in self._database.live_files())
@@ -187,7 +187,7 @@ def _check_options(directory: Path) -> None:
     if not (directory / "CURRENT").is_file():
         # RocksDB and its binding would create the directory and find nothing in it.
         raise CorruptFileError("there is no RocksDB here: CURRENT is missing", where=str(directory), fix=_RESTORE)
-    # As RocksDB does: the options file with the highest number counts.
+    # RocksDB, too, takes the options file with the highest number.
     files = sorted(directory.glob("OPTIONS-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))
     if not files:
         raise CorruptFileError(
@@ -199,9 +199,11 @@ def _check_options(directory: Path) -> None:
     operator, comparator = options.get("merge_operator", ""), options.get("comparator", _COMPARATOR)
     if not _MERGE_OPERATORS.fullmatch(operator):
         raise UnsupportedError(
-            f"merge operator {operator!r} without its delimiter, or not Spark's",
+            f"merge operator {operator!r} lacks its delimiter, or is not Spark's",
             where=str(files[-1]),
             fix="Write the delimiter of the query's mergeOperatorVersion into OPTIONS before opening",
         )
     if comparator != _COMPARATOR:
-        raise UnsupportedError(f"key order {comparator!r}", where=str(files[-1]), fix=f"Only {_COMPARATOR} is read")
+        raise UnsupportedError(
+            f"the key order is {comparator!r}", where=str(files[-1]), fix=f"Only {_COMPARATOR} is read"
+        )

@@ -1,8 +1,8 @@
-"""Rows that were read lately, and what was made of them: a dict answers where RocksDB takes ten times as long.
+"""The cache of lately read rows, and of their printed form: a dict takes a tenth of RocksDB's time.
 
-What is kept never changes: a base is immutable, and a printed row follows from its bytes. So nothing is ever taken
-back; all bases of a process share one budget. There are two generations: what is asked for again while it is in the
-older one moves to the younger one, and the older one is dropped when the younger one is full.
+Cached rows never change: a base is immutable, and a printed row follows from its bytes. So nothing is ever invalidated;
+all bases of a process share one budget. There are two generations: a row that is read again while it is in the older
+one moves to the younger one, and the older one is dropped when the younger one is full.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final, Literal
 from understudy_node.engine.base import NO_FAMILIES, Base, WrappingBase
 
 Place = tuple[int, bytes]
-"""The section of a base, or of a printer, and the key in it."""
+"""The place of a row: the section of a base, or of a printer, and the key in it."""
 
 ENTRY_OVERHEAD_BYTES: Final = 250
-"""A dict entry, a tuple and two bytes objects beside their content."""
+"""Memory of an entry beside its content: a dict entry, a tuple and two bytes objects."""
 
 SHARE_OF_BLOCK_CACHE: Final = 4
-"""The rows' budget is this part of the block cache's: rows are a twentieth of the block that they come in."""
+"""Divisor of the block cache's budget that gives the rows': rows are a twentieth of the block that they come in."""
 
 MAX_ROW_CACHE_BYTES: Final = 16 * 1024 * 1024
-"""Half of it is dropped at a time: 25,000 rows of 80 bytes hold the interpreter for about 2 ms."""
+"""Limit on the cache. Half of it is dropped at a time: 25,000 rows of 80 bytes hold the interpreter for about 2 ms."""
 
 
 class NotCached(Enum):
-    """What is found of a row that is not remembered; None is an absent key."""
+    """The result for a row that is not cached; None is an absent key."""
 
     UNKNOWN = "unknown"
 
@@ -41,7 +41,7 @@ class RowCache:
     """Rows by place; None for a key that is absent. May be read and filled by any thread."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        """0 keeps nothing."""
+        """Start empty; a capacity of 0 caches nothing."""
         self.capacity_bytes = capacity_bytes
         self._half_bytes = capacity_bytes // 2
         self._young: dict[Place, bytes | None] = {}
@@ -51,15 +51,15 @@ class RowCache:
 
     @property
     def used_bytes(self) -> int:
-        """An estimate, from above: a row that two threads kept counts twice."""
+        """An estimate, from above: a row that two threads stored counts twice."""
         return self._young_bytes + self._old_bytes
 
     def new_section(self) -> int:
-        """A number of its own for a base or a printer; it is never given again."""
+        """Return a new number for a base or a printer; it is never given again."""
         return next(self._sections)
 
     def all_of(self, places: Sequence[Place]) -> list[bytes | None] | None:
-        """The rows at these places, if all of them were read lately: the usual case, at the least price."""
+        """Return the rows at these places, if all of them are cached: the usual case, at the least price."""
         young = self._young
         try:
             return [young[place] for place in places]
@@ -67,7 +67,7 @@ class RowCache:
             return None
 
     def find(self, place: Place) -> Found:
-        """The row at a place."""
+        """Return the row at a place."""
         found: Found = self._young.get(place, UNKNOWN)
         if found is UNKNOWN and self._old:
             found = self._old.get(place, UNKNOWN)
@@ -76,7 +76,7 @@ class RowCache:
         return found
 
     def keep(self, place: Place, row: bytes | None) -> None:
-        """Remember a row, unless it would take a large part of the budget."""
+        """Cache a row, unless it would take a large part of the budget."""
         size_bytes = ENTRY_OVERHEAD_BYTES + len(place[1]) + (0 if row is None else len(row))
         if size_bytes * 16 > self._half_bytes:
             return
@@ -88,7 +88,7 @@ class RowCache:
 
 
 class CachedBase(WrappingBase):
-    """A base whose rows are remembered. `families` are the ids of its column families."""
+    """A base whose rows are cached. `families` are the ids of its column families."""
 
     def __init__(self, base: Base, rows: RowCache, families: Mapping[str, int] = NO_FAMILIES) -> None:
         super().__init__(base)
@@ -109,7 +109,7 @@ class CachedBase(WrappingBase):
         return row
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What is not known is read in one call."""
+        """Return rows; those that are not cached are read in one call."""
         section, rows = self._section, self._rows
         places = [(section, key) for key in keys]
         known = rows.all_of(places)

@@ -1,8 +1,9 @@
-"""In which order the keys of a store lie that readers scan by prefix: those of one prefix lie together (pure).
+"""The order of a store's keys for scans by prefix: those of one prefix lie together (pure).
 
-RocksDB keeps a prefix as such in front of its keys. The HDFS-backed provider stores a key as one row: null bitmap, a
-slot for each column, then what is too long for a slot. There the slot of the last column, which is not of the prefix,
-lies before the strings of the prefix. Its eight bytes are moved to the end; keys stay as long as they are.
+For RocksDB Spark writes the prefix in front of a key (`PrefixKeyScanStateEncoder`). The HDFS-backed provider stores a
+key as one row: null bitmap, a slot for each column, then what is too long for a slot. There the slot of the last
+column, which is not of the prefix, lies before the strings of the prefix. Its eight bytes are moved to the end; the
+length of keys does not change.
 """
 
 from __future__ import annotations
@@ -15,36 +16,38 @@ from understudy_shared.base.errors import CorruptFileError
 
 SLOT_BYTES: Final = 8
 MAX_RECORD_BYTES: Final = 256 * 1024 * 1024
-"""A longer record is damage: it is held in memory while its key is looked at."""
+"""Limit on a record. A longer one is damage: it is held in memory while its key is moved."""
 
 _LENGTH_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOrder:
-    """`slot` is where in a key the bytes begin that are kept behind all others; None: keys are kept as they are."""
+    """The order of a store's keys. `slot` is where the bytes begin that are moved behind all others; None: keys stay as
+    they are.
+    """
 
     slot: int | None = None
 
     def kept(self, key: bytes) -> bytes:
-        """The key as it is kept."""
+        """Return the key in the order of scans."""
         slot = self.slot
         return key if slot is None else key[:slot] + key[slot + SLOT_BYTES :] + key[slot : slot + SLOT_BYTES]
 
     def original(self, key: bytes) -> bytes:
-        """The key as Spark stores it."""
+        """Return the key as Spark stores it."""
         slot = self.slot
         return key if slot is None else key[:slot] + key[-SLOT_BYTES:] + key[slot:-SLOT_BYTES]
 
     def changes(self, changes: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-        """Changes by the keys as they are kept, in their order: merging tiers of such is cheap to sort."""
+        """Return changes by their keys in the order of scans, sorted: tiers of those are cheap to merge."""
         kept = self.kept
         return dict(sorted([(kept(key), value) for key, value in changes.items()]))
 
     def pieces(self, pieces: Iterable[bytes | memoryview], *, where: str) -> Iterator[bytes | memoryview]:
-        """The content of a snapshot, with its keys as they are kept; its pieces end with whole records.
+        """Yield the content of a snapshot, with its keys in the order of scans; its pieces end with whole records.
 
-        What is no record is passed on as it is: who reads the content judges it.
+        Malformed bytes are passed on as they are: the reader of the content judges them.
         """
         if self.slot is None:
             yield from pieces
@@ -57,12 +60,12 @@ class ScanOrder:
                 yield bytes(held[:whole])
                 del held[:whole]
             if len(held) > MAX_RECORD_BYTES:
-                raise CorruptFileError(f"a record of more than {MAX_RECORD_BYTES} bytes", where=where)
+                raise CorruptFileError(f"a record has more than {MAX_RECORD_BYTES} bytes", where=where)
         if held:
             yield bytes(held)
 
     def _move_slots(self, content: bytearray) -> int:
-        """Move the slot in the key of each whole record; returns where the last of them ends."""
+        """Move the slot in the key of each whole record; return where the last of them ends."""
         slot = self.slot
         assert slot is not None, "asked only then"
         at, end = 0, len(content)
@@ -86,6 +89,6 @@ class ScanOrder:
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with `prefix`; None when there is none."""
+    """Return the first key behind all that begin with `prefix`; None when there is no such key."""
     shortened = prefix.rstrip(b"\xff")
     return shortened[:-1] + bytes([shortened[-1] + 1]) if shortened else None

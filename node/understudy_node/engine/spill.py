@@ -1,4 +1,4 @@
-"""Changes moved out of memory: a private RocksDB between the dict tiers and the base, for when no newer base comes.
+"""Changes moved out of memory: a private RocksDB between the dict tiers and the base, used while no newer base comes.
 
 The rule: a spill is as immutable as a tier. The next one starts from hard links to its files and adds what is new, so
 that there is one spill at a time, its cost is that of the new changes, and readers in flight keep the old one.
@@ -73,7 +73,7 @@ class Spill:
         return self._database.open_files
 
     def find(self, key: bytes) -> Word | None:
-        """The key's last change; None when the spill does not have the key."""
+        """Return the key's last change; None when the spill does not have the key."""
         return _untagged(self._database.get(key))
 
     def find_many(self, keys: Sequence[bytes]) -> list[Word | None]:

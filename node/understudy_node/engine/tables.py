@@ -1,4 +1,4 @@
-"""Where a table is that is not all of a store: keys of a column family begin with its id."""
+"""The tables of a store: keys of a column family begin with its id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Table:
         return self.family is None or self.family in view.base.families
 
     def first_bytes(self, view: View) -> bytes:
-        """What its keys begin with: the id of the family, which only a snapshot says."""
+        """Return the bytes with which its keys begin: the id of the family, which only a snapshot has."""
         if self.family is None:
             return b""
         family_id = view.base.families.get(self.family)

@@ -50,7 +50,7 @@ class Tier:
         return ((keys[at], changes[keys[at]]) for at in range(first, last))
 
     def prepare_scan(self) -> list[bytes]:
-        """The keys in order, sorted once."""
+        """Return the keys in order, sorted once."""
         # Two threads may both sort: the lists are equal, and either may be kept.
         keys = self._sorted_keys
         if keys is None:
@@ -73,12 +73,12 @@ def with_newest(tiers: tuple[Tier, ...], newest: Tier) -> tuple[Tier, ...]:
 
 
 def without_settled(tiers: tuple[Tier, ...], version: int) -> tuple[Tier, ...]:
-    """The tiers with changes after `version`. One that spans it stays whole: old entries equal the base's."""
+    """Return the tiers with changes after `version`. One that spans it stays whole: old entries equal the base's."""
     return tuple(tier for tier in tiers if tier.last_version > version)
 
 
 def measured_bytes(changes: Mapping[bytes, bytes | None]) -> int:
-    """Memory of a tier's table, keys and values."""
+    """Measure the memory of a tier's table, keys and values."""
     keys, values = iter(changes), filter(None, changes.values())
     content = 0
     for _ in range(0, len(changes), _MEASURE_STEP_ENTRIES):

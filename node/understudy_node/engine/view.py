@@ -2,7 +2,7 @@
 
 The rule: nothing that a view refers to is ever changed. Publishing a version is swapping one reference, and a reader in
 flight keeps the version it started with by keeping its view. A layer that spans the base's version may stay on top of
-it: each of its entries is either newer than the base or equal to what the base says.
+it: each of its entries is newer than the base's, or equal to it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class View:
         self.base_version = base_version
         self.version = version
         self.tiers = tiers
-        """Newest first."""
+        """The tiers, newest first."""
         self.spill = spill
         self._dicts = tuple(tier.changes for tier in tiers)
 
     @classmethod
     def of(cls, base: Base, version: int) -> View:
-        """A view of `base` without changes."""
+        """Make a view of `base` without changes."""
         return cls(base, version=version, base_version=version)
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class View:
         return self.base.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values in the order of `keys`. Keys that the overlay lacks are read from the base in one call."""
+        """Return values in the order of `keys`. Keys that the overlay lacks are read from the base in one call."""
         if not self._dicts and self.spill is None:
             return self.base.get_many(keys)
         answers: list[bytes | None] = [None] * len(keys)
@@ -88,7 +88,7 @@ class View:
         return answers
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Records with `start <= key < end` in byte order, all of this version however long the reader takes."""
+        """Yield records with `start <= key < end` in byte order, all of this version however long the reader takes."""
         layers: list[Iterator[tuple[bytes, bytes | None]]] = [tier.scan(start, end) for tier in self.tiers]
         if self.spill is not None:
             layers.append(self.spill.scan(start, end))
@@ -105,7 +105,7 @@ class View:
         self.base.prepare_scan()
 
     def with_changes(self, changes: Mapping[bytes, bytes | None], version: int) -> View:
-        """The view after one more version, or several at once. `changes` is given away: never change it again."""
+        """Return the view after one or several more versions. `changes` is given away: never change it again."""
         assert version > self.version, f"version {version} is not newer than {self.version}"
         tiers = self.tiers
         if changes:
@@ -113,7 +113,7 @@ class View:
         return View(self.base, version=version, base_version=self.base_version, tiers=tiers, spill=self.spill)
 
     def with_base(self, base: Base, base_version: int) -> View:
-        """The same version on a newer base; layers that the base already contains are dropped."""
+        """Return the same version on a newer base; layers that the base already contains are dropped."""
         assert self.base_version <= base_version <= self.version, (
             f"a base at {base_version} does not fit between {self.base_version} and {self.version}"
         )
@@ -122,7 +122,8 @@ class View:
         return View(base, version=self.version, base_version=base_version, tiers=tiers, spill=spill)
 
     def with_spill(self, spill: Spill) -> View:
-        """The same version with `spill`, written from an earlier version of this view, in place of the tiers it holds.
+        """Return the same version with `spill`, written from an earlier version of this view, in place of the tiers it
+        holds.
 
         When a newer base overtook the spill while it was written, the view is returned unchanged.
         """

@@ -1,4 +1,5 @@
-"""Measures how often a query commits, whether it still does, and whether a batch has begun (no I/O; time is passed in).
+"""The cadence of a query: how often it commits, whether it still does, and whether a batch has begun (no I/O; time is
+passed in).
 
 Files look the same for a stopped query and for one without input; both count as idle once nothing was committed for a
 minute and for ten times the usual interval.
@@ -14,7 +15,7 @@ IDLE_INTERVALS = 10
 
 
 class Cadence:
-    """Takes every poll; remembers the last move of the end and the last interval between moves."""
+    """The record of all polls: the last move of the end and the last interval between moves."""
 
     def __init__(self) -> None:
         self._moved_ms: float | None = None
@@ -44,7 +45,7 @@ class Cadence:
             self._batch = (after_version, now_ms)
 
     def progress(self, now_ms: float) -> QueryProgress:
-        """What was seen of the query, for other processes."""
+        """Return the observed progress of the query, for other processes."""
         since_ms, batch = self.since_commit_ms(now_ms), self._batch  # read once: another thread polls
         return QueryProgress(
             since_commit_ms=None if since_ms is None else _count(since_ms),
@@ -53,21 +54,21 @@ class Cadence:
         )
 
     def since_commit_ms(self, now_ms: float) -> float | None:
-        """Time since this process last saw a commit arrive; None when it saw none."""
+        """Return the time since this process last saw a commit arrive; None when it saw no commit arrive."""
         return None if self._moved_ms is None else now_ms - self._moved_ms
 
     def quiet_ms(self, now_ms: float) -> float:
-        """Time since this process last saw a commit arrive, or since its first poll."""
+        """Return the time since this process last saw a commit arrive, or since its first poll."""
         start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
         return 0.0 if start_ms is None else now_ms - start_ms
 
     def turned_idle(self, now_ms: float) -> bool:
-        """True once, when the query becomes idle."""
+        """Whether the query has just become idle; true once."""
         was, self._idle = self._idle, self._is_idle(now_ms)
         return self._idle and not was
 
     def state(self, now_ms: float, *, confirmed: bool) -> str:
-        """`committing`, `idle`, `waiting` (this process saw no commit yet), or `unknown` (the end is not confirmed)."""
+        """Return `committing`, `idle`, `waiting` (this process saw no commit yet), or `unknown` (no confirmed end)."""
         if not confirmed:
             return "unknown"
         if self._is_idle(now_ms):

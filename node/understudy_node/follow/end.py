@@ -15,7 +15,7 @@ from understudy_node.checkpoint.files import FileStat
 
 
 class Next(StrEnum):
-    """What the poller does after a probe."""
+    """The poller's action after a probe."""
 
     WAIT = "wait"
     """The end is confirmed: nothing to do before the next poll."""
@@ -27,7 +27,7 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one poll saw. `started_ms` is the monotonic time before its first stat.
+    """The observations of one poll. `started_ms` is the monotonic time before its first stat.
 
     Before the first commit, an absent `commits/0` proves nothing: it may have come and gone during a long pause.
     `commits_without_first` says that a listing found commits although `commits/0` is absent.
@@ -45,9 +45,9 @@ class End:
     """The last committed version as far as is known.
 
     `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while
-    it is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: this one was committed
-    after it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when the end was
-    read.
+    it is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: the present end was
+    committed after it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when
+    the end was read.
     """
 
     version: int
@@ -59,7 +59,7 @@ class End:
 
 
 def observe(end: End, probe: Probe) -> tuple[End, Next]:
-    """The end after one probe, and what to do next."""
+    """Return the end after one probe, and what to do next."""
     is_unvouched = probe.commits_without_first if end.version == 0 else probe.last_commit is None
     if probe.query_id != end.query_id or probe.last_commit != end.last_commit or is_unvouched:
         return replace(end, confirmed_ms=None), Next.LIST
@@ -69,7 +69,7 @@ def observe(end: End, probe: Probe) -> tuple[End, Next]:
 
 
 def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
-    """The end after the next commit was read: one version on, to be confirmed by a later probe."""
+    """Return the end after the next commit was read: one version on, to be confirmed by a later probe."""
     unseen_ms = end.unseen_ms if end.confirmed_ms is None else end.confirmed_ms
     return replace(
         end,
@@ -117,9 +117,9 @@ def settle(end: End, *, same_query: bool | None, batch_ids: list[int] | None, la
 
 
 def next_poll_ms(*, quiet_ms: float, lag_refresh_ms: int, floor_ms: float) -> float:
-    """How long to wait before the next poll: short while commits arrive, `lag_refresh_ms` when nothing happens.
+    """Return the time until the next poll: short while commits arrive, `lag_refresh_ms` when nothing happens.
 
-    A hundredth of the time since the last commit (or since the start) keeps the added delay near 1 % of the query's
-    own cadence.
+    A hundredth of the time since the last commit (or since the start) keeps the added delay near 1 % of the query's own
+    cadence.
     """
     return min(float(lag_refresh_ms), max(floor_ms, quiet_ms / 100))

@@ -1,7 +1,7 @@
 """The committed history: the commit log's and the offset log's record of each version.
 
-Records are read on demand and kept in a bounded cache; purged versions are remembered as purged. Every record was read
-after its commit file existed, so it never changes again; another life of the checkpoint, or a rewound one, gets another
+Records are read on demand and cached, within a bound; purged versions are cached as purged. Every record was read after
+its commit file existed, so it never changes again; another life of the checkpoint, or a rewound one, gets another
 `History`.
 """
 
@@ -19,10 +19,10 @@ from understudy_shared.base.errors import CorruptFileError, UnderstudyError, Van
 from understudy_shared.bus.commits import NEWEST, SeenCommit
 
 MAX_RECORDS = 4096
-"""Cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
+"""Number of cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
 
 MAX_PURGED = 4096
-"""Versions kept of which it is known that Spark purged them: readers may come with any old position."""
+"""Number of cached versions that are known to be purged: readers may come with any old position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class CommitRecord:
 
 
 class History:
-    """Reads and caches commit records: `record(v)` is the commit that made version v, None when Spark purged it."""
+    """The cache of commit records: `record(v)` is the commit that made version v, None when Spark purged it."""
 
     def __init__(self, files: CheckpointFiles, taken_back: Mapping[int, int] | None = None) -> None:
-        """`taken_back`: times of commits that a rewind took away, in us, by version."""
+        """Start empty. `taken_back`: times of commits that a rewind took away, in us, by version."""
         self.taken_back = taken_back or {}
         self._files = files
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
@@ -78,7 +78,7 @@ class History:
         self._lock = Lock()
 
     def record(self, version: int) -> CommitRecord | None:
-        """The record of a committed version. Raises CorruptFileError when its files do not parse."""
+        """Return the record of a committed version. Raises CorruptFileError when its files do not parse."""
         with self._lock:
             known = self._records.get(version)
         if known is not None or version < 1:
@@ -92,7 +92,7 @@ class History:
         return read
 
     def nearest(self, version: int) -> CommitRecord:
-        """The record of `version`, or of the oldest version after it that is not purged."""
+        """Return the record of `version`, or of the oldest version after it that is not purged."""
         for candidate in (version, *self._versions_after(version)):
             record = self.record(candidate)
             if record is not None:
@@ -108,7 +108,7 @@ class History:
         return [batch + 1 for batch in ids if batch + 1 > version]
 
     def commit_time_ns(self, version: int) -> int | None:
-        """c(v): the modification time of the commit file that made `version`, None when purged or unreadable."""
+        """Return c(v): the modification time of the commit file that made `version`, None when purged or unreadable."""
         try:
             record = self.record(version)
         except UnderstudyError:
@@ -116,11 +116,11 @@ class History:
         return None if record is None else record.committed_at_ns
 
     def learn_commit_time(self, version: int) -> None:
-        """Read c(v) of a version that is known to have been committed; that it was purged is kept as well."""
+        """Read c(v) of a version that is known to have been committed; cache that it was purged, too."""
         try:
             is_purged = self.record(version) is None
         except UnderstudyError:
-            return  # the storage failed: it may be there, and is looked for again
+            return  # The storage failed: the file may exist, and is looked for again.
         if is_purged:
             with self._lock:
                 self._purged[version] = None
@@ -128,32 +128,32 @@ class History:
                     self._purged.popitem(last=False)
 
     def is_commit_time_learned(self, version: int) -> bool:
-        """Whether reading the storage could tell anything more of a version that was committed."""
+        """Whether reading the storage can tell no more about a version that was committed."""
         if version < 1:
             return True
         with self._lock:
             return version in self._records or version in self._purged
 
     def known_commit_time_ns(self, version: int) -> int | None:
-        """c(v) if it was read already; never touches the storage, so lookups may call it."""
+        """Return c(v) if it was read already; never touch the storage, so that lookups may call it."""
         with self._lock:
             known = self._records.get(version)
         return None if known is None else known.committed_at_ns
 
     def known_above(self, version: int) -> dict[int, int]:
-        """The times, in us, of the commits above `version` that were read, or that a rewind took away before."""
+        """Return the times, in us, of the commits above `version` that were read, or that a rewind took away before."""
         with self._lock:
             read = {each: record.committed_at_us for each, record in self._records.items()}
         return {each: time_us for each, time_us in {**self.taken_back, **read}.items() if each > version}
 
     def seen(self, version: int) -> SeenCommit | None:
-        """The commit of `version` if it was read already, for comparisons with other nodes."""
+        """Return the commit of `version` if it was read already, for comparisons with other nodes."""
         with self._lock:
             known = self._records.get(version)
         return None if known is None else known.seen
 
     def newest(self, end_version: int) -> list[SeenCommit]:
-        """The newest commits up to `end_version` that were read already, the newest first."""
+        """Return the newest commits up to `end_version` that were read already, the newest first."""
         versions = range(end_version, max(0, end_version - NEWEST), -1)
         return [commit for commit in map(self.seen, versions) if commit is not None]
 

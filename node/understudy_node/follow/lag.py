@@ -18,11 +18,11 @@ from understudy_node.follow.end import End
 from understudy_shared.base.words import LagInfo
 
 CommitTime = Callable[[int], int | None]
-"""c(v) in nanoseconds, None when that commit file was purged."""
+"""A function that returns c(v) in nanoseconds, None when that commit file was purged."""
 
 
 def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float, expiry_ms: float) -> LagInfo:
-    """The lag of a replica at `version`. `expiry_ms` is how long a confirmation counts."""
+    """Compute the lag of a replica at `version`. `expiry_ms` is how long a confirmation counts."""
     if end.confirmed_ms is None or now_ms - end.confirmed_ms > expiry_ms or version > end.version:
         return LagInfo(version, None, None, None)
     offset_lag = end.version - version
@@ -38,13 +38,13 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
 
 
 def _latest_ns(end: End, commit_time_ns: CommitTime) -> int | None:
-    """c(end), at its latest where times are coarse: c(version + 1) is taken at its earliest."""
+    """Return c(end), at its latest where times are coarse: c(version + 1) is taken at its earliest."""
     last = end.last_commit
     return commit_time_ns(end.version) if last is None else last.mtime_ns + last.coarse_ns
 
 
 def holds_until_ms(lag: LagInfo, end: End, *, expiry_ms: float) -> float:
-    """Until when a lag stays exactly what it is, on the clock of the end's confirmation, if the end does.
+    """Return until when a lag stays exactly the same while the end does, on the clock of the end's confirmation.
 
     Minus infinity for a replica that is behind, or of unknown lag: these are computed each time.
     """
@@ -54,7 +54,7 @@ def holds_until_ms(lag: LagInfo, end: End, *, expiry_ms: float) -> float:
 
 
 def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:
-    """The lag against the newer of its own end and `known_end`, which another process saw committed.
+    """Return the lag against the newer of its own end and `known_end`, which another process saw committed.
 
     Unknown lag stays unknown, because no end is confirmed. Time lag stays, too: it counts from the poll that confirmed
     the older end, before that poll could have seen the newer commit.
@@ -66,11 +66,11 @@ def against_known_end(lag: LagInfo, known_end: int) -> LagInfo:
 
 
 COARSE_MS = 10.0
-"""Files' times come from a clock that ticks every 4 or 10 ms."""
+"""Resolution of file times: they come from a clock that ticks every 4 or 10 ms."""
 
 
 def since_commit_ms(version_ns: int | None, end: End, *, now_ms: float, wall_ns: int) -> float | None:
-    """How long ago a version was committed, `version_ns` being c(version); None while that is not known.
+    """Return how long ago a version was committed, `version_ns` being c(version); None while that is not known.
 
     The end was committed between the last poll that did not see it and the one that found it, by this machine's
     monotonic clock. The time since its file was written counts if it lies there, because then the storage's clock is

@@ -13,11 +13,11 @@ from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.state_variables import TRANSFORM
 
 MAX_STATS: Final = 64
-"""With more commits at once the metadata is read without a look: that costs less."""
+"""Limit on the stats of one look: with more commits at once the metadata is read without a look, which costs less."""
 
 
 class NewSchemas:
-    """Which batches were looked at. It belongs to the polling thread."""
+    """The batches that were looked at. It belongs to the polling thread."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -25,7 +25,7 @@ class NewSchemas:
         self._must_read = False
 
     def were_read(self, description: CheckpointDescription) -> None:
-        """Schemas are known as of the last commit of `description`."""
+        """Note that schemas are known as of the last commit of `description`."""
         last = description.last_commit
         self._looked_at = None if last is None else last.batch_id
         self._must_read = False
@@ -44,6 +44,6 @@ class NewSchemas:
 
 
 def metadata_paths(description: CheckpointDescription, batches: range) -> list[str]:
-    """Where the metadata of operators lies whose state may change, if one of these batches is the first of a run."""
+    """List the metadata of operators whose state may change, if one of these batches is the first of a run."""
     operators = [each.operator_id for each in description.operators if each.operator_name in TRANSFORM]
     return [f"state/{operator_id}/_metadata/v2/{batch}" for operator_id in operators for batch in batches]

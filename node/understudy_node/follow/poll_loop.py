@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class PollLoop:
-    """Runs `turn`, which returns the time to wait until the next, in ms. `failure` is the bug that ended the thread."""
+    """The thread that runs `turn`, which returns the ms until the next turn. `failure` is the bug that ended it."""
 
     def __init__(self, turn: Callable[[], float], *, floor_ms: float, clock: Clock) -> None:
-        """`floor_ms`: least time between the beginnings of two turns."""
+        """Prepare the thread. `floor_ms`: least time between the beginnings of two turns."""
         self.failure: BaseException | None = None
         self._turn = turn
         self._floor_ms = floor_ms
@@ -42,7 +42,9 @@ class PollLoop:
             while not self._stopping.is_set():
                 began_ms = self._clock.monotonic_ms()
                 self._woken.clear()
-                if self._woken.wait(self._turn() / 1000):  # woken: still poll no more often than the floor allows
+                if self._woken.wait(
+                    self._turn() / 1000
+                ):  # Woken early, it still polls no more often than the floor allows.
                     self._stopping.wait(max(0.0, began_ms + self._floor_ms - self._clock.monotonic_ms()) / 1000)
         except BaseException as error:
             self.failure = error

@@ -17,12 +17,12 @@ from understudy_shared.base.errors import CorruptFileError, NotACheckpointError,
 from understudy_shared.base.words import Lineage
 
 MAX_ADVANCE = 256
-"""Commits taken in one poll, so that a long backlog never keeps the poller from reporting."""
+"""Number of commits taken in one poll, so that a long backlog never keeps the poller from reporting."""
 
 
 QUICK_PROBE_MS = 100.0
-"""A probe's stats may be answered in any order. Within this time nobody commits and purges two batches; after a slower
-probe the last commit is looked at again, behind the absence of the next.
+"""Time of a quick probe. Its stats may be answered in any order. Within this time no query commits and purges two
+batches; after a slower probe the last commit is looked at again, behind the absence of the next.
 """
 
 
@@ -36,7 +36,7 @@ class Poll:
 
 
 class Poller:
-    """Holds the end of one lineage; `poll()` is called by one thread, `end` is read by all."""
+    """The end of one lineage; `poll()` is called by one thread, `end` is read by all."""
 
     def __init__(self, files: CheckpointFiles, clock: Clock) -> None:
         self._files = files
@@ -69,7 +69,7 @@ class Poller:
         return Poll(end, verdict, in_progress)
 
     def _probe(self, end: End) -> tuple[Probe, bool]:
-        """What the files say of the end, and whether the batch after it has begun."""
+        """Read the files' evidence about the end, and whether the batch after it has begun."""
         started_ms = self._clock.monotonic_ms()
         version = end.version
         names = [
@@ -110,7 +110,7 @@ class Poller:
         return end, verdict
 
     def _stat_commit(self, version: int) -> FileStat | None:
-        """The commit file that makes `version`; None before the first version."""
+        """Stat the commit file that makes `version`; None before the first version."""
         return None if version < 1 else self._files.stat(f"commits/{version - 1}")
 
 

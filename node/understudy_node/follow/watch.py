@@ -1,6 +1,6 @@
 """Wakes the poll loop when the logs of a local checkpoint change, by Linux's inotify.
 
-It only makes a poll come earlier: what happened is what the poll finds. So a missed event costs time, never truth.
+It only makes a poll come earlier; the poll finds out what happened. So a missed event costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 FOLDERS = ("commits", "offsets")
 
 LOCAL_FILE_SYSTEMS = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-"""File systems that report what every process of this machine writes. Network file systems do not report what other
-machines write.
+"""File systems that report writes of all processes of this machine. Network file systems do not report writes of other
+machines.
 """
 
 _CREATED, _MOVED_TO, _DELETED_SELF, _MOVED_SELF, _IGNORED = 0x100, 0x80, 0x400, 0x800, 0x8000
@@ -37,7 +37,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class LogWatch:
-    """Calls `changed` from a thread of its own when a file appears in a log, hidden ones apart.
+    """The watch over logs: a thread that calls `changed` when a file appears in a log, hidden ones apart.
 
     `is_on` is whether all logs are watched. A log that is not there yet, or was deleted and made anew, is watched once
     `renew` finds it.
@@ -68,7 +68,7 @@ class LogWatch:
         self._thread.start()
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread. Nothing else is called afterwards."""
+        """End the thread. It calls nothing afterwards."""
         if self._thread.ident is not None:
             os.close(self._stop_write)
             self._thread.join(timeout_s)
@@ -104,7 +104,7 @@ class LogWatch:
             os.close(self._stop_read)
 
     def _take_in(self, data: bytes) -> bool:
-        """Whether there is something to look at. A folder that is gone is no longer watched."""
+        """Whether an event calls for a poll. A folder that is gone is no longer watched."""
         is_news = False
         for watch, mask, name in events(data):
             if mask & _GONE:
@@ -122,7 +122,7 @@ class LogWatch:
 
 
 def events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Watch, mask and file name of each event that was read; an event of a folder itself has an empty name."""
+    """Yield watch, mask and file name of each event that was read; an event of a folder itself has an empty name."""
     at = 0
     while at < len(data):
         watch, mask, _, size = _EVENT.unpack_from(data, at)
@@ -132,7 +132,7 @@ def events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def log_watch(files: CheckpointFiles, changed: Callable[[], None]) -> LogWatch | None:
-    """The watch over a checkpoint's logs; None where events cannot be relied on."""
+    """Make the watch over a checkpoint's logs; None where events cannot be relied on."""
     if not isinstance(files, LocalFiles) or sys.platform != "linux":
         return None
     root = Path(files.url)
@@ -144,8 +144,8 @@ def log_watch(files: CheckpointFiles, changed: Callable[[], None]) -> LogWatch |
 
 
 def file_system_of(path: Path, mountinfo: str) -> str | None:
-    """The type of the file system that holds `path`, by the text of `/proc/self/mountinfo` (proc(5)), last mount first
-    where several are on one place.
+    """Return the type of the file system that holds `path`, by the text of `/proc/self/mountinfo` (proc(5)), last mount
+    first where several are on one place.
     """
     found: tuple[int, str] | None = None
     for line in mountinfo.splitlines():

@@ -11,7 +11,7 @@ from understudy_shared.spark.times import utc_text
 
 
 def lag_report(node: Node, store: str | None) -> dict[str, object]:
-    """`GET /admin/v1/lag`: the query, the end, and per store its partitions with role, state and `LagInfo`."""
+    """Return `GET /admin/v1/lag`: the query, the end, and per store its partitions with role, state and `LagInfo`."""
     generation = node.generation
     readers = generation.readers.values() if generation else ()
     end = node.end

@@ -43,7 +43,7 @@ class Companion(Protocol):
         """Stop before the node, after the last answer."""
 
     def changed(self) -> None:
-        """A version became visible; called from any thread."""
+        """Note that a version became visible; called from any thread."""
 
     @property
     def node_id(self) -> str:
@@ -80,7 +80,7 @@ def create_app(
     group: Group | None = None,
     access: Access | None = None,
 ) -> App:
-    """The application that serves `node`, and the `routers` that its companion brings.
+    """Make the application that serves `node`, and the `routers` that its companion brings.
 
     `guard` watches over its connections, `group` has the other nodes of its supervisor, `access` decides who may ask
     what.
@@ -138,7 +138,7 @@ def create_app(
 def _report(
     node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard, group: Group
 ) -> ProcessReport:
-    """What this process knows of itself."""
+    """Return the functions that report this process' state."""
 
     def causes() -> Mapping[str, str]:
         cluster = {} if companion is None else companion.causes()

@@ -1,4 +1,4 @@
-"""The health of one node, for `understudy serve` and for those who ask a node itself. A router knows the whole."""
+"""The health of one node, for `understudy serve` and for requests to a node itself. A router knows the whole."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from understudy_shared.processes.group import Group, Status
 from understudy_shared.spark.times import utc_text
 
 INDICATORS: Final = ("reads", "degraded", "checkpoint", "query")
-"""Their names, what is nearest to this process first: some of a router's, with its runbooks."""
+"""Names of the indicators, those nearest to this process first: some of a router's, with its runbooks."""
 
 
 class NodeHealth:
-    """Remembers since when each indicator is in its state, from one question to the next."""
+    """The memory since when each indicator is in its state, from one request to the next."""
 
     def __init__(self, node: Node, group: Group) -> None:
         self._node = node
@@ -24,13 +24,13 @@ class NodeHealth:
         self._last: HealthReport | None = None
 
     async def look(self) -> HealthReport:
-        """Judge again, by what /readyz says and what is known of the query."""
+        """Judge again, by /readyz and by what is known of the query."""
         found = indicators(await self._group.status(), self._node.query_status())
         self._last = HealthReport.after(self._last, found, SystemClock().wall_us())
         return self._last
 
     async def document(self) -> dict[str, object]:
-        """`GET /admin/v1/health`."""
+        """Return `GET /admin/v1/health`."""
         report, host = await self.look(), self._node.host
         return {
             "schema": 1,
@@ -43,7 +43,7 @@ class NodeHealth:
 
 
 def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...]:
-    """Judge by what /readyz says, and by what `Node.query_status` says of the query (pure)."""
+    """Judge by the status of /readyz, and by `Node.query_status` (pure)."""
     return (_reads(status), _degraded(status), _checkpoint(query), _query(query))
 
 

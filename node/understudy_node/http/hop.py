@@ -59,7 +59,7 @@ from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.telemetry.spans import Spans
 
 SMALL_HOP_BYTES = 16 * 1024
-"""Shorter hops are decoded at once, in about 1 ms at most; longer ones in slices."""
+"""Size up to which hops are decoded at once, in about 1 ms at most; longer ones in slices."""
 
 GROUP_COST_KEYS = 20
 """Cost of a group in keys, even if it is refused: its bound is checked, and a refusal names candidates."""
@@ -71,18 +71,18 @@ _RAW_PATH = PATH.encode()
 
 Wait = Awaitable[Problem | None]
 Steps = Generator[Wait, Problem | None, bytes | Problem]
-"""The work of a hop: what it yields is awaited, and the result sent back. A hop that yields nothing needs no task."""
+"""The work of a hop: it yields awaitables, and gets their results. A hop that yields nothing needs no task."""
 
 Order = Callable[[], tuple[int, int]]
-"""(term, epoch) of the followed assignment; (0, 0) without one."""
+"""A function that returns (term, epoch) of the followed assignment; (0, 0) without one."""
 
 
 class Hops:
-    """ASGI application: answers hops, and passes other requests to `app`. `order`: None without a cluster."""
+    """The ASGI application that answers hops, and passes other requests to `app`. `order`: None without a cluster."""
 
     def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
         self.spans: Spans | None = None
-        """Where spans of the lookups in hops are recorded, if anywhere."""
+        """The recorder of spans of the lookups in hops, if there is one."""
         self._app = app
         self._reads = reads
         self._order = order
@@ -158,7 +158,7 @@ class Hops:
     # ---- the answer, in steps
 
     def _begin(self) -> Problem | None:
-        """Count one more hop in flight, or say why not; `_steps` counts it out."""
+        """Count one more hop in flight, or return why not; `_steps` counts it out."""
         if self._in_flight >= self._max_in_flight:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
         self._in_flight += 1
@@ -213,7 +213,7 @@ class Hops:
     def _lookups(
         self, request: HopRequest, group: HopGroup, deadline_s: float
     ) -> Generator[Wait, Problem | None, GroupLookups | HopOutcome]:
-        """The lookups of a group, or the one outcome of all its keys."""
+        """Return the lookups of a group, or the one outcome of all its keys."""
         reader = yield from self._reader(request, group, deadline_s)
         if isinstance(reader, Problem):
             return outcome_of(reader)
@@ -224,7 +224,7 @@ class Hops:
     def _reader(
         self, request: HopRequest, group: HopGroup, deadline_s: float
     ) -> Generator[Wait, Problem | None, StoreReader | Problem]:
-        """The reader of a group's store, or why this node answers none of the group."""
+        """Return the reader of a group's store, or why this node does not answer the group."""
         bound = group.bound
         asked = (request.term, request.epoch)
         if bound.require_active and self._order is not None and is_later(asked, self._order()):
@@ -269,7 +269,7 @@ class Hops:
 
 
 def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
-    """The outcome of the remaining keys when the lookups must stop now; None when they go on."""
+    """Return the outcome of the remaining keys when the lookups must stop now; None when they go on."""
     if time.monotonic() >= deadline_s:
         return LATE
     if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
@@ -296,7 +296,7 @@ async def _next_turn() -> None:
 
 
 async def _rest(steps: Steps, wait: Wait) -> bytes | Problem:
-    """The result of steps that wait."""
+    """Return the result of steps that wait."""
     while True:
         try:
             wait = steps.send(await wait)

@@ -28,7 +28,7 @@ from understudy_shared.reads.hop_columns import (
 )
 
 HOP_SLICE_KEYS = StoreReader.keys_at_once
-"""Keys answered before the event loop is yielded: about 1 ms."""
+"""Number of keys answered before the event loop is yielded: about 1 ms."""
 
 
 def outcome_of(problem: Problem) -> HopOutcome:
@@ -53,10 +53,10 @@ _MISPLACED = outcome_of(outdated("this is no key of this partition as Spark woul
 
 
 class GroupLookups:
-    """The lookups of one group, kept as columns, partition by partition, each partition at one version.
+    """The lookups of one group, stored as columns, partition by partition, each partition at one version.
 
-    Iteration does the work in slices, and yields the cost of each in keys. `body_bytes`: what the answers so far take
-    in a reply.
+    Iteration does the work in slices, and yields the cost of each in keys. `body_bytes`: size of the answers so far in
+    a reply.
     """
 
     def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
@@ -85,14 +85,14 @@ class GroupLookups:
                 yield len(part) * HOP_SLICE_KEYS // step
 
     def outcomes(self, rest: HopOutcome) -> HopOutcomes:
-        """The outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
+        """Return the outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
         if OPEN in self._kinds:
             left = [index for index, kind in enumerate(self._kinds) if kind == OPEN]
             self._keep(left, [rest] * len(left))
         return HopOutcomes(self._kinds, self._bodies, self._tails)
 
     def _read_from(self, partition: int) -> Reading | HopOutcome:
-        """The version to answer a partition's keys from, or the one outcome of all its keys."""
+        """Return the version to answer a partition's keys from, or the one outcome of all its keys."""
         if partition >= self._reader.partitions:
             return outcome_of(not_here(f"there is no partition {partition}"))
         reading = self._reader.read_from(partition, self._bound, self._known_end)
@@ -122,13 +122,13 @@ class GroupLookups:
             self._kinds[index], self._bodies[index], self._tails[index] = outcome
 
     def _not_found(self, partition: int, reading: Reading, row: bytes, said: Said) -> HopOutcome:
-        """The outcome of a key of which no value is shown."""
+        """Return the outcome of a key of which no value is shown."""
         if isinstance(said, Hidden):
             return HopOutcome(ABSENT, said.members, reading.tail)
         return self._absent(partition, reading, row) if said is None else outcome_of(cast(Problem, said))
 
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
-        """The outcome of a key that is not stored here. Only these need the check: Spark placed all stored keys."""
+        """Return the outcome of an absent key. Only absent ones need the check: Spark placed all stored keys."""
         reader = self._reader
         if reader.store.codec.place(row, reader.partitions) != partition:
             return _MISPLACED

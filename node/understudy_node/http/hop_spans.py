@@ -10,11 +10,11 @@ from understudy_shared.reads.hop_columns import PROBLEM, HopOutcome
 from understudy_shared.telemetry.spans import Kind, Spans, end_request
 
 MAX_SPANS = 100
-"""Most spans that one hop records, which takes about 4 ms: anybody who reaches the port may send traces."""
+"""Limit on the spans that one hop records, which takes about 4 ms: any client that reaches the port may send traces."""
 
 
 def record_hop(spans: Spans, request: HopRequest, outcomes: Sequence[HopOutcome], *, took_s: float) -> None:
-    """The lookups of a hop were answered; they began when the hop came."""
+    """Record spans for the answered lookups of a hop; they began when the hop came."""
     for place, trace in request.traces[:MAX_SPANS]:
         store, partition = _asked(request, place)
         span = spans.begin("POST", PATH, Kind.SERVER, trace, {"understudy.partition": partition}, ago_s=took_s)
@@ -22,13 +22,13 @@ def record_hop(spans: Spans, request: HopRequest, outcomes: Sequence[HopOutcome]
             continue
         outcome = outcomes[place]
         span.note({"understudy.outcome": outcome_text(outcome)})
-        if outcome.kind != PROBLEM:  # else there may be no store of that name here
+        if outcome.kind != PROBLEM:  # Else a store of that name may not exist here.
             span.note({"understudy.store": store})
         end_request(span, 200)
 
 
 def _asked(request: HopRequest, place: int) -> tuple[str, int]:
-    """Store and partition of a key of a hop."""
+    """Return store and partition of a key of a hop."""
     for group in request.groups:
         if place < len(group.keys):
             return group.store, group.keys[place].partition

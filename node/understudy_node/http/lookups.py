@@ -31,7 +31,7 @@ from understudy_shared.telemetry.trace import Trace
 
 
 class NodeLookups(LookupsFirst):
-    """Answers from the replicas of this node, in front of `hops`. `in_flight` counts batches, and lookups that wait."""
+    """The replies from the replicas of this node, in front of `hops`. `in_flight`: batches, and lookups that wait."""
 
     def __init__(
         self,

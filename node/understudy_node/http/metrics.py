@@ -51,7 +51,9 @@ class NodeMetrics:
         causes: Callable[[], Mapping[str, str]],
         cluster: ClusterPart | None = None,
     ) -> None:
-        """`causes`: why the service is degraded, by cause. `cluster`: its part in a cluster; None without one."""
+        """Take the parts to report. `causes`: why the service is degraded, by cause. `cluster`: its part in a cluster;
+        None without one.
+        """
         self._node = node
         self._guard = guard
         self._lookups = lookups
@@ -59,7 +61,7 @@ class NodeMetrics:
         self._causes = causes
 
     def collect(self) -> Iterator[Metric]:
-        """Called at each scrape."""
+        """Yield the metrics at each scrape."""
         causes, generation = self._causes(), self._node.generation
         yield from about_the_process()
         yield from self._requests()
@@ -189,8 +191,8 @@ class NodeMetrics:
 
 def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Metric]:
     term, epoch = (0, 0) if cluster.assignment is None else cluster.assignment.order
-    yield GaugeMetricFamily("understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term)
-    yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch)
+    yield GaugeMetricFamily("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
+    yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the followed assignment; 0: no assignment", epoch)
     yield GaugeMetricFamily("understudy_node_has_lease", "1: this node assigns the tasks", cluster.has_lease)
     yield GaugeMetricFamily(
         "understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining

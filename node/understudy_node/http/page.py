@@ -25,19 +25,21 @@ MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT
 
 
 def page_routes(node: Node, health: NodeHealth) -> APIRouter:
-    """The page, and what leads there. They are for browsers, so they are not in the OpenAPI document."""
+    """Make the routes of the page, and of the redirects to it. They are for browsers, so they are not in the OpenAPI
+    document.
+    """
     routes = APIRouter()
     headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
 
     @routes.get("/")
     @routes.get("/admin")
     async def to_page() -> Response:
-        """A person typed the host only: show the page."""
+        """Show the page to a person who typed the host only."""
         return Response(status_code=307, headers={"location": "/admin/"})
 
     @routes.get("/admin/")
     async def page() -> Response:
-        """The page as it is now; the browser asks again by itself."""
+        """Render the current page; the browser asks again by itself."""
         shown = node_page(lag_report(node, None), await health.look(), is_member=node.node_id is not None)
         return Response(shown, media_type="text/html", headers=headers)
 
@@ -45,7 +47,7 @@ def page_routes(node: Node, health: NodeHealth) -> APIRouter:
 
 
 def node_page(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> bytes:
-    """The page, of the report of `GET /admin/v1/lag` and of the node's health."""
+    """Render the page, of the report of `GET /admin/v1/lag` and of the node's health."""
     title = f"{MARKS[health.worst.state]} {health.headline}"
     return small_page(title, "".join(_body(report, health, is_member=is_member)))
 
@@ -87,7 +89,7 @@ def _body(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -
 
 
 def _store(store: Mapping[str, Any]) -> tuple[object, ...]:
-    """One row of the table of stores. Sums leave out what is not known."""
+    """Return one row of the table of stores. Sums leave out unknown values."""
     partitions = store["partitions"]
     lags = [each["offset_lag"] for each in partitions]
     keys = [each["keys"] for each in partitions]

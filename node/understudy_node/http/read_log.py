@@ -1,4 +1,4 @@
-"""What a node's log says of single reads: those that it should have answered and could not, and traced ones at DEBUG.
+"""The log of single reads at a node: those that it should have answered and could not, and traced ones at DEBUG.
 
 One line of a kind in a minute, with the number of those that were left out. A line has ids and no key.
 """
@@ -24,13 +24,13 @@ OUTCOMES = ("found", "absent")
 
 
 class ReadLog:
-    """Writes the lines of one node."""
+    """The writer of one node's lines."""
 
     def __init__(self) -> None:
         self._repeats = Repeats()
 
     def unread(self, store: str, partition: int, problem: Problem, trace: Trace | None) -> None:
-        """A lookup got a problem; those that readers or lag cause are no news to an operator."""
+        """Log a lookup that got a problem; those that readers or lag cause are no news to an operator."""
         if problem.type is not ProblemType.STORE_ERROR:
             return
         left_out = self._repeats.due((store, partition, problem.type), time.monotonic() * 1000)
@@ -40,7 +40,7 @@ class ReadLog:
             log.info("a read got no answer: %s", problem.detail, extra={"action": "read-unanswered", **ids, **more})
 
     def traced(self, outcomes: Sequence[HopOutcome], traces: Sequence[HopTrace]) -> None:
-        """The keys of a hop whose readers sent a trace, each with what came of it."""
+        """Log the keys of a hop whose readers sent a trace, each with its outcome."""
         if not log.isEnabledFor(logging.DEBUG):
             return
         for index, trace in traces:
@@ -49,5 +49,5 @@ class ReadLog:
 
 
 def outcome_text(outcome: HopOutcome) -> str:
-    """`found`, `absent`, or the type of a problem."""
+    """Return `found`, `absent`, or the type of a problem."""
     return str(orjson.loads(outcome.body)["type"]) if outcome.kind == PROBLEM else OUTCOMES[outcome.kind]

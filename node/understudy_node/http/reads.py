@@ -31,10 +31,10 @@ from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 
 BATCH_SLICE_KEYS = 100
-"""Keys answered before the event loop is yielded: about 2 ms."""
+"""Number of keys answered before the event loop is yielded: about 2 ms."""
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
-"""Results of a batch of keys that have many elements; the keys behind are refused one by one."""
+"""Limit on the results of a batch of keys with many elements; the keys beyond it are refused one by one."""
 
 _NO_ROOM = problem_result(
     Problem(
@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 class Reads:
-    """Answers lookups from the generation that the node serves at that moment. `requests` counts what is asked."""
+    """The answers to lookups, from the generation that the node serves now. `requests` counts the requests."""
 
     def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
         self.requests = RequestCounts()
@@ -67,7 +67,7 @@ class Reads:
         self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
 
     def parse(self, target: bytes) -> Request:
-        """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
+        """Parse a GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
         Raises the problem of a request for an unknown path or store, or with a bad key or bound.
         """
@@ -83,7 +83,7 @@ class Reads:
         return request
 
     def generation(self) -> Generation:
-        """The generation that is served now. Raises a not-initialised problem before there is one."""
+        """Return the generation that is served now. Raises a not-initialised problem before there is one."""
         generation = self._node.generation
         if generation is None:
             raise ProblemError(
@@ -101,11 +101,11 @@ class Reads:
         return generation is not None and name in generation.readers
 
     def reader(self, name: str) -> StoreReader:
-        """The store of that name. Raises UnknownStoreError, which names the existing ones."""
+        """Return the store of that name. Raises UnknownStoreError, which names the existing ones."""
         return _reader(self.generation(), name)
 
     def bound(self, reader: StoreReader, params: ReadParams) -> Bound:
-        """The bound of a reader of a store."""
+        """Return the bound of a reader of a store."""
         return require_own_position(self.store_bounds.bound(reader.store.name, params), self.application_id)
 
     @property
@@ -140,8 +140,8 @@ class Reads:
 def batch_slices(
     reader: StoreReader, keys: Sequence[object], bound: Bound, answer: BatchAnswer, scope: KeyScope = EVERY_KEY
 ) -> Iterator[list[bytes]]:
-    """The results of a batch, a bounded slice at a time, each partition at one version throughout. A key outside of
-    `scope` has a problem.
+    """Yield the results of a batch, a bounded slice at a time, each partition at one version throughout. A key outside
+    of `scope` gets a problem.
     """
     readings: dict[int, Reading | Problem] = {}
     step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
@@ -164,7 +164,7 @@ def _results(
     readings: dict[int, Reading | Problem],
     answer: BatchAnswer,
 ) -> list[bytes]:
-    """The results of some keys. `readings` keeps the version that was first read of each partition."""
+    """Return the results of some keys. `readings` holds the version that was first read of each partition."""
     rows, printed = resolved.rows, resolved.printed
     results = [b""] * len(rows)
     for index, problem in resolved.problems.items():

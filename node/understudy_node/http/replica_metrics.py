@@ -1,9 +1,9 @@
 """The metrics of the replicas that a node holds: by store, and for a limited number of them by partition as well.
 
-The families by store count every replica, and alerts use them. Series by partition are for people: there are no more of
-them than `max_partitions` replicas have, the first by store and partition, so that the same ones are there each time.
-Series of what is held no more disappear by themselves. Unknown lag has a series of its own, because a series that is
-absent fires no alert.
+The families by store count every replica, and alerts use them. Series by partition are for people: at most
+`max_partitions` replicas have them, the first by store and partition, so that they are the same each time. Series of
+replicas that left disappear by themselves. Unknown lag has a series of its own, because a series that is absent fires
+no alert.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from understudy_shared.base.words import LagInfo, ReplicaState, Role, StoreName
 
 
 class _Held(NamedTuple):
-    """A store's partition and its replica, with version and lag of what it shows; None while it shows nothing."""
+    """A store's partition and its replica, with version and lag of the shown version; None if it shows no version."""
 
     store: str
     partition: int
@@ -30,7 +30,7 @@ class _Held(NamedTuple):
 
 
 def replica_metrics(readers: Mapping[StoreName, StoreReader], max_partitions: int) -> Iterator[Metric]:
-    """All families of the replicas of these stores."""
+    """Yield all families of the replicas of these stores."""
     lags: dict[TaskReplica, LagInfo | None] = {}
     held = [
         _Held(name, partition, replica, _lag_of(replica, lags))
@@ -47,7 +47,7 @@ def replica_metrics(readers: Mapping[StoreName, StoreReader], max_partitions: in
 
 
 def _lag_of(replica: TaskReplica, known: dict[TaskReplica, LagInfo | None]) -> LagInfo | None:
-    """The lag of a task, measured once for all its stores."""
+    """Return the lag of a task, measured once for all its stores."""
     if replica not in known:
         view = replica.view
         known[replica] = None if view is None else replica.progress.lag_of(view)
@@ -63,7 +63,7 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
         labels=("store", "role", "state"),
     )
     unknown = GaugeMetricFamily(
-        "understudy_store_lag_unknown", "Replicas that show something, of unknown lag", labels=labels
+        "understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels
     )
     batches = GaugeMetricFamily(
         "understudy_store_lag_batches", "Versions that the last replica is behind; absent if unknown", labels=labels
@@ -101,7 +101,7 @@ def _by_partition(held: list[_Held]) -> Iterator[Metric]:
     batches = GaugeMetricFamily("understudy_replica_lag_batches", "Versions behind; absent if unknown", labels=labels)
     seconds = GaugeMetricFamily("understudy_replica_lag_seconds", "Time behind; absent if unknown", labels=labels)
     unknown = GaugeMetricFamily(
-        "understudy_replica_lag_unknown", "1: it shows something and nobody knows how far it is behind", labels=labels
+        "understudy_replica_lag_unknown", "1: it shows a version, and its lag is unknown", labels=labels
     )
     for store, partition, replica, lag in held:
         place = (store, str(partition))

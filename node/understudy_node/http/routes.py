@@ -21,12 +21,14 @@ from understudy_shared.server.app import json_response
 
 
 def read_routes(node: Node, reads: Reads) -> APIRouter:
-    """`/v1/stores` and one store's schema."""
+    """Make `/v1/stores` and one store's schema."""
     router = APIRouter()
 
     @router.get("/v1/stores")
     async def stores(request: Request) -> Response:
-        """Every served store that the caller sees, with its schema, and what of the checkpoint is not served."""
+        """List every served store that the caller sees, with its schema, and the parts of the checkpoint that are not
+        served.
+        """
         generation = reads.generation()
         described = [_described(reader, reads, node) for reader in generation.readers.values()]
         principal = authorization_of(request.scope).principal
@@ -34,7 +36,7 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
-        """One store's schema, and its history."""
+        """Return one store's schema, and its history."""
         reader = reads.reader(store)
         return json_response({**_described(reader, reads, node), "schemas": reader.store.schemas})
 
@@ -42,12 +44,12 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
 
 
 def example_routes(reads: Reads) -> APIRouter:
-    """`/internal/v1/stores/{store}/key`, for the welcome of `understudy serve`."""
+    """Make `/internal/v1/stores/{store}/key`, for the welcome of `understudy serve`."""
     router = APIRouter()
 
     @router.get("/internal/v1/stores/{store}/key")
     async def existing_key(store: str) -> Response:
-        """Some key that is in the store now, by column name; null when none is found at once."""
+        """Return some key that is in the store now, by column name; null when none of the first looks finds one."""
         return json_response({"key": await asyncio.to_thread(some_key, reads.reader(store))})
 
     return router
@@ -56,12 +58,12 @@ def example_routes(reads: Reads) -> APIRouter:
 def admin_routes(
     node: Node, reads: Reads, group: Group, health: NodeHealth, dead: Callable[[], str | None]
 ) -> APIRouter:
-    """`/admin/v1/lag`, health, probes and metrics; readiness and metrics are those of the whole `group`."""
+    """Make `/admin/v1/lag`, health, probes and metrics; readiness and metrics are those of the whole `group`."""
     router = APIRouter()
 
     @router.get("/admin/v1/lag")
     async def lag(store: str | None = None) -> Response:
-        """Lag of every store partition, and what is known of the query."""
+        """Return the lag of every store partition, and what is known of the query."""
         return json_response(lag_report(node, None if store is None else reads.reader(store).store.name))
 
     @router.get("/admin/v1/health")
@@ -72,21 +74,21 @@ def admin_routes(
     @router.get("/healthz")
     @router.get("/livez")
     async def livez(request: Request) -> Response:
-        """Alive: the event loop runs and no background task died."""
+        """Report that it is alive: the event loop runs and no background task died."""
         why = dead()
         shown = shown_status(authorization_of(request.scope).principal, {"alive": why is None, "reason": why})
         return json_response(shown, 200 if why is None else 503)
 
     @router.get("/readyz")
     async def readyz(request: Request) -> Response:
-        """Every task can be answered from; lag does not matter here."""
+        """Report whether every task can be answered from; lag does not matter here."""
         status = await group.status()
         shown = shown_status(authorization_of(request.scope).principal, status.document())
         return json_response(shown, status.http_status)
 
     @router.get("/metrics")
     async def prometheus() -> Response:
-        """Prometheus exposition."""
+        """Return the exposition for Prometheus."""
         return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -14,7 +14,7 @@ class Visibility:
         self._waiting = 0
 
     def changed(self) -> None:
-        """Called from any thread after a version was published."""
+        """Wake the waiting lookups; called from any thread after a version was published."""
         if self._waiting and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 

@@ -21,7 +21,7 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings, file_
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, VanishedError
 
 MAX_MISSES = 3
-"""Listings in which a snapshot may lack one of its files; in format v1, Spark may just be replacing a zip."""
+"""Number of listings in which a snapshot may lack one of its files; in format v1, Spark may just be replacing a zip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SnapshotSearch:
 
 @dataclass(slots=True)
 class BaseChoice:
-    """Chooses the bases of one store. `damage` is the error of the last rejected snapshot."""
+    """The choice of bases for one store. `damage` is the error of the last rejected snapshot."""
 
     place: StorePlace
     around: Surroundings
@@ -64,12 +64,12 @@ class BaseChoice:
             self.reject(file, damage)
 
     def forgive(self) -> None:
-        """Choose among all snapshots again; keeps `damage`."""
+        """Choose among all snapshots again; `damage` stays."""
         self._damaged.clear()
         self._misses.clear()
 
     def snapshot(self, target: int, *, above: int) -> SnapshotSearch:
-        """The newest committed snapshot in (above, target], from a fresh listing."""
+        """Find the newest committed snapshot in (above, target], from a fresh listing."""
         names = self.around.files.list(self.place.directory) or []
         listed = parse_state_files(names)
         found = [file for file in listed if file.version > above and file.name not in self._damaged]
@@ -81,11 +81,11 @@ class BaseChoice:
         )
         chosen = choice.chosen
         if chosen is not None and not self.place.fits(self.around.history.nearest(chosen.version)):
-            chosen = None  # nor does an older one fit: the layout changed between it and the target
+            chosen = None  # An older one does not fit either: the layout changed between it and the target.
         return SnapshotSearch(chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
 
     def local(self, target: int, *, newest_snapshot: int) -> LocalBase | None:
-        """The newest local base that may be used again and is not far behind the newest snapshot."""
+        """Return the newest local base that may be used again and is not far behind the newest snapshot."""
         for base in self.around.disk.whole(self.local_directory):
             record = base.record
             if newest_snapshot - record.version > REOPEN_VERSIONS:
@@ -100,7 +100,7 @@ class BaseChoice:
         return None
 
     def _committed_ids(self, found: list[StateFile], target: int) -> dict[int, str] | None:
-        """Format v2: the committed attempt per version with a snapshot; None when all of the checkpoint is v1."""
+        """Return format v2's committed attempt per version with a snapshot; None when all of the checkpoint is v1."""
         history = self.around.history
         newest = history.record(target)
         if all(file.unique_id is None for file in found) and (newest is None or newest.commit.unique_ids is None):
@@ -128,7 +128,7 @@ class BaseChoice:
             return ()
 
     def _mtimes_ns(self, found: list[StateFile], listed: list[StateFile]) -> dict[str, int]:
-        """Format v1: modification times of snapshots and of the deltas or changelogs of the same versions.
+        """Return format v1's modification times of snapshots and of the deltas or changelogs of the same versions.
 
         A snapshot with other column families than the one before it is left out: every attempt writes it, and before
         its changelog, so that it is older and yet no dead attempt's.

@@ -19,7 +19,7 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings, file_
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 MAX_CHANGELOG_BYTES = 4 << 30
-"""Cap of one decompressed changelog: what one micro-batch changed in one partition."""
+"""Limit on a decompressed changelog: the changes of one micro-batch in one partition."""
 
 
 class RewrittenError(CheckpointError):
@@ -38,7 +38,9 @@ class ReadChangelog:
 
 
 class ChangelogReader:
-    """Reads the changelogs of one store. Keeps at most one read ahead, and the identity of the last one applied."""
+    """The reader of one store's changelogs. It holds at most one changelog read ahead, and the identity of the last one
+    applied.
+    """
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self._place = place
@@ -49,7 +51,7 @@ class ChangelogReader:
         """The directory when it was listed last: until it changes there is nothing else in it."""
 
     def read(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
-        """The changelog of a committed version; None when there is no such file."""
+        """Read the changelog of a committed version; None when there is no such file."""
         name = file_name(record.version, self._place.unique_id(record), _kind(record))
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.name == name and ahead.stat == self._stat(name):
@@ -66,7 +68,7 @@ class ChangelogReader:
         if self._ahead is not None:
             return
         names = self._uncommitted_names(latest)
-        if len(names) != 1:  # absent, or several attempts: only the commit says which won
+        if len(names) != 1:  # absent, or several attempts: only the commit names the winner
             return
         try:
             # Whether it is still this file is looked at after the commit.

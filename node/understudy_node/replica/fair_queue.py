@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 TAILING_TURNS = 8
-"""Tailing steps in a row while a restore waits: the restore delays tailing by an eighth, and never stalls."""
+"""Number of tailing steps in a row while a restore waits: the restore delays tailing by an eighth, and never stalls."""
 
 
 class FairQueue(Generic[T]):
@@ -23,7 +23,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self, *, workers: int) -> None:
         if workers < 2:
-            raise ValueError("two workers at least: one restores while the other tails")
+            raise ValueError("the queue needs two workers at least: one restores while the other tails")
         self._restore_limit = workers - 1
         self._tailing: deque[T] = deque()
         self._restoring: deque[T] = deque()
@@ -70,7 +70,7 @@ class FairQueue(Generic[T]):
             self._line(restoring).append(task)
 
     def take(self) -> T | None:
-        """The task whose step runs next, or None when nothing may run."""
+        """Take the task whose step runs next; None when no step may run."""
         may_restore = self._may_restore
         if not self._tailing and not may_restore:
             return None
@@ -82,7 +82,7 @@ class FairQueue(Generic[T]):
         return task
 
     def done(self, task: T, *, more: bool, restoring: bool) -> None:
-        """A step ended; with `more` work the task goes to the end of its line."""
+        """End a step; with `more` work the task goes to the end of its line."""
         del self._running[task]
         wanted = task in self._again or (more and task not in self._discarded)
         self._again.discard(task)

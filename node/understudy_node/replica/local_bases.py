@@ -30,7 +30,7 @@ from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 log = logging.getLogger(__name__)
 
 RECORD = "base.json"
-"""The sum of a base's record, and the record."""
+"""The file with the sum of a base's record, and the record."""
 
 REOPEN_VERSIONS = 50
 """A snapshot this many versions newer than a local base replaces it: replaying would cost more than opening."""
@@ -73,7 +73,7 @@ def usable_again(base: BaseRecord, *, target: int, committed_at_ns: int | None, 
 
 
 class LocalBases:
-    """`<root>/<application>/<lineage>/<operator>_<partition>/<store>/`, owned by one process."""
+    """The local bases below `<root>/<application>/<lineage>/<operator>_<partition>/<store>/`, owned by one process."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -134,7 +134,7 @@ class LocalBases:
         return LocalBase(directory, record)
 
     def whole(self, store: Path) -> Iterator[LocalBase]:
-        """The complete bases of a store, newest first."""
+        """Yield the complete bases of a store, newest first."""
         found = []
         for directory in store.iterdir() if store.is_dir() else ():
             try:

@@ -13,10 +13,12 @@ from understudy_shared.base.words import HostInfo, LagInfo, ReplicaState, Role
 
 
 class Origin:
-    """`json` is the identity as JSON. A worker and a change of role may both change it at once, hence the lock."""
+    """The identity of a replica; `json` is its JSON. A worker and a change of role may both change it at once, hence
+    the lock.
+    """
 
     def __init__(self, host: HostInfo, node_id: str | None, role: Role) -> None:
-        """`node_id` is None outside a cluster."""
+        """Start as CREATED. `node_id` is None outside a cluster."""
         self.role = role
         self.state = ReplicaState.CREATED
         self.json = b""
@@ -36,7 +38,7 @@ class Origin:
             self._encode()
 
     def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
-        """The replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""
+        """Return the replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""
         candidate: dict[str, object] = {**orjson.loads(self.json), "reason": str(reason)}
         if lag is not None:
             candidate |= {"version": lag.current_offset_position, "offset_lag": lag.offset_lag}

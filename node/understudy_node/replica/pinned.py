@@ -1,6 +1,6 @@
-"""Older versions that readers are paging through: kept readable for a while, so that all pages are of one version.
+"""Older versions that readers are paging through: they stay readable for a while, so that all pages are of one version.
 
-A version that is shown costs nothing here. One that was replaced keeps the changes, spills and bases that the newer one
+A version that is shown costs nothing here. One that was replaced holds the changes, spills and bases that the newer one
 does not share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is
 dropped first. A reader of a dropped version gets the problem `version-gone`.
 """
@@ -16,7 +16,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId
 
 HOLD_MS: Final = 30_000
-"""How long a version stays after the last page that was read of it."""
+"""Time for which a version stays after the last page that was read of it."""
 
 MAX_PINNED_VIEWS: Final = 64
 MAX_PINNED_BYTES: Final = 64 * 1024 * 1024
@@ -28,7 +28,7 @@ class _Pin:
     view: TaskView
     until_ms: float
     extra_bytes: int = 0
-    """Memory that only this version keeps in use."""
+    """Memory that only this version holds."""
 
 
 class PinnedViews:
@@ -39,7 +39,7 @@ class PinnedViews:
         self._max_views = max_views
         self._lock = threading.Lock()
         self._pins: list[_Pin] = []
-        """The one that was read last is last."""
+        """Pins in order of their last read, the newest last."""
 
     @property
     def extra_bytes(self) -> int:
@@ -51,7 +51,7 @@ class PinnedViews:
         return len(self._pins)
 
     def pin(self, task: TaskId, view: TaskView, now_ms: float) -> None:
-        """Keep a version that is shown, or was pinned, from now on."""
+        """Pin a version that is shown, or was pinned, from now on."""
         with self._lock:
             known = next((pin for pin in self._pins if pin.task == task and pin.view is view), None)
             if known is not None:
@@ -63,7 +63,7 @@ class PinnedViews:
             self._drop(now_ms)
 
     def find(self, task: TaskId, version: int, committed_at_us: int | None, now_ms: float) -> TaskView | None:
-        """A pinned version of a task: that one, of that commit."""
+        """Return a pinned version of a task: that version, of that commit."""
         with self._lock:
             self._drop(now_ms)
             for pin in self._pins:
@@ -73,7 +73,7 @@ class PinnedViews:
         return None
 
     def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
-        """A task shows another version: measure what its pinned ones keep in use, and keep to the limits."""
+        """Measure the memory of a task's pinned versions after it shows another one, and apply the limits."""
         if not self._pins:  # nearly always; a pin that comes in this moment is measured at the next version
             return
         with self._lock:
@@ -83,7 +83,7 @@ class PinnedViews:
             self._drop(now_ms)
 
     def release(self, task: TaskId) -> None:
-        """Keep none of a task: it begins again, or leaves."""
+        """Drop all pins of a task: it begins again, or leaves."""
         with self._lock:
             self._pins = [pin for pin in self._pins if pin.task != task]
 
@@ -98,7 +98,7 @@ class PinnedViews:
 
 
 def extra_bytes(old: TaskView, current: TaskView) -> int:
-    """Memory of the old version that the current one does not share."""
+    """Return the memory of the old version that the current one does not share."""
     return sum(_extra_of_store(view, current.stores.get(name)) for name, view in old.stores.items())
 
 

@@ -1,4 +1,4 @@
-"""How far a task may advance, and how far a version of it is behind the end."""
+"""The progress of a task: the version to which it may advance, and the lag of a version behind the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress:
     def __init__(
         self, place: StorePlace, around: Surroundings, *, end: Callable[[], End], clock: Clock, end_expiry_ms: float
     ) -> None:
-        """`end_expiry_ms`: how long a confirmation of the end counts."""
+        """Take the end and the layout. `end_expiry_ms`: how long a confirmation of the end counts."""
         self._place = place
         self._around = around
         self.end_expiry_ms = end_expiry_ms
@@ -67,17 +67,17 @@ class Progress:
         return self._newest_fitting
 
     def lag_of(self, view: TaskView) -> LagInfo:
-        """The lag of a view, now."""
+        """Return the lag of a view, now."""
         return self.lag_at(view.version, self._end(), now_ms=self.now_ms())
 
     def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
-        """The lag of a version against an end. Read the end after the version, so that a race overstates the lag."""
+        """Return a version's lag against an end. Read the end after the version, so that a race overstates the lag."""
         return lag_of(
             version, end, self._around.history.known_commit_time_ns, now_ms=now_ms, expiry_ms=self.end_expiry_ms
         )
 
     def since_commit_ms(self, version: int) -> float | None:
-        """How long ago a version was committed, if that can be told; reads no files."""
+        """Return how long ago a version was committed, if that is known; read no files."""
         committed_ns = self._around.history.known_commit_time_ns(version)
         return since_commit_ms(committed_ns, self._end(), now_ms=self.now_ms(), wall_ns=self._wall_us() * 1000)
 
@@ -87,6 +87,6 @@ class Progress:
         return is_beyond and self._around.history.taken_back.get(version) == committed_at_us
 
     def committed_at_us(self, version: int) -> int | None:
-        """Commit time of `version` if it was read already: lookups read no files."""
+        """Return the commit time of `version` if it was read already: lookups read no files."""
         committed_at_ns = self._around.history.known_commit_time_ns(version)
         return None if committed_at_ns is None else committed_at_ns // 1000

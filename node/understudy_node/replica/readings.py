@@ -1,7 +1,7 @@
-"""What answers are read from: a version of a replica, its lag now, and the JSON that says both.
+"""Readings, from which answers are made: a version of a replica, its lag now, and their JSON.
 
 The JSON is the same for all lookups of a moment, and computing the lag costs several times what a lookup in memory
-does. So both are kept for as long as they say exactly what new ones would: less than a millisecond.
+does. So both are cached for as long as they equal what new ones would be: less than a millisecond.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Reading(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Lag and JSON of the last reading, and what they were made of: but for the view, which nobody else may need."""
+    """The cached lag and JSON of the last reading, and the inputs that they were made of, except for the view, which
+    must not be kept alive.
+    """
 
     stamp: bytes
     end: End
@@ -38,13 +40,13 @@ class _Kept(NamedTuple):
 
 
 class Readings:
-    """Makes the readings of one replica, on the serving loop.
+    """The maker of one replica's readings, on the serving loop.
 
-    `answered` is the number of reads that were answered from the reading made last; who answers adds to it.
+    `answered` is the number of reads that were answered from the reading made last; the answering code adds to it.
     """
 
     def __init__(self, origin: Origin, progress: Progress, lags: ReadLags | None = None) -> None:
-        """`lags` are those of all reads of the node."""
+        """Take the parts of a reading. `lags` are those of all reads of the node."""
         self.answered = 0
         self._origin = origin
         self._progress = progress
@@ -52,7 +54,7 @@ class Readings:
         self._kept: _Kept | None = None
 
     def of(self, view: TaskView, known_end: int = 0) -> Reading:
-        """The reading of a view, now, against the newer of the own end and `known_end`."""
+        """Return the reading of a view, now, against the newer of the own end and `known_end`."""
         progress = self._progress
         end, now_ms = progress.end, progress.now_ms()  # after the view: a race overstates the lag
         kept, origin_json = self._kept, self._origin.json

@@ -40,14 +40,14 @@ class Snapshot:
     row_checksum: bool
     merge_operator_version: int
     order: ScanOrder | None = None
-    """How keys are ordered for readers that scan them; None where nobody scans."""
+    """Order of the keys for readers that scan them; None where no reader scans."""
 
     @property
     def path(self) -> str:
         return f"{self.directory}/{self.file.name}"
 
     def record(self, source: FileStat, manifest: SnapshotManifest | None) -> BaseRecord:
-        """What is said of the base. `manifest` is that of a RocksDB snapshot."""
+        """Make the record of the base. `manifest` is that of a RocksDB snapshot."""
         return BaseRecord(
             kind="zip" if self.file.kind == "zip" else "snapshot",
             version=self.file.version,
@@ -64,7 +64,7 @@ class Snapshot:
 Restoring = Generator[None, None, Base]
 
 
-def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who is told
+def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who hears of it
     snapshot: Snapshot,
     files: CheckpointFiles,
     disk: LocalBases,
@@ -94,7 +94,7 @@ def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who
 
 
 def open_base(local: LocalBase, cache: BlockCache, order: ScanOrder | None = None) -> Base:
-    """Open a complete base from local disk. `order`: in which its keys are kept, for readers who scan."""
+    """Open a complete base from local disk. `order`: the order of its keys, for readers who scan."""
     return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows, local.record.families)
 
 

@@ -1,4 +1,4 @@
-"""How far a store's restore is: one worker writes it, heartbeats and metrics read it."""
+"""The progress of a store's restore: one worker writes it, heartbeats and metrics read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPLAYING = "replaying changes"
 
 
 class RestoreProgress:
-    """How far one store is. `total_bytes` is None while no snapshot was chosen."""
+    """The progress of one store. `total_bytes` is None while no snapshot was chosen."""
 
     __slots__ = ("done_bytes", "stage", "total_bytes")
 
@@ -25,16 +25,18 @@ class RestoreProgress:
         return f"RestoreProgress({self.stage}, {self.done_bytes} of {self.total_bytes} bytes)"
 
     def begin(self, total_bytes: int) -> None:
-        """Fetch so many bytes; what an earlier attempt brought counts no more."""
+        """Begin to fetch so many bytes; bytes of an earlier attempt count no more."""
         self.stage, self.done_bytes, self.total_bytes = FETCHING, 0, total_bytes
 
     def fetched(self, size_bytes: int) -> None:
-        """So many more are on the local disk."""
+        """Add bytes that have come to the local disk."""
         self.done_bytes += size_bytes
 
 
 def of_all(stores: Collection[tuple[RestoreProgress, bool]]) -> Restore:
-    """The restore of a task: the stage of its first store that is not open. Each with whether it is open."""
+    """Merge the restores of a task's stores: the stage of the first store that is not open. Each comes with whether it
+    is open.
+    """
     stage = next((progress.stage for progress, is_open in stores if not is_open), REPLAYING)
     sizes = [progress.total_bytes for progress, is_open in stores if progress.total_bytes is not None or not is_open]
     known = [size for size in sizes if size is not None]

@@ -1,9 +1,10 @@
-"""Which replicas get a step of work now: those that are behind, and now and then all of them, to read ahead.
+"""The choice of the replicas that get a step of work now: those that are behind, and now and then all of them, to read
+ahead.
 
 A worker goes on with a replica as long as it has work. So replicas are looked at only when something may have given
 them work: the end moved, they are others than before, or one of them did not get to the end `retry_ms` ago. While all
-show the end there is a look now and then all the same, for what was not thought of. A node with a thousand tasks polls
-a hundred times a second.
+show the end there is a look now and then all the same, as a safety net. A node with a thousand tasks polls a hundred
+times a second.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from understudy_node.replica.workers import Workers
 
 PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
-"""Looking for the next version's file costs a stat or a listing per task; this bounds it to a few percent of a core."""
+"""Interval of looks for the next version's file, per task: a look costs a stat or a listing; this bounds it to a few
+percent of a core.
+"""
 
 LOOKS_AT_REST = 5
-"""While every replica shows the end, so many `retry_ms` pass between two looks, which cost by tasks."""
+"""Number of `retry_ms` between two looks while every replica shows the end: looks cost by tasks."""
 
 
 class WorkSchedule:
-    """Hands steps to `workers`. A replica that failed is tried again every `retry_ms`."""
+    """The schedule that hands steps to `workers`. A replica that failed is tried again every `retry_ms`."""
 
     def __init__(self, workers: Workers, *, retry_ms: float) -> None:
         self._workers = workers
@@ -40,7 +43,7 @@ class WorkSchedule:
         batch_in_progress: bool,
         now_ms: float,
     ) -> None:
-        """Queue what is due. Read the commit times that lookups of lagging replicas will need."""
+        """Queue the steps that are due. Read the commit times that lookups of lagging replicas will need."""
         retry, prefetch = now_ms >= self._next_retry_ms, batch_in_progress and now_ms >= self._next_prefetch_ms
         if not retry and not prefetch and self._looked_at == (end_version, replicas):
             return
@@ -69,5 +72,5 @@ class WorkSchedule:
 
 
 def prefetch_interval_ms(tasks: int) -> float:
-    """Between two looks for the next version's files."""
+    """Return the interval between two looks for the next version's files."""
     return max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * tasks)

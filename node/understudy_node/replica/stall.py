@@ -1,21 +1,26 @@
-"""Whether a replica cannot advance: it is behind a known end, and nothing of it moves (pure; time is passed in).
+"""Detection of a replica that cannot advance: it is behind a known end, and none of its steps helps (pure; time is
+passed in).
 
 A replica that fails again and again is stalled after FAILING_RETRIES retries without a new version. One that does not
-fail is stalled when none of its steps ends for SILENT_MS: a restore that goes on step by step never is, nor is one that
-waits for its turn. Where the end is not known, lag is unknown, and that is said instead.
+fail is stalled when none of its steps ends for SILENT_MS: a restore that goes on step by step is not, nor is one that
+waits for its turn. Where the end is not known, the replica reports unknown lag instead.
 """
 
 from __future__ import annotations
 
 FAILING_RETRIES = 10
-"""Storage that hiccups, and files that Spark replaces just then, are there again after one or two."""
+"""Number of retries until a failing replica is stalled: storage that hiccups, and files that Spark replaces just then,
+are there again after one or two.
+"""
 
 SILENT_MS = 60_000.0
-"""Far more than any step takes: reading one changelog, or fetching one file."""
+"""Time without the end of a step until a replica is stalled: far more than reading one changelog, or fetching one file,
+takes.
+"""
 
 
 class Stall:
-    """Follows one replica's steps and failures. `is_now`: whether it was stalled at the last look."""
+    """The steps and failures of one replica. `is_now`: whether it was stalled at the last look."""
 
     def __init__(self) -> None:
         self.is_now = False

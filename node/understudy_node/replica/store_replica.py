@@ -37,7 +37,9 @@ DAMAGE = (CorruptFileError, UnsupportedError)
 
 
 class StoreReplica:
-    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring`: how far it is."""
+    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring`: the progress of
+    its restore.
+    """
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self.place = place
@@ -50,7 +52,7 @@ class StoreReplica:
         self._choice = BaseChoice(place, around)
         self._changelogs = ChangelogReader(place, around)
         self._attempts: dict[int, str] = {}
-        """Format v2: the attempt of the present version, which the next changelog must continue."""
+        """Format v2's attempt of the present version, which the next changelog must continue."""
 
     @property
     def version(self) -> int:
@@ -152,8 +154,8 @@ class StoreReplica:
         self._replace(view.with_spill(spill))
 
     def _rebase(self) -> Generator[None, None, bool]:
-        """Put the changes onto a newer snapshot at or below the present version, which may name more tables. False
-        when there is none.
+        """Put the changes onto a newer snapshot at or below the present version, which may name more tables. Return
+        False without one.
         """
         view = self.view
         assert view is not None, "a rebase follows restore"
@@ -171,7 +173,7 @@ class StoreReplica:
         yield
 
     def look_for_damage(self) -> None:
-        """See whether a local file was cut off."""
+        """Check whether a local file was cut off."""
         if self.view is not None:
             self.view.base.look_for_damage()
 
@@ -191,7 +193,7 @@ class StoreReplica:
             view.spill.remove_when_unused()
 
     def _reopened(self, local: LocalBase) -> Base | None:
-        """Open a base of an earlier process; None when it does not open: a reboot may have truncated this copy."""
+        """Open an earlier process' base; return None when it does not open: a reboot may have truncated it."""
         try:
             return open_base(local, self._around.cache, self.place.order)
         except DAMAGE as damage:
@@ -204,7 +206,7 @@ class StoreReplica:
         return brings_families(self.view.base.families, keys)
 
     def _continuation(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
-        """The changelog of a committed version, checked to continue the attempt that was applied before it."""
+        """Read the changelog of a committed version, checked to continue the attempt that was applied before it."""
         read = yield from self._changelogs.read(record)
         if read is not None and self.place.unique_id(record) is not None:
             reason = why_not_next(record.version, read.lineage, self._attempts)
@@ -239,7 +241,7 @@ class StoreReplica:
     def _open(self, file: StateFile) -> Generator[None, None, Base]:
         around, directory = self._around, self._choice.local_directory
         record = around.history.record(file.version)
-        # If the commit was purged: settings change only at a restart, so the oldest known batch is the best substitute.
+        # Settings change only at a restart, so for a purged commit the oldest known batch is the best substitute.
         properties = around.history.nearest(file.version).offsets.properties
         snapshot = Snapshot(
             file=file,

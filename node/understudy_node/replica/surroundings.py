@@ -1,4 +1,4 @@
-"""What all replicas of a node share, and the location of one store of a task."""
+"""The shared surroundings of a node's replicas, and the location of one store of a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from understudy_shared.base.words import Lineage, TaskId
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Shared by all replicas. `overlay_max_bytes`: changes a store partition keeps in memory above its base.
+    """Shared parts of all replicas. `overlay_max_bytes`: limit on the changes that a store partition holds in memory
+    above its base.
 
     `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node;
     `pinned` are the older versions that its readers page through.
@@ -38,9 +39,9 @@ class StorePlace:
     """One store of a task: its directory in the checkpoint, and its index in the commit's unique ids.
 
     `fits` says whether a version was written in the layout that the task belongs to. Files of another layout are never
-    read: there, the partition holds other keys.
-    With an `order`, readers scan it: its keys are kept so, and sorted before a version is shown.
-    One that `has_families` is read only from a snapshot on, because changelogs do not say their ids.
+    read: there, the partition holds other keys. With an `order`, readers scan it: its keys are stored in that order,
+    and sorted before a version is shown. One that `has_families` is read only from a snapshot on, because changelogs
+    lack their ids.
     """
 
     task: TaskId
@@ -58,5 +59,5 @@ class StorePlace:
 
 
 def file_name(version: int, unique_id: str | None, kind: str) -> str:
-    """Spark's name of a state file."""
+    """Return Spark's name of a state file."""
     return f"{version}.{kind}" if unique_id is None else f"{version}_{unique_id}.{kind}"

@@ -4,8 +4,8 @@ Readers see `view` and nothing else; one worker at a time runs `step`. `error` h
 last good version stays visible, and the next poll tries again: no partial state is ever served.
 
 States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
-is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later while it advances: one that cannot
-(`stall.py`) is RESTORING until it does; CLOSED is final.
+is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later while it advances. A replica that
+cannot advance (`stall.py`) is RESTORING until it does; CLOSED is final.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from understudy_shared.bus.messages import Restore, task_key
 log = logging.getLogger(__name__)
 
 MAX_VANISHED = 5
-"""Times in a row that a chosen file may vanish before it counts as an error: Spark's clean-up is not that fast."""
+"""Number of times in a row that a chosen file may vanish until it is an error: Spark's clean-up is slower."""
 
 
 class TaskReplica:
-    """Follows the committed versions of a task, up to the target of its `progress`. `origin` names it to readers."""
+    """A replica that follows the committed versions of a task, up to the target of its `progress`. `origin` names it to
+    readers.
+    """
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class TaskReplica:
         self._wants_rebuild = False
         self._job: Job | None = None
         self._end_at_start: int | None = None
-        """The newest version that there was when it began."""
+        """The newest version that existed when it began."""
 
     def __repr__(self) -> str:
         version = None if self.view is None else self.view.version
@@ -101,8 +103,8 @@ class TaskReplica:
 
     @property
     def not_ready(self) -> str | None:
-        """Why no reader should come for it yet; None once it has shown the end that it found when it began, or cannot
-        advance to it (`stalled`: that is said beside). How far it falls behind later does not matter.
+        """The reason why readers should not use it yet; None once it has shown the end that it found when it began, or
+        cannot advance to it (then it is `stalled`). A later lag does not matter.
         """
         view, error = self.view, self.error
         wanted = min(self._end_at_start or 0, self.target)
@@ -115,7 +117,7 @@ class TaskReplica:
 
     @property
     def restore(self) -> Restore | None:
-        """How far its restore is; None while there is none."""
+        """The progress of its restore; None while it does not restore."""
         return self._stores.restore if self.state is ReplicaState.RESTORING else None
 
     @property
@@ -141,7 +143,7 @@ class TaskReplica:
         return self._stall.is_now
 
     def check_stall(self, retry_ms: float) -> None:
-        """See whether it advances: what cannot is not RUNNING, whatever the cause. Called by one thread."""
+        """Check whether it advances: a replica that cannot is not RUNNING, whatever the cause. Called by one thread."""
         if self._closed:
             return
         self._stores.look_for_damage()
@@ -167,18 +169,18 @@ class TaskReplica:
                 extra={"action": "replica-stalled", "task": str(self.task)},
             )
         elif was_stalled and not self.stalled and self._stores.are_open and self.restoring and self._is_near_end(view):
-            self.origin.enter(ReplicaState.RUNNING)  # it was published between the look at it and its new state
+            self.origin.enter(ReplicaState.RUNNING)  # A version was published between the check and the new state.
 
     def _is_near_end(self, view: TaskView | None) -> bool:
-        """Measured against the end, not the target: a ceiling does not make a replica caught up."""
+        """Whether it is near the end, not the target: a ceiling does not make a replica caught up."""
         return view is not None and self.progress.newest - view.version <= self._acceptable_recovery_lag
 
     def pin(self, view: TaskView) -> None:
-        """Keep a version that a reader pages through, also when it is no longer shown."""
+        """Pin a version that a reader pages through, so that it stays readable when it is no longer shown."""
         self._pinned.pin(self.task, view, self.progress.now_ms())
 
     def view_at(self, version: int, committed_at_us: int | None) -> TaskView | None:
-        """The version of that commit, while it is shown or pinned."""
+        """Return the version of that commit, while it is shown or pinned."""
         view = self.view
         if view is not None and (view.version, view.committed_at_us) == (version, committed_at_us):
             return view
@@ -207,7 +209,9 @@ class TaskReplica:
         self._wants_rebuild = True
 
     def want_prefetch(self) -> bool:
-        """Request one look for the next version's changelog, when no other work is due. False: it was found before."""
+        """Request one look for the next version's changelog, when no other work is due; False if it was found
+        before.
+        """
         self._wants_prefetch = not self._stores.have_read_ahead
         return self._wants_prefetch
 
@@ -273,7 +277,7 @@ class TaskReplica:
         """Show the version of the stores once all are at the same one, never an older one than is visible."""
         view = self._stores.view_after(self.view)
         if view is not None or self.view is not None:
-            self.error = None  # while nothing is shown, why that is stays said: each try has steps that succeed
+            self.error = None  # Without a shown version the error stays: each try has steps that succeed.
         if view is None:
             return
         self._note_visible(view.version)
@@ -285,7 +289,7 @@ class TaskReplica:
         self._published()
 
     def _note_visible(self, version: int) -> None:
-        """Measure how long a commit took to get here, of commits that came after this replica had reached the end."""
+        """Measure how long a commit took to get here, for commits that came after this replica had reached the end."""
         if self._in_step_from is None:
             if version >= self.progress.newest:
                 self._in_step_from = version
@@ -299,13 +303,13 @@ class TaskReplica:
         self._job = None
         self._in_step_from = None
         self._stores.start_over()
-        self._pinned.release(self.task)  # they may be of a history that was rewound
+        self._pinned.release(self.task)  # Pinned versions may be of a history that was rewound.
         self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again
         if self.view is not None:
             self.view = self._stores.marked(self.view)
 
     def _drop_damaged(self, damage: UnderstudyError) -> None:
-        """Build the local copy again: what of it is sound answers meanwhile, and the rest is an error."""
+        """Build the local copy again: its sound parts answer meanwhile, and damaged parts give an error."""
         log.error("%s", damage, extra={"action": "local-copy-damaged", "task": str(self.task)})
         self._measures.damaged_copies += 1
         self.damage = damage

@@ -19,7 +19,7 @@ Job = Generator[None, None, None]
 
 
 class TaskStores:
-    """The stores at `places`. `marks` say what was unusual about the files that they were read from."""
+    """The stores at `places`. `marks` name anomalies of the files that they were read from."""
 
     def __init__(self, places: Sequence[StorePlace], around: Surroundings) -> None:
         self.marks: frozenset[Mark] = frozenset()
@@ -40,7 +40,7 @@ class TaskStores:
 
     @property
     def restore(self) -> Restore:
-        """How far the restore of all stores is."""
+        """The progress of the restore of all stores."""
         return of_all([(store.restoring, store.view is not None) for store in self._stores])
 
     @property
@@ -60,7 +60,7 @@ class TaskStores:
         )
 
     def look_for_damage(self) -> None:
-        """See whether a local file was cut off."""
+        """Check whether a local file was cut off."""
         for store in self._stores:
             store.look_for_damage()
 
@@ -71,7 +71,7 @@ class TaskStores:
                 store.disown()
 
     def next_job(self, target: int) -> Job | None:
-        """The most urgent job on the way to version `target`; None when there is none."""
+        """Return the most urgent job on the way to version `target`; None when there is no job."""
         for store in self._stores:
             if store.outgrown:
                 return release_tiers(store.outgrown)
@@ -94,8 +94,8 @@ class TaskStores:
             yield from store.prefetch()
 
     def view_after(self, shown: TaskView | None) -> TaskView | None:
-        """The view to show in place of `shown`; None when the stores are at no common version, at an older one, or at
-        what is shown already.
+        """Return the view to show in place of `shown`; None when the stores are at no common version, at an older one,
+        or at the one that is shown already.
         """
         version = self.version
         if version is None or version < (1 if shown is None else shown.version):
@@ -112,7 +112,7 @@ class TaskStores:
         return task_view(place.task, place.lineage, version=version, stores=stores, record=record, marks=self.marks)
 
     def marked(self, shown: TaskView) -> TaskView:
-        """The same view with the marks of now."""
+        """Return the same view with the current marks."""
         place = self._places[0]
         record = self._around.history.record(shown.version)
         return task_view(

@@ -32,7 +32,7 @@ class Mark(StrEnum):
 class TaskView:
     """All stores of a task at `version`. Times are None when Spark already purged the version's commit file.
 
-    `next_watermark_ms` is what the version left to the next batch.
+    `next_watermark_ms` is the watermark that the version left to the next batch.
 
     `stamp` and `seal` are the parts of every answer's JSON that are the same for the whole version.
     """
@@ -56,7 +56,7 @@ def task_view(
     record: CommitRecord | None,
     marks: frozenset[Mark],
 ) -> TaskView:
-    """The view of `version`; `record` is its commit, None when that was purged."""
+    """Make the view of `version`; `record` is its commit, None when that was purged."""
     committed_at_us = None if record is None else record.committed_at_us
     # Spark starts the watermark at 0 and keeps it there for queries without one.
     watermark_ms = None if record is None or record.offsets.watermark_ms <= 0 else record.offsets.watermark_ms

@@ -4,7 +4,7 @@ Short tailing steps are left to one worker, because they compute: a second threa
 from the first, and waking it costs as much as a step. The others join as soon as a step is long, or does not end: then
 it waits for files, and waiting can be shared.
 
-A step that raises an unexpected exception is a bug: it is kept in `failure`, the workers stop, and the node turns
+A step that raises an unexpected exception is a bug: it is stored in `failure`, the workers stop, and the node turns
 unready instead of running on with replicas that silently stall.
 """
 
@@ -21,10 +21,10 @@ from understudy_node.replica.fair_queue import FairQueue
 log = logging.getLogger(__name__)
 
 SHORT_STEP_S = 0.002
-"""A step of a usual commit takes a tenth of this; one that reads a remote file takes longer."""
+"""Time up to which a step is short: a usual commit takes a tenth of it; reading a remote file takes longer."""
 
 HELP_AFTER_S = 0.005
-"""How long a second worker watches the first before it joins."""
+"""Time for which a second worker watches the first before it joins."""
 
 
 class Steps(Hashable, Protocol):
@@ -70,7 +70,7 @@ class Workers:
             for task in tasks:
                 self._queue.put(task, restoring=task.restoring)
             if self._queue.is_ready:
-                self._changed.notify(min(2, len(tasks)))  # one works, the other watches it
+                self._changed.notify(min(2, len(tasks)))  # Wake two: one works, the other watches it.
 
     def discard(self, task: Steps) -> None:
         """Run no further step of `task`; one in flight still ends."""
@@ -124,5 +124,5 @@ class Workers:
 
     @property
     def _one_is_enough(self) -> bool:
-        """Whether the worker that tails now should do what waits, too."""
+        """Whether the worker that tails now should do the waiting steps, too."""
         return self._are_short and self._queue.tails_only

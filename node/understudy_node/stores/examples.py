@@ -9,11 +9,11 @@ from understudy_node.engine.view import View
 from understudy_node.stores.lookup import StoreReader
 
 MAX_LOOKS = 100
-"""Records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
+"""Number of records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
 
 
 def some_key(reader: StoreReader) -> dict[str, object] | None:
-    """The JSON of a key that is there, out of the first partition that has one; None when none is found at once."""
+    """Return the JSON of an existing key, out of the first partition that shows one at once; None without one."""
     for _, replica in sorted(reader.replicas.items()):
         view = replica.view
         if view is None:
@@ -26,7 +26,7 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
 
 
 def _first_key(view: View, first: bytes) -> bytes | None:
-    """Looks at records of the base and at the newest changes: no tier is sorted for it. Keys begin with `first`."""
+    """Find a key among records of the base and the newest changes, without sorting. Keys begin with `first`."""
     changed = (key for tier in view.tiers for key in islice(tier.changes, MAX_LOOKS) if key.startswith(first))
     scan = view.base.scan(first, after_prefix(first)) if first else view.base.scan()
     base = (key for key, _ in islice(scan, MAX_LOOKS))

@@ -1,8 +1,8 @@
-"""What the watermark has outlived, and Spark has not removed yet: told as far as the state tells it (pure).
+"""Expired records that Spark has not removed yet, as far as the state shows that (pure).
 
-Spark removes in the next batch, by the watermark that this version left to it. Three things are known of an operator:
-whether the watermark reaches its rows at all, which the schema of its state says; what the version left; and whether
-the operator may stand behind a join, which holds the watermark back by an amount that only the plan knows.
+Spark removes in the next batch, by the watermark that this version left to it. Three facts decide: whether the
+watermark reaches the operator's rows at all, which the schema of its state shows; the watermark that the version left;
+and whether the operator may stand behind a join, which holds the watermark back by an amount that only the plan knows.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from understudy_node.checkpoint.shapes import JOIN
 from understudy_node.replica.task_view import TaskView
 
 _DELAY: Final = "spark.watermarkDelayMs"
-"""In the metadata of a column that has a watermark."""
+"""Key in the metadata of a column that has a watermark."""
 
 EXPIRED_JSON: Final = {True: b"true", False: b"false", None: b"null"}
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """`is_watermarked`: a watermark reaches the rows of the operator. `may_lag`: it may be behind the query's."""
+    """The expiry of rows. `is_watermarked`: a watermark reaches them. `may_lag`: it may be behind the query's."""
 
     is_watermarked: bool = True
     may_lag: bool = False

@@ -10,10 +10,10 @@ from understudy_shared.reads.selection import FIRST_PLACE, Place, Selection
 
 
 class Found(NamedTuple):
-    """What is said of a key that is stored. `members` have a comma behind them.
+    """The members of an answer for a stored key. `members` have a comma behind them.
 
-    `is_hidden`: all of it has expired, and the reader asked for nothing that has; the members say so. A page of a list
-    says where the `next` one begins, None after the last: the number of its first element, and a `place` at or
+    `is_hidden`: all of it has expired, and the reader asked not to see expired elements; the members say so. A page of
+    a list says where the `next` one begins, None after the last: the number of its first element, and a `place` at or
     before it.
     """
 
@@ -25,26 +25,28 @@ class Found(NamedTuple):
 
 
 class Finder(Protocol):
-    """Finds what a version of a task says of a key."""
+    """A finder of what a version of a task holds for a key."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """What is there of a key, as far as `selection` asks for it; None for an absent key.
+        """Find a key, with the elements that `selection` asks for; None for an absent key.
 
-        `stored` is the key as the provider would keep it: its prefix, then the row.
+        `stored` is the key as the provider would store it: its prefix, then the row.
         """
 
     def key_row(self, kept: bytes) -> bytes:
-        """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
+        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
 
     def first_bytes(self, view: TaskView) -> bytes | None:
-        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
+        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
+        record can exist.
+        """
 
 
 class ByVersion:
-    """Finds what a version has with the finder of that version: columns may have changed between two."""
+    """A finder that uses the finder of each version: columns may have changed between two."""
 
     def __init__(self, newest: Finder, earlier: Sequence[tuple[int, Finder]]) -> None:
-        """`earlier` are finders with the last version that each is for, oldest first."""
+        """Take the finders. `earlier`, oldest first, are those of earlier columns, each with its last version."""
         self._newest = newest
         self._earlier = earlier
 
@@ -63,4 +65,4 @@ class ByVersion:
 
 
 MakeFinder = Callable[[bytes], Finder]
-"""From the provider's prefix of a row."""
+"""A function that makes a finder from the provider's prefix of a row."""

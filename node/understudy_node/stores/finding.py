@@ -28,11 +28,11 @@ from understudy_shared.reads.selection import EVERYTHING, Selection
 
 @dataclass(frozen=True, slots=True)
 class FindingReader(StoreReader):
-    """Answers what its `finder` finds."""
+    """A reader of a store that answers with its `finder`."""
 
     finder: Finder
     keys_at_once: ClassVar[int] = 10
-    """A key may have a thousand elements."""
+    """Number of keys between two turns of the loop: a key may have a thousand elements."""
 
     def look_up(self, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:
         reading = self.read_from(key.partition, bound)
@@ -80,7 +80,7 @@ class FindingReader(StoreReader):
         return None
 
     def _find(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
-        """What is found of a key; a page with its cursor."""
+        """Find a key, or the page of it that its cursor names."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])
             selection = replace(selection, place=OWN_PLACES.of(selection.cursor))
@@ -92,7 +92,7 @@ class FindingReader(StoreReader):
         if found.next is None:
             return found._replace(members=found.members + b'"next_cursor":null,')
         replica = self.replicas.get(partition)
-        if replica is not None:  # else it has just left, and says so to the next reader
+        if replica is not None:  # Otherwise it has just left, and refuses the next reader.
             replica.pin(view)
         digest = key_digest(stored[len(self.row_prefix) :])
         cursor = Cursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
@@ -111,7 +111,7 @@ def store_reader(
     max_key_bytes: int,
     rows: RowCache,
 ) -> StoreReader:
-    """The reader of a store, by how it is read. `rows` remembers what was printed."""
+    """Make the reader of a store, by the way in which it is read. `rows` caches printed rows."""
     fields: dict[str, Any] = {
         "store": store,
         "application_id": application_id,

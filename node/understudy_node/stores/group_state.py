@@ -1,7 +1,7 @@
-"""What `flatMapGroupsWithState` and `applyInPandasWithState` keep of a group: its state, and when it times out.
+"""The records of `flatMapGroupsWithState` and `applyInPandasWithState`: a group's state, and its timeout.
 
 State format 2 has a struct `groupState`, null when only a timeout is set; format 1 has the columns of the state. Where
-the query uses timeouts, `timeoutTimestamp` comes last: milliseconds, -1 for none.
+the query uses timeouts, `timeoutTimestamp` comes last: milliseconds, or -1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from understudy_shared.spark.types import LongType, StructType
 
 
 def stored_state(declared: StructType) -> StructType:
-    """The columns as they are stored: in format 1 Spark declares the timeout an int, and writes a long."""
+    """Return the columns as they are stored: in format 1 Spark declares the timeout an int, and writes a long."""
     if not has_timeout(declared):
         return declared
     *state, timeout = declared.fields
@@ -29,12 +29,12 @@ def has_timeout(value: StructType) -> bool:
 
 
 def with_timeout(value: StructType, print_found: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """What `print_found` says of a group, and after it when the group times out."""
+    """Return a printer that adds a group's timeout to the members of `print_found`."""
     count = len(value.fields)
     start = 8 * (bitmap_words(count) + count - 1)
 
     def print_with_timeout(row: bytes) -> bytes:
-        found = print_found(row)  # refuses a row that is damaged
+        found = print_found(row)  # It refuses a damaged row.
         timeout_ms = int.from_bytes(row[start : start + 8], "little", signed=True)
         moment = "null" if timeout_ms < 0 else f'"{timestamp_text(timeout_ms * 1000)}"'
         return b'%b"timeout_at":%b,' % (found, moment.encode())

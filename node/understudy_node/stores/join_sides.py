@@ -1,4 +1,5 @@
-"""What a stream-stream join keeps of a key on one side: its rows, in the order in which Spark added or moved them.
+"""The state of one side of a stream-stream join: the rows of a key, in the order in which Spark added or moved them
+(`SymmetricHashJoinStateManager`).
 
 Up to state format 3 two tables hold a side: how many rows a key has, and each row under the key and its index. Both are
 read from one version of the task. Their keys are the join's columns; the second has the index as one more. In format 4
@@ -34,12 +35,12 @@ _MATCHED: Final = "\0matched"
 
 _INDEX: Final = struct.Struct("<q")
 _TIME_BYTES: Final = 8
-"""The event time behind a key, in an order of bytes that is that of the times."""
+"""Size of the event time behind a key; its bytes sort as the times do."""
 
 _POSITION_BYTES: Final = 8
 
 _ROWS_AT_ONCE: Final = 100
-"""Rows read in one call: a page of long rows ends by its bytes."""
+"""Number of rows read in one call: a page of long rows ends by its bytes."""
 
 PrintRow = Callable[[bytes], dict[str, object]]
 
@@ -60,7 +61,7 @@ class SideTables:
 
 
 def row_printer(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintRow:
-    """A function from a stored row to what the side got, its result where known, and whether it found a match."""
+    """Compile a function from a stored row to the side's row, its result if known, and whether it found a match."""
     print_stored = compile_json_printer(stored, (*names, _MATCHED))
 
     def print_row(row: bytes) -> dict[str, object]:
@@ -73,7 +74,7 @@ def row_printer(stored: StructType, names: tuple[str, ...], print_result: Result
 
 
 class JoinSide:
-    """Finds the rows of a key on one side."""
+    """A finder of a key's rows on one side."""
 
     def __init__(self, tables: SideTables, print_row: PrintRow, row_prefix: bytes) -> None:
         self._tables = tables
@@ -92,7 +93,7 @@ class JoinSide:
             return None
         (count,) = self._decode_count(kept[skip:])
         if not isinstance(count, int) or count < 1:
-            raise CorruptFileError(f"a key of a join with {count} rows", where=f"table {tables.counts}")
+            raise CorruptFileError(f"a key of a join has {count} rows", where=f"table {tables.counts}")
         found = by_number(self._from(rows, stored, range(selection.offset, count)))
         return found_page("rows", found, self._printed, selection, first=selection.offset)
 
@@ -108,7 +109,7 @@ class JoinSide:
         return orjson.dumps({**self._print(row), "expired": self._tables.expired})
 
     def _from(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
-        """The rows of a key from an index on, read as they are asked for."""
+        """Yield the rows of a key from an index on, read as they are asked for."""
         key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self._row_prefix)
         for start in range(0, len(indexes), _ROWS_AT_ONCE):
             part = indexes[start : start + _ROWS_AT_ONCE]
@@ -119,7 +120,7 @@ class JoinSide:
                 yield row[skip:]
 
     def _keys(self, family: bytes, stored: bytes) -> Callable[[int], bytes]:
-        """From an index to the key of a key's row. They are alike but for the index, which is a slot."""
+        """Return a function from an index to the key of a key's row. The keys differ only in the index, a slot."""
         skip, slot = len(self._row_prefix), len(family) + self._slot
         first = family + stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
         head, tail = first[:slot], first[slot + SLOT_BYTES :]
@@ -127,9 +128,9 @@ class JoinSide:
 
 
 class TimedJoinSide:
-    """Finds the rows of a key on one side, by their event time, those of one time in the order in which they came.
+    """A finder of a key's rows on one side, by their event time, and within one time in order of arrival.
 
-    `expired` is said of every row: see `SideTables`.
+    `expired` is a member of every row: see `SideTables`.
     """
 
     def __init__(self, table: Table, expired: bool | None, print_row: PrintRow, row_prefix: bytes) -> None:
@@ -155,8 +156,8 @@ class TimedJoinSide:
         return orjson.dumps({**self._print(row), "expired": self._expired})
 
     def _rows(self, view: TaskView, stored: bytes, place: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The stored rows of a key from a place on, each with its own: its time, and where it is in the list of that
-        time. No row of the key's columns is the beginning of another: its slots say its size.
+        """Yield the stored rows of a key from a place on, each with its own place: its time, and where it is in the
+        list of that time. The key is no prefix of another: its slots determine its size.
         """
         state, where = view.stores[self._table.store], f"table {self._table}"
         first = self._table.first_bytes(state) + stored

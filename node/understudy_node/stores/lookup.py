@@ -25,7 +25,7 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, refusal
 from understudy_shared.reads.selection import EVERYTHING, Selection
 
 ABSENT = b'"found":false,'
-"""What is said of an absent key where `print_found` says what was found."""
+"""The members for an absent key where `print_found` prints those of a found one."""
 
 
 class LookupAnswer(NamedTuple):
@@ -36,19 +36,19 @@ class LookupAnswer(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """What is stored has expired, and the reader asked for nothing that has: answered as absent. `members` say why,
-    with a comma behind them.
+    """A key of which everything stored has expired, for a reader who asked not to see expired elements: answered as
+    absent. `members` say why, with a comma behind them.
     """
 
     members: bytes
 
 
 Said = bytes | Hidden | Problem | None
-"""What is said of a key: the members that say what was found, that it is hidden, a problem, or None: it is absent."""
+"""The result for a key: the members of a found key, that it is hidden, a problem, or None: it is absent."""
 
 
 class ResolvedKey(NamedTuple):
-    """A key, resolved: its partition, its bytes as the store keeps them, and its JSON for the answer."""
+    """A key, resolved: its partition, its bytes as the store has them, and its JSON for the answer."""
 
     partition: int
     stored: bytes
@@ -57,10 +57,10 @@ class ResolvedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreReader:
-    """What this node holds of one store, and how to ask it.
+    """The reader of one store from this node's replicas.
 
     `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
-    `layout` names what its keys are encoded and placed by.
+    `layout` names how its keys are encoded and placed.
     """
 
     store: ServedStore
@@ -74,12 +74,12 @@ class StoreReader:
     max_key_bytes: int
     printed: RowCache
     section: int
-    """Where printed rows are remembered."""
+    """Section of the cache of printed rows."""
     keys_at_once: ClassVar[int] = 200
-    """Keys looked up before the event loop is yielded: about 1 ms."""
+    """Number of keys looked up before the event loop is yielded: about 1 ms."""
 
     def resolve(self, row: tuple[object, ...]) -> ResolvedKey:
-        """The key of a parsed row; hashing says the partition, as it did for Spark."""
+        """Resolve the key of a parsed row; hashing gives the partition, as it did for Spark."""
         codec = self.store.codec
         encoded = encoded_key(codec, row, self.max_key_bytes)
         partition = codec.partition(row, self.partitions)
@@ -98,8 +98,8 @@ class StoreReader:
     def find_many(
         self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
     ) -> list[Said]:
-        """What was found of each key, as `print_found` prints it; None where it is absent, a problem where the record
-        is damaged. `rows` are without the provider's prefix, and of `partition`, of which `reading` is.
+        """Find many keys: a found one as `print_found` prints it, None where it is absent, a problem where the record
+        is damaged. `rows` are without the provider's prefix, and of `partition`, as is `reading`.
         """
         try:
             prefix, print_found = self.row_prefix, self.print_found
@@ -118,9 +118,10 @@ class StoreReader:
             return [found for row in rows for found in self.find_many([row], reading, partition)]
 
     def read_from(self, partition: int, bound: Bound, known_end: int = 0) -> Reading | Problem:
-        """The version to answer from, with its lag, or why this node may not answer.
+        """Return the version to answer from, with its lag, or why this node may not answer.
 
-        `known_end` is the newest committed version that the asker heard of; the newer of it and this node's counts.
+        `known_end` is the newest committed version that the caller heard of; the newer of it and this node's end
+        counts.
         """
         replica = self.replicas.get(partition)
         if replica is None:
@@ -149,7 +150,7 @@ class StoreReader:
         return reading
 
     def print_found(self, stored: bytes) -> bytes:
-        """The members of an answer that say what was found, with a comma behind them."""
+        """Print the members of an answer for a found value, with a comma behind them."""
         place = (self.section, stored)
         known = self.printed.find(place)
         if isinstance(known, bytes):
@@ -159,11 +160,13 @@ class StoreReader:
         return printed
 
     def key_row(self, kept: bytes) -> bytes:
-        """The row bytes of the key that a record of the store is found by. `kept` is the record's key."""
+        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
         return kept[len(self.row_prefix) :]
 
     def first_bytes(self, view: TaskView) -> bytes | None:
-        """What the keys of these records begin with, in a store that has others, too; None where there can be none."""
+        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
+        record can exist.
+        """
         return b""
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
@@ -191,7 +194,7 @@ class StoreReader:
         )
 
     def _not_initialised(self, replica: TaskReplica) -> Problem:
-        if replica.state is ReplicaState.CLOSED:  # it left between the look at the generation and this one
+        if replica.state is ReplicaState.CLOSED:  # The replica left after the generation was read.
             return self._not_owner(replica.task.partition)
         error = replica.error
         if error is not None:

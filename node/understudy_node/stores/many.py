@@ -1,5 +1,5 @@
-"""Answers that hold many elements of one key: a page of them, which says where the next begins. None is left out
-silently.
+"""Answers that hold many elements of one key: a page of them, with the place where the next begins. No element is left
+out silently.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from understudy_shared.reads.selection import Place, Selection
 Element = TypeVar("Element")
 
 MAX_PAGE_BYTES: Final = 1024 * 1024
-"""A page ends before the element that would take it beyond this, unless that is its only one. A batch has a bound of
-its own.
+"""Size at which a page ends, before the element that would exceed it, unless that is its only one. A batch has a bound
+of its own.
 """
 
 MAX_SORTED: Final = 10_000
-"""Most elements of a key that lie in another order than readers get them in: each page reads all of them, in about 20
-ms.
+"""Limit on the elements of a key that are stored in another order than readers get them: each page reads all of them,
+in about 20 ms.
 """
 
 MAX_LEFT_OUT: Final = 2_000
-"""Most expired elements that a page leaves out before it ends: they are printed, too, which holds the event loop."""
+"""Number of expired elements in a page before it ends: they are printed, too, which holds the event loop."""
 
 MAX_PASSED_OVER: Final = 5_000
-"""Most elements before its first that a page passes over: about 10 ms, beside those that it shows."""
+"""Number of elements before its first that a page skips: about 10 ms, beside those that it shows."""
 
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
-"""All elements have expired, and nothing that has was asked for."""
+"""The answer when all elements have expired, and the reader asked not to see expired ones."""
 
 
 def found_page(
@@ -41,7 +41,7 @@ def found_page(
     *,
     first: int,
 ) -> Found | None:
-    """A page of the elements from `selection.offset` on; None where a key has no elements at all.
+    """Make a page of the elements from `selection.offset` on; None where a key has no elements at all.
 
     `elements` are those from number `first` on, each with the bytes by which the version finds it again; without bytes
     where it is found by its number. They are printed one by one; None stands for one that is left out because it has
@@ -54,7 +54,7 @@ def found_page(
         if start != place.start:
             place = Place(at, start)
         if at < selection.offset:
-            # Elements that share a place are passed over together, or the next page would begin where this one did.
+            # Skip elements that share a place together, or the next page would begin where this one did.
             if at - first >= MAX_PASSED_OVER and place.number > first:
                 next_at = selection.offset
                 break
@@ -78,7 +78,7 @@ def found_page(
 
 
 def by_number(elements: Iterable[Element]) -> Iterator[tuple[bytes, Element]]:
-    """Elements that `found_page` finds by their number."""
+    """Yield elements that `found_page` finds by their number."""
     return ((b"", element) for element in elements)
 
 

@@ -1,8 +1,9 @@
 """The bytes of many values under one key, as Spark writes and RocksDB appends them (pure).
 
-Each is its length, then the encoded row. In a checkpoint that Spark 4.0 or 4.1 began there is a comma between two of
-them, in a later one nothing. A row's length is that of whole words and a version byte, so its first byte is never a
-comma's: which of the two it is can be seen. An Avro record has any length, so there it must be said.
+Each is its length, then the encoded row (Spark's `RocksDBStateStoreProvider`, merged by a string append). In a
+checkpoint that Spark 4.0 or 4.1 began there is a comma between two of them, in a later one nothing. A row's length is
+that of whole words and a version byte, so its first byte is never a comma's: the bytes show which of the two it is. An
+Avro record has any length, so there the caller gives the separator.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _WORD_BYTES: Final = 8
 
 
 def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Where each value begins, and its row without its `prefix`, from the value on that begins at `at`. Raises
+    """Yield where each value begins, and its row without its `prefix`, from the value on that begins at `at`. Raises
     CorruptFileError when the bytes are not such rows to their end.
     """
     end, skip = len(kept), len(prefix)
     has_commas: bool | None = None
     if not end:
-        raise CorruptFileError("a list without values", where=where)
+        raise CorruptFileError("a list has no values", where=where)
     while at < end:
         begins, start = at, at + _LENGTH.size
         if start > end:
@@ -46,8 +47,8 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
 
 
 def split_records(kept: bytes, *, separator: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Where each Avro record begins, and the record with what is before it, from the one on that begins at `at`. Raises
-    CorruptFileError when the bytes are not such, with the separator between them, to their end.
+    """Yield where each Avro record begins, and the record with the bytes before it, from the one on that begins at
+    `at`. Raises CorruptFileError when the bytes are not such records, with the separator between them, to their end.
     """
     end = len(kept)
     while True:

@@ -1,6 +1,6 @@
-"""The names that stores go by: the alias file's, and the announcement of the pipeline where the file says nothing.
+"""The names of stores: the alias file's, and the announcement of the pipeline where the file has no name.
 
-Rule: an announcement never breaks serving. What of it does not fit the checkpoint is left out, with the reason. Pure.
+Rule: an announcement never breaks serving. Parts that do not fit the checkpoint are left out, with the reason. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from understudy_shared.reads.result_functions import RESULT_FUNCTIONS, ResultFun
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Aliases by default store name; the stores that the announcement speaks of; why parts of it are left out."""
+    """Aliases by default store name; the stores that the announcement names; why parts of it are left out."""
 
     aliases: Mapping[str, StoreAlias]
     announced: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Naming:
 def naming_of(
     description: CheckpointDescription, file: Mapping[str, StoreAlias], announcement: Announcement | None
 ) -> Naming:
-    """The names for a checkpoint. An announcement of another query says nothing about it.
+    """Return the names for a checkpoint. An announcement of another query is ignored.
 
     Raises AliasError when the alias file itself does not fit.
     """
@@ -44,7 +44,7 @@ def naming_of(
             said = _aliases(description, announced)
             merged = {**aliases, **{name: _merged(file.get(name, StoreAlias()), each) for name, each in said.items()}}
             served_stores(description, merged)
-        except Exception as error:  # whatever is wrong with names, the stores are served without them
+        except Exception as error:  # Stores are served without names that are wrong in any way.
             left_out.append(f"names for operator {announced.operator_id}: {error}")
         else:
             aliases = merged
@@ -58,7 +58,7 @@ def naming_of(
 
 
 def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> dict[str, StoreAlias]:
-    """What is announced of an operator, by default store name: the sides of a join, or state variables, share it."""
+    """Return an operator's announced names, by default store name: sides of a join, or state variables, share them."""
     parts = {
         operator.operator_id: [part.default_name for part in parts_of(operator)]
         for operator in description.operators
@@ -80,7 +80,7 @@ def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> d
 
 
 def _side_name(name: str | None, default: str) -> str | None:
-    """`pairs.left` for a join that is called `pairs`."""
+    """Return `pairs.left` for a join that is called `pairs`."""
     return None if name is None else f"{name}.{default.rpartition('.')[2]}"
 
 
@@ -108,7 +108,7 @@ def _is_known(column: ResultColumn) -> bool:
 
 
 def _merged(file: StoreAlias, announced: StoreAlias) -> StoreAlias:
-    """Each part as the file says it, else as announced."""
+    """Take each part from the file, else from the announcement."""
     return StoreAlias(
         name=file.name if file.name is not None else announced.name,
         key=file.key if file.key is not None else announced.key,

@@ -16,7 +16,7 @@ _NUMBERS = (FloatType, DoubleType)
 
 
 def as_pandas_keeps(codec: KeyCodec, encoded: bytes) -> Iterator[tuple[bytes, Row]]:
-    """The other keys under which a key with nulls may be kept: encoded, and as rows."""
+    """Yield the other keys under which a key with nulls may be stored: encoded, and as rows."""
     row = codec.decode(encoded)
     grouping = list(zip(codec.key.fields[: codec.num_hash_columns], row, strict=False))
     nulls = {type(field.type) for field, value in grouping if value is None}

@@ -1,4 +1,4 @@
-"""What readers can ask of an operator, and how each of it is read: decided once, when a store is opened.
+"""The parts of an operator that readers can ask for, and how each is read: decided once, when a store is opened.
 
 A part is a store as readers see it: mostly an operator's one store, of a join one of its sides, which takes two. How it
 is read follows from the operator.
@@ -53,11 +53,13 @@ _TIMED_TABLES = frozenset(side_table(side, TIMED_ROWS) for side in JOIN_SIDES)
 """The tables of a join that have its rows by event time."""
 
 PrintFound = Callable[[bytes], bytes]
-"""From a stored row to the members of an answer that say what was found, with a comma behind them."""
+"""A function from a stored row to the members of an answer for it, with a comma behind them."""
 
 
 class Way(NamedTuple):
-    """How a part is read: `print_found` prints what is stored under a key; with `make_finder` that is not enough."""
+    """The way in which a part is read: `print_found` prints what is stored under a key; with `make_finder` a finder
+    reads it.
+    """
 
     print_found: PrintFound
     make_finder: MakeFinder | None = None
@@ -68,11 +70,12 @@ MakeWay = Callable[[tuple[str, ...], tuple[str, ...], ResultPrinter | None], Way
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What readers can ask of an operator. `value` are the columns that an answer shows.
+    """A part of an operator that readers can ask for. `value` are the columns that an answer shows.
 
-    `way` is called with the names of the key's columns, with those of the value's, and with what computes results of a
-    printed value. `schemas` is the history of its columns. `short_name` is for a part that goes by it where no other
-    does, else "". Of a map, the first `num_group_columns` of the key are the grouping key, and the others the user key.
+    `way` is called with the names of the key's columns, with those of the value's, and with the function that computes
+    results of a printed value. `schemas` is the history of its columns. `short_name` is the name of a part where no
+    other part has it, else "". Of a map, the first `num_group_columns` of the key are the grouping key, and the others
+    the user key.
     """
 
     default_name: str
@@ -88,7 +91,7 @@ class Part:
 
 
 def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
-    """What can be asked of an operator: of stores that this release reads. `may_lag`: see `Expiry`."""
+    """Yield the parts of an operator, in stores that this release reads. `may_lag`: see `Expiry`."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
     if support is None:
         return
@@ -103,7 +106,7 @@ def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterato
 
 
 def scan_order_of(operator: OperatorDescription, store: StoreDescription, provider: Provider) -> ScanOrder | None:
-    """In which order a store's keys are kept for readers who scan it; None for a store that is read key by key."""
+    """Return the order of a store's keys for readers who scan it; None for a store that is read key by key."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
     is_timed = operator.operator_name == JOIN and operator.state_format == TIMED_FORMAT
     if is_timed or any(each.unsupported is None and each.kind in _SCANNED for each in operator.variables):
@@ -157,12 +160,12 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
 
 
 def _side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join."""
+    """Describe one side of a join."""
     return (_timed_side if operator.state_format == TIMED_FORMAT else _indexed_side)(operator, side)
 
 
 def _timed_side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join whose rows are kept by their event time."""
+    """Describe one side of a join whose rows are stored by their event time."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (store,) = operator.served
     table = side_table(side, TIMED_ROWS)
@@ -183,7 +186,7 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
 
 
 def _indexed_side(operator: OperatorDescription, side: str) -> Part:
-    """One side of a join whose rows are counted and indexed, by its two tables."""
+    """Describe one side of a join whose rows are counted and indexed, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     described = {store.name: store for store in operator.served}
     if has_families(operator):
@@ -215,7 +218,7 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
 
 
 def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> Part:
-    """A state variable, or the timers of an operator."""
+    """Describe a state variable, or the timers of an operator."""
     is_map = variable.kind is StoreKind.MAP
     return Part(
         default_name=operator.variable_name(variable),
@@ -234,7 +237,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
 def _value_way(
     stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
 ) -> Way:
-    """The value as Spark stored it, and the result where that is known."""
+    """Read the value as Spark stored it, and the result where that is known."""
     print_value = compile_json_printer(stored, names)
 
     def with_result(row: bytes) -> bytes:
@@ -250,7 +253,7 @@ def _value_way(
 def _group_state_way(
     stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
 ) -> Way:
-    """The same, and when the group times out."""
+    """Read the same, and the group's timeout."""
     print_found, _ = _value_way(stored, keys, names, print_result)
     return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
 
@@ -262,7 +265,7 @@ def _session_way(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """The sessions of a key, each with its value and result."""
+    """Read the sessions of a key, each with its value and result."""
     print_session = session_printer(stored, names, print_result)
     return Way(_never, partial(make, print_session))
 
@@ -274,7 +277,7 @@ def _side_way(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """The rows of a key on a side, each with whether it found a match."""
+    """Read the rows of a key on a side, each with whether it found a match."""
     return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
 
 
@@ -286,7 +289,7 @@ def _timed_side_way(  # noqa: PLR0917  # what is stored, and what of it is shown
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """The same, by their event time."""
+    """Read the same, by their event time."""
     return Way(_never, partial(TimedJoinSide, table, expired, row_printer(stored, names, print_result)))
 
 
@@ -297,7 +300,7 @@ def _variable_way(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
-    """What is kept under a key, by the columns that the variable has in the version that is read."""
+    """Read the records under a key, by the columns that the variable has in the version that is read."""
     make = _variable_finder(table, variable, keys, names, print_result)
     if not variable.earlier:
         return Way(_never, make)
@@ -305,7 +308,7 @@ def _variable_way(
     before = []
     for each in variable.earlier:
         names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
-        # Results are of the newest columns: what they are made of may not be there.
+        # Results are of the newest columns, whose buffers may be missing here.
         before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
     return Way(_never, lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before]))
 
@@ -317,7 +320,7 @@ def _variable_finder(
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> MakeFinder:
-    """What finds a variable, by its kind."""
+    """Make the finder of a variable, by its kind."""
     if variable.kind is StoreKind.TIMERS:
         return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix))
     print_value = value_printer(variable, names, print_result, wall_ms)
@@ -333,6 +336,6 @@ def _never(row: bytes) -> bytes:
 
 
 def _without_last(schema_json: str) -> str:
-    """The JSON of a struct without its last column."""
+    """Return the JSON of a struct without its last column."""
     schema = json.loads(schema_json)
     return json.dumps({**schema, "fields": schema["fields"][:-1]})

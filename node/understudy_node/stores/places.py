@@ -1,9 +1,9 @@
-"""Where the next page of a long key begins, as its cursor carries it: sealed, so that only its issuer believes it.
+"""The place in a cursor where the next page of a long key begins: sealed, so that only its issuer trusts it.
 
 A cursor comes from a stranger. Bytes that point into a list or a range of keys could be forged to point between two
 elements, and what is there would look like damage of the state. So a place has a seal, by a secret that never leaves
-the process. A process that finds no place of its own passes over the elements before the page, a bounded number for
-each request. It keeps the places of others in the cursor, so that replicas which are asked in turn all get on.
+the process. A process that finds no place of its own skips the elements before the page, a bounded number for each
+request. It leaves the places of others in the cursor, so that replicas which are asked in turn all get on.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from understudy_shared.reads.cursor import Cursor
 from understudy_shared.reads.selection import FIRST_PLACE, Place
 
 MAX_START_BYTES: Final = 256
-"""A cursor is part of a URL. Of a longer key its beginning is enough: the page then passes over those that share it."""
+"""Limit on a place: a cursor is part of a URL. For a longer key its beginning is enough: the page then skips elements
+that share it.
+"""
 
 MAX_ISSUERS: Final = 3
-"""Places in one cursor: those of as many replicas as a task usually has."""
+"""Number of places in one cursor: those of as many replicas as a task usually has."""
 
 _INDEX: Final = struct.Struct("<Q")
 _SEAL_BYTES: Final = 16
 _BETWEEN: Final = ","
-"""Not among the characters of base 85."""
+"""Separator of places: not among the characters of base 85."""
 
 
 class Places:
-    """Seals places into cursors, and knows its own again."""
+    """The sealer of places in cursors, which recognises its own."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def put(self, cursor: Cursor, place: Place, *, beside: Cursor | None = None) -> Cursor:
-        """The cursor with this place, and with those of other issuers that `beside`, the cursor before it, has."""
-        if not place.start:  # elements are found by their number
+        """Put this place into the cursor, with those of other issuers in `beside`, the cursor before it."""
+        if not place.start:  # elements are found by their number: no place needed
             return cursor
         said = _INDEX.pack(place.number) + place.start[:MAX_START_BYTES]
         own = base64.b85encode(self._seal(cursor, said) + said).decode()
@@ -47,7 +49,9 @@ class Places:
         return replace(cursor, place=_BETWEEN.join([own, *others][:MAX_ISSUERS]))
 
     def of(self, cursor: Cursor) -> Place:
-        """The place that this process put there; the first where there is none of ours, or one behind the offset."""
+        """Return the place that this process put there; the first place where the cursor has no place of ours, or one
+        behind the offset.
+        """
         known = (self._known(cursor, part) for part in _parts(cursor))
         return next((place for place in known if place is not None and place.number <= cursor.offset), FIRST_PLACE)
 
@@ -62,7 +66,7 @@ class Places:
         return Place(_INDEX.unpack_from(said)[0], said[_INDEX.size :])
 
     def _seal(self, cursor: Cursor, said: bytes) -> bytes:
-        """A place is true of a key at a version of a store; the offset is the reader's to choose."""
+        """Seal a place. It holds for a key at a version of a store; the offset is the reader's to choose."""
         of = repr((cursor.store, cursor.lineage, cursor.key, cursor.version, cursor.committed_at_us)).encode()
         return blake2b(of + b"\0" + said, key=self._secret, digest_size=_SEAL_BYTES).digest()
 
@@ -72,4 +76,4 @@ def _parts(cursor: Cursor) -> list[str]:
 
 
 OWN_PLACES: Final = Places(secrets.token_bytes(32))
-"""Those of this process."""
+"""The places of this process."""

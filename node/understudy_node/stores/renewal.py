@@ -1,4 +1,4 @@
-"""What a running node takes over from a checkpoint whose query was started again with other state (pure).
+"""The changes that a running node takes over when the query was started again with other state (pure).
 
 Replicas stay as they are. So does an operator whose replicas would have to be others: it is read as before, until the
 node is started again.
@@ -15,7 +15,7 @@ from understudy_node.stores.parts import scan_order_of
 def with_new_schemas(
     known: CheckpointDescription, found: CheckpointDescription
 ) -> tuple[CheckpointDescription, list[str]]:
-    """The description to go on with, and what of `found` is not in it, with the reason."""
+    """Return the description to go on with, and which parts of `found` are not in it, with the reasons."""
     before = {each.operator_id: each for each in known.operators}
     operators, left = [], []
     for operator in found.operators:
@@ -33,7 +33,7 @@ def read_alike(one: CheckpointDescription, other: CheckpointDescription) -> bool
 
 
 def _why_others(was: OperatorDescription, now: OperatorDescription) -> str | None:
-    """Why the replicas of an operator cannot stay."""
+    """Return why the replicas of an operator cannot stay."""
     if _stores(was) != _stores(now) or was.partitions != now.partitions:
         reasons = [str(reason) for _, reason in now.refusals]
         return f"it has other stores ({'; '.join(reasons)})" if reasons else "it has other stores"

@@ -1,4 +1,4 @@
-"""What a result column is made of, and what makes it: the words that the files of results share (pure)."""
+"""The types that the files of results share: buffers, and functions that compute results of them (pure)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Printed = Mapping[str, object]
 """A value as an answer prints it, by column."""
 
 Compute = Callable[[Printed], object]
-"""From a printed value to one printed result."""
+"""A function from a printed value to one printed result."""
 
 Made = tuple[SparkType, Compute]
-"""The type of a result, and what computes it."""
+"""The type of a result, and the function that computes it."""
 
 
 class ResultError(UnderstudyError):
-    """A result that the stored buffers do not give; `where` is its name."""
+    """The stored buffers do not give this result; `where` is its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The buffers of one result: names and types of their value columns. `declared` is the type that was said of it."""
+    """The buffers of one result: names and types of their value columns. `declared` is its announced type."""
 
     result: str
     columns: tuple[str, ...]
@@ -35,21 +35,21 @@ class Buffers:
 
 
 Make = Callable[[Buffers], Made | None]
-"""From the buffers of a function to its result; None when the buffers are not those of the function."""
+"""A function from the buffers of a result to its type and computation; None when they are not those of the function."""
 
 
 def first_buffer(printed_column: str) -> Compute:
-    """The result is a buffer, as it is stored."""
+    """Return a function for a result that is a buffer, as it is stored."""
     return lambda printed: printed[printed_column]
 
 
 def number(printed: object) -> float | None:
-    """A double as it was stored: what is not finite is printed as text."""
+    """Parse a double as it was stored: non-finite values are printed as text."""
     return None if printed is None else float(cast("float | str", printed))
 
 
 def printed_number(value: float) -> float | str:
-    """A double as answers print it."""
+    """Print a double as answers do."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

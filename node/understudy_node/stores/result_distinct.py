@@ -1,8 +1,9 @@
 """The estimate of `approx_count_distinct` from the registers that Spark stores: HyperLogLog++ (pure).
 
-The registers are columns of longs, ten of six bits in each. How many columns there are says how many registers, and so
-the precision. Biases come from the tables of the paper, as Spark has them (`tools/hyperloglog_tables.py` takes them out
-of it): https://research.google/pubs/hyperloglog-in-practice-algorithmic-engineering-of-a-state-of-the-art-cardinality-estimation-algorithm
+The registers are columns of longs, ten of six bits in each (`HyperLogLogPlusPlusHelper`). The number of columns gives
+the number of registers, and so the precision. Biases come from the tables of the paper, as Spark has them
+(`tools/hyperloglog_tables.py` takes them out of it):
+https://research.google/pubs/hyperloglog-in-practice-algorithmic-engineering-of-a-state-of-the-art-cardinality-estimation-algorithm
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from understudy_shared.spark.types import LongType
 
 TABLES = "hyperloglog.json"
 LEAST_PRECISION, MOST_PRECISION = 4, 15
-"""More than 15 bits of precision would need more columns than a store may have."""
+"""Range of the precision: more than 15 bits would need more columns than a store may have."""
 
 REGISTER_BITS, REGISTERS_PER_WORD = 6, 10
 _PAIR_BITS = 2 * REGISTER_BITS
@@ -32,7 +33,7 @@ _ALPHA = {4: 0.673, 5: 0.697, 6: 0.709}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What is known of one number of registers: raw estimates with the bias of each, and where counting zeros ends."""
+    """The constants for one number of registers: raw estimates with the bias of each, and where counting zeros ends."""
 
     bits: int
     threshold: float
@@ -45,7 +46,7 @@ class Precision:
 
 
 def distinct_of(buffers: Buffers) -> Made | None:
-    """The estimate, by all words of the registers in their order."""
+    """Return the estimate, by all words of the registers in their order."""
     bits = _BITS_BY_WORDS.get(len(buffers.columns))
     if bits is None or any(kind != LongType() for kind in buffers.types):
         return None
@@ -60,26 +61,26 @@ def distinct_of(buffers: Buffers) -> Made | None:
 
 
 def words_of(bits: int) -> int:
-    """How many words hold 2**bits registers; Spark always adds one."""
+    """Return how many words hold 2**bits registers; Spark always adds one."""
     return (1 << bits) // REGISTERS_PER_WORD + 1
 
 
 def estimate(words: Sequence[int], precision: Precision) -> int:
-    """How many different values were seen, as Spark says it."""
+    """Estimate the number of different values, with Spark's result."""
     registers = precision.registers
     inverse, zeros = _sums(words, registers)
     alpha = _ALPHA.get(precision.bits, 0.7213 / (1.0 + 1.079 / registers))
     raw = alpha * registers * registers / inverse
     if zeros:
         counted = registers * math.log(registers / zeros)
-        # The second limit is that of the first HyperLogLog paper; Spark takes whichever holds.
+        # The second limit is that of the first HyperLogLog paper; Spark uses either one.
         if counted <= precision.threshold or raw <= 2.5 * registers:
             return _rounded(counted)
     return _rounded(raw - _bias(raw, precision) if raw < 5.0 * registers else raw)
 
 
 def _sums(words: Sequence[int], registers: int) -> tuple[float, int]:
-    """The sum of 2**-register, and how many registers are zero. Powers of two add up exactly, in any order."""
+    """Return the sum of 2**-register, and how many registers are zero. Powers of two add up exactly, in any order."""
     inverse, zeros, left = 0.0, 0, registers
     for word in words:
         for shift in range(0, REGISTER_BITS * REGISTERS_PER_WORD, _PAIR_BITS):
@@ -92,7 +93,7 @@ def _sums(words: Sequence[int], registers: int) -> tuple[float, int]:
 
 
 def _bias(raw: float, precision: Precision) -> float:
-    """The mean bias of the six raw estimates that lie nearest."""
+    """Return the mean bias of the six raw estimates that lie nearest."""
     estimates, biases = precision.raw, precision.bias
     low = max(bisect_left(estimates, raw) - _NEIGHBOURS + 1, 0)
     high = min(low + _NEIGHBOURS, len(estimates))
@@ -105,13 +106,13 @@ def _bias(raw: float, precision: Precision) -> float:
 
 
 def _rounded(value: float) -> int:
-    """To the nearest, halves up, as Java rounds."""
+    """Round to the nearest, halves up, as Java rounds."""
     return math.floor(value + 0.5)
 
 
 @cache
 def precision_of(bits: int) -> Precision:
-    """The tables of one precision, read when they are first needed."""
+    """Read the tables of one precision, when they are first needed."""
     tables = json.loads(files("understudy_node.stores").joinpath(TABLES).read_text())
     return Precision(bits, **tables[str(bits)])
 
@@ -122,7 +123,7 @@ def _pair(word: int) -> tuple[float, int]:
 
 
 _PAIRS = [_pair(word) for word in range(1 << _PAIR_BITS)]
-"""Two registers at once: there are 512 by default, and a lookup waits."""
+"""Values of two registers at once: there are 512 registers by default, and a lookup waits."""
 
 _BITS_BY_WORDS = {words_of(bits): bits for bits in range(LEAST_PRECISION, MOST_PRECISION + 1)}
 assert max(_BITS_BY_WORDS) <= MAX_COLUMNS

@@ -1,6 +1,6 @@
 """Collected lists and sets: their buffer is one binary column, a row of one array (pure).
 
-The buffer does not say of what the array is: the result's type does, and must be given.
+The buffer does not contain the element type: the result's type does, and must be given.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from understudy_shared.spark.types import ArrayType, BinaryType, ByteType, Field
 
 
 def list_of(buffers: Buffers) -> Made | None:
-    """The elements in the order in which they are stored."""
+    """Return the elements in the order in which they are stored."""
     if buffers.types != (BinaryType(),):
         return None
     return _collected(buffers, _declared(buffers))
 
 
 def set_of(buffers: Buffers) -> Made | None:
-    """The elements in the order in which they are stored; Spark promises none."""
+    """Return the elements in the order in which they are stored; Spark promises no order."""
     if buffers.types != (BinaryType(),):
         return None
     declared = _declared(buffers)
     if declared.element != BinaryType():
         return _collected(buffers, declared)
-    # Byte arrays are not equal by their content in Java: Spark keeps each as an array of numbers.
+    # Byte arrays are not equal by their content in Java: Spark stores each as an array of numbers.
     _, numbers_of = _collected(buffers, ArrayType(ArrayType(ByteType())))
 
     def compute(printed: Printed) -> object:

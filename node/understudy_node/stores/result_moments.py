@@ -1,4 +1,5 @@
-"""Variance, skewness, covariance and what else follows from central moments (pure).
+"""Variance, skewness, covariance and other functions of central moments (pure; Spark's `CentralMomentAgg`,
+`Covariance`, `PearsonCorrelation`).
 
 The order of the operations is that of Spark, because each of them rounds. Where Spark's own expression divides by zero
 the result is null: with ANSI rules the query fails before it puts such a row out.
@@ -13,7 +14,7 @@ from understudy_node.stores.result_columns import Buffers, Made, Printed, number
 from understudy_shared.spark.types import DoubleType
 
 Formula = Callable[..., float | None]
-"""From the doubles of the buffers to the result. It is called for one row and more."""
+"""A function from the doubles of the buffers to the result. It is called for at least one row."""
 
 
 def variance_pop(n: float, avg: float, m2: float) -> float | None:
@@ -50,13 +51,13 @@ def covariance_samp(n: float, x_avg: float, y_avg: float, ck: float) -> float | 
 
 
 def correlation(*stored: float) -> float | None:
-    """As Spark has it from 4.3 on: nothing correlates with a constant, not even NaN."""
+    """Compute the correlation as Spark does from 4.3 on: nothing correlates with a constant, not even NaN."""
     x_mk, y_mk = stored[4:]
     return None if x_mk == 0.0 or y_mk == 0.0 else correlation_4_2(*stored)
 
 
 def correlation_4_2(*stored: float) -> float | None:
-    """As Spark has it up to 4.2."""
+    """Compute the correlation as Spark does up to 4.2."""
     n, _x_avg, _y_avg, ck, x_mk, y_mk = stored
     return None if n == 1.0 else _divided(ck, _sqrt(x_mk * y_mk))
 
@@ -80,7 +81,7 @@ def regression_r2(*stored: float) -> float | None:
 
 
 def regression_slope(*stored: float) -> float | None:
-    """By the buffers of a covariance, and those of the variance of x behind them."""
+    """Compute the slope by the buffers of a covariance, and those of the variance of x behind them."""
     _n, _x_avg, _y_avg, ck, _n_x, _avg, m2 = stored
     return _divided(ck, m2)
 
@@ -91,7 +92,7 @@ def regression_intercept(*stored: float) -> float | None:
 
 
 def moments_of(formula: Formula, count: int) -> Callable[[Buffers], Made | None]:
-    """The result of a formula over so many doubles, the first of which is the number of rows."""
+    """Make the result of a formula over so many doubles, the first of which is the number of rows."""
 
     def make(buffers: Buffers) -> Made | None:
         if buffers.types != (DoubleType(),) * count:
@@ -109,12 +110,12 @@ def moments_of(formula: Formula, count: int) -> Callable[[Buffers], Made | None]
 
 
 def _divided(dividend: float, divisor: float) -> float | None:
-    """Null by zero, as Spark's `/`. Python's raises for it, and overflows to infinity as Java's."""
+    """Divide; null by zero, as Spark's `/`. Python's raises for it, and overflows to infinity as Java's."""
     return None if divisor == 0.0 else dividend / divisor
 
 
 def _sqrt(value: float) -> float:
-    """NaN of what is negative, as Java says; Python's raises."""
+    """Return the root; NaN for a negative number, as in Java; Python's raises."""
     return math.nan if value < 0.0 else math.sqrt(value)
 
 

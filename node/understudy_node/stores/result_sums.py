@@ -1,7 +1,7 @@
 """Counts, sums and averages from their buffers (pure).
 
 An average of numbers is one division of doubles, as Spark's; an average of decimals is rounded half up once, to Spark's
-scale. Of short decimals Spark keeps unscaled sums; that shows in the declared type only.
+scale. For short decimals Spark stores unscaled sums; that shows in the declared type only.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from understudy_shared.spark.types import (
 
 MAX_PRECISION = 38
 MAX_DOUBLE_DIGITS = 15
-"""Averages up to this precision are divided as doubles (Spark's DecimalAggregates); sums up to 18 digits are longs."""
+"""Precision up to which averages are divided as doubles (Spark's DecimalAggregates); sums up to 18 digits are longs."""
 SUM_DIGITS = 10
-"""Spark's sum of decimal(p,s), and the sum in its average, is decimal(p+10,s), up to 38 digits."""
+"""Digits that a sum adds: Spark's sum of decimal(p,s), in its average too, is decimal(p+10,s), up to 38 digits."""
 AVG_DIGITS = 4
-"""Spark's average of decimal(p,s) is decimal(p+4,s+4), up to 38 digits."""
+"""Digits that an average adds: Spark's average of decimal(p,s) is decimal(p+4,s+4), up to 38 digits."""
 
 
 def count_of(buffers: Buffers) -> Made | None:
-    """A count is its buffer."""
+    """Return a count, which is its buffer."""
     return (LongType(), first_buffer(buffers.columns[0])) if buffers.types == (LongType(),) else None
 
 
 def sum_of(buffers: Buffers) -> Made | None:
-    """A sum is its buffer, unless nothing was added; of short decimals it is made a decimal."""
+    """Return a sum, which is its buffer, unless nothing was added; for short decimals it is converted to a decimal."""
     first, declared = buffers.columns[0], buffers.declared
     match buffers.types:
         case (LongType(),) if isinstance(declared, DecimalType) and declared.precision <= MAX_LONG_DIGITS:
@@ -48,7 +48,7 @@ def sum_of(buffers: Buffers) -> Made | None:
 
 
 def try_sum_of(buffers: Buffers) -> Made | None:
-    """As a sum; of whole numbers Spark remembers beside it, too, that nothing was added: null is an overflow."""
+    """Return a sum. For whole numbers Spark also stores whether nothing was added: otherwise null is an overflow."""
     if buffers.types != (LongType(), BooleanType()):
         return sum_of(buffers)
     total, is_empty = buffers.columns
@@ -58,7 +58,7 @@ def try_sum_of(buffers: Buffers) -> Made | None:
 
 
 def average_of(buffers: Buffers) -> Made | None:
-    """An average is divided here, as Spark divides it."""
+    """Divide an average, as Spark divides it."""
     declared = buffers.declared
     match buffers.types:
         case (DoubleType(), LongType()):
@@ -72,7 +72,7 @@ def average_of(buffers: Buffers) -> Made | None:
 
 
 def _unless_empty(total: Compute, is_empty: str) -> Compute:
-    """Spark starts a decimal's sum at 0, and remembers beside it that nothing was added yet."""
+    """Return null for an empty sum: Spark starts a decimal's sum at 0, and stores whether anything was added."""
     return lambda printed: None if printed[is_empty] else total(printed)
 
 
@@ -81,14 +81,14 @@ def _average(total: str, count: str) -> Compute:
         summed, counted = cast("float | str | None", printed[total]), cast("int | None", printed[count])
         if summed is None or not counted:
             return None
-        # Not finite is printed as text; divided by a count it stays what it is.
+        # Non-finite sums are printed as text; division by a count does not change them.
         return summed if isinstance(summed, str) else summed / counted
 
     return compute
 
 
 def _unscaled_sum(total: str, made: DecimalType) -> Compute:
-    """Up to decimal(8,s) Spark adds unscaled longs and makes a decimal of their sum."""
+    """Convert a sum: up to decimal(8,s) Spark adds unscaled longs and makes a decimal of their sum."""
 
     def compute(printed: Printed) -> object:
         summed = cast("int | None", printed[total])
@@ -98,7 +98,7 @@ def _unscaled_sum(total: str, made: DecimalType) -> Compute:
 
 
 def _unscaled_average(total: str, count: str, made: DecimalType) -> Compute:
-    """Up to decimal(11,s) Spark divides doubles: the unscaled sum, the count, the power of ten; then it rounds."""
+    """Average as Spark up to decimal(11,s): it divides the unscaled sum, as a double, by count and power of ten."""
     power, unit = 10.0 ** (made.scale - AVG_DIGITS), Decimal(1).scaleb(-made.scale)
 
     def compute(printed: Printed) -> object:
@@ -112,8 +112,8 @@ def _unscaled_average(total: str, count: str, made: DecimalType) -> Compute:
 
 
 def _exact_average(total: str, count: str, made: DecimalType) -> Compute:
-    """Spark cuts the quotient far behind the result's last digit and then rounds half up: one rounding, of the exact
-    quotient.
+    """Average with one rounding of the exact quotient: Spark cuts it far behind the result's last digit and then rounds
+    half up.
     """
 
     def compute(printed: Printed) -> object:
@@ -129,14 +129,14 @@ def _exact_average(total: str, count: str, made: DecimalType) -> Compute:
 
 
 def _printed_decimal(unscaled: int, made: DecimalType) -> str | None:
-    """With all digits of its scale; null when it has more digits than its type, as an overflow is."""
+    """Print with all digits of its scale; null when it has more digits than its type, as an overflow is."""
     if abs(unscaled) >= 10**made.precision:
         return None
     return f"{Decimal(unscaled).scaleb(-made.scale, DECIMAL_CONTEXT):f}"
 
 
 def _decimal_average(name: str, total: DecimalType, declared: SparkType | None) -> DecimalType:
-    """The average's type: by its sum, whose type tells the input's unless it is as wide as decimals get."""
+    """Return the average's type: by its sum, whose type determines the input's unless it is as wide as decimals get."""
     if total.precision < MAX_PRECISION:
         return _average_of(total.precision - SUM_DIGITS, total.scale)
     if declared is None:

@@ -1,7 +1,7 @@
-"""What a query would output, from the aggregation buffers that Spark stores for it (pure).
+"""The output of a query, computed from the aggregation buffers that Spark stores for it (pure).
 
-Only what can be computed exactly is; which functions that are, `FUNCTIONS` says. Results are made of the printed value,
-so that equal things look equal in both.
+Only exact results are computed; `FUNCTIONS` lists them. They are computed from the printed value, so that equal things
+look equal in both.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from understudy_shared.reads.result_functions import ResultFunction
 from understudy_shared.spark.types import ArrayType, BooleanType, DoubleType, SparkType, StructType, parse_schema
 
 ResultPrinter = Callable[[Printed], dict[str, object]]
-"""From a printed value to the printed result."""
+"""A function from a printed value to the printed result."""
 
 
 class ResultAlias(BaseModel):
     """One output column. `buffers` are value columns, by name or index, in Spark's order. `type` is the output's type;
-    by default what Spark makes of the buffers.
+    by default the type that Spark makes of the buffers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,7 +42,7 @@ class ResultAlias(BaseModel):
 def compile_results(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
 ) -> ResultPrinter:
-    """A function from a printed value to its results. Raises ResultError for the first that does not fit."""
+    """Compile a function from a printed value to its results. Raises ResultError for the first that does not fit."""
     columns = [
         (name, _made(result, _buffers(name, result, value_schema, value_names))[1]) for name, result in results.items()
     ]
@@ -52,7 +52,7 @@ def compile_results(
 def result_columns(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Name and type of each result. Raises ResultError as `compile_results` does."""
+    """Return name and type of each result. Raises ResultError as `compile_results` does."""
     return [
         {"name": name, "type": _made(result, _buffers(name, result, value_schema, value_names))[0].name}
         for name, result in results.items()
@@ -62,7 +62,7 @@ def result_columns(
 def unused_columns(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
 ) -> list[str]:
-    """Value columns that no result is made of: what the announcement or the alias file could not name."""
+    """List value columns that no result is made of: those that the announcement or the alias file could not name."""
     used = {name for key, each in results.items() for name in _buffers(key, each, value_schema, value_names).columns}
     return [name for name in value_names if name not in used]
 
@@ -162,13 +162,13 @@ FUNCTIONS: Mapping[ResultFunction, tuple[Make, str]] = {
     "collect_list": (list_of, _COLLECTED),
     "collect_set": (set_of, _COLLECTED),
 }
-"""How the result of each function is made, and what it takes."""
+"""Makers of each function's result, and the buffers that it takes."""
 
 _ARRAY = re.compile(r"array<(.+)>")
 
 
 def _parsed(type_name: str | None) -> SparkType | None:
-    """A type by Spark's name or JSON of it; None for one that is not said, or that is said in another way."""
+    """Parse a type by Spark's name or its JSON; None for a missing or unknown type."""
     if type_name is None:
         return None
     array = _ARRAY.fullmatch(type_name)

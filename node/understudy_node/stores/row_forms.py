@@ -1,7 +1,6 @@
-"""How the keys and values of a state variable are encoded: as rows, or as Avro records.
+"""The encoding of a state variable's keys and values: as rows, or as Avro records.
 
-Readers know keys and values as rows. What is stored as Avro is turned into a row, and a key that is asked for into
-Avro.
+Readers use keys and values as rows. Stored Avro records are converted to rows, and the keys of lookups to Avro.
 """
 
 from __future__ import annotations
@@ -24,47 +23,47 @@ Columns = tuple[object, ...]
 
 
 class RowForm(Protocol):
-    """Between rows and what is stored. A key that cannot be stored is None."""
+    """The conversion between rows and stored bytes. A key that cannot be stored is None."""
 
     def key(self, asked: bytes) -> bytes | None:
-        """What a key is stored as. It is asked for as a row, with the provider's prefix."""
+        """Return the stored form of a key, which is given as a row, with the provider's prefix."""
 
     def key_row(self, kept: bytes) -> bytes:
-        """The row of a stored key."""
+        """Return the row of a stored key."""
 
     def first(self, grouping: Columns) -> bytes | None:
-        """What the first part of a key with two parts is stored as."""
+        """Return the stored form of the first part of a key with two parts."""
 
     def grouping(self, kept: bytes) -> Columns:
-        """The grouping key in the first part."""
+        """Return the grouping key in the first part."""
 
     def rest(self, second: Columns) -> bytes | None:
-        """What the second part is stored as."""
+        """Return the stored form of the second part."""
 
     def rest_row(self, kept: bytes) -> bytes:
-        """The row of the second part."""
+        """Return the row of the second part."""
 
     def value_row(self, kept: bytes) -> bytes:
-        """The row of a value."""
+        """Return the row of a value."""
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Where each value of a list begins, and its record, from the value on that begins at `at`. Raises
+        """Yield where each value of a list begins, and its record, from the value on that begins at `at`. Raises
         CorruptFileError where the bytes are no list.
         """
 
     def list_row(self, record: bytes) -> bytes:
-        """The row of a value of a list."""
+        """Return the row of a value of a list."""
 
 
 def row_form(variable: StateVariable, row_prefix: bytes) -> RowForm:
-    """How a variable is encoded. `row_prefix` is what the provider puts before a row, or a record."""
+    """Return how a variable is encoded. `row_prefix` is the provider's prefix of a row, or a record."""
     if variable.avro is None:
         return UnsafeRows(variable, row_prefix)
     return AvroRecords(variable, variable.avro, row_prefix)
 
 
 def _second_columns(variable: StateVariable) -> StructType:
-    """The columns behind the grouping key, as rows have them."""
+    """Return the columns behind the grouping key, as rows have them."""
     if variable.kind is StoreKind.TIMERS:
         return StructType((Field("expiryTimestampMs", LongType()),))
     return StructType((Field("userKey", variable.user_key),))

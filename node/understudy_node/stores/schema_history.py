@@ -1,4 +1,4 @@
-"""The schemas that a store was written by, as the schema files in the checkpoint say them (pure).
+"""The schemas by which a store was written, from the schema files in the checkpoint (pure).
 
 Columns are those that Spark stores: the key of a map has `key` and `userKey`, a value with TTL has `ttlExpirationMs`.
 """
@@ -18,7 +18,7 @@ from understudy_shared.spark.types import StructType, parse_schema
 Column = dict[str, str | bool]
 
 MAX_SHOWN_CHARACTERS: Final = 65_536
-"""Names and types of all columns together; the newest schema is shown whole."""
+"""Limit on the names and types of all columns together; the newest schema is shown whole."""
 
 
 class Schema(TypedDict):
@@ -31,8 +31,8 @@ class Schema(TypedDict):
 
 
 def schema_history(store: StoreDescription, family: str) -> tuple[Schema, ...]:
-    """Each schema of a column family, oldest first: its number, its first batch where the file's name says it, and the
-    columns. Of a long history the newest part, and nothing of a schema that this release cannot read.
+    """Return each schema of a column family, oldest first: its number, its first batch where the file's name has it,
+    and the columns. A long history loses its oldest part; schemas that this release cannot read are left out.
     """
     found: list[tuple[int | None, ColumnFamilySchema]] = []
     for file in store.schema_files:
@@ -68,7 +68,7 @@ def _columns(struct: StructType) -> list[Column]:
 
 
 def _within_limits(history: Sequence[Schema]) -> Sequence[Schema]:
-    """The newest of them that are not too long together."""
+    """Return the newest schemas that fit the limits together."""
     characters = 0
     for count, schema in enumerate(reversed(history)):
         columns = (*schema["key"], *schema["value"])

@@ -1,7 +1,7 @@
-"""What a session window keeps of a key: its sessions, found by a scan over the key without the session's start.
+"""The state of a session window: the sessions of a key, found by a scan over the key without the session's start.
 
 Each session is a record of its own. RocksDB keys are `int32 length, prefix row, row of the start`; the HDFS-backed
-provider's are one row, kept here with the start behind all else (`ScanOrder`). So in both the start comes last.
+provider's are one row, reordered here with the start behind all else (`ScanOrder`). So in both the start comes last.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
 
 _START_ROW_BYTES: Final = 1 + 16
-"""RocksDB's part of a key for the start: version byte, null bitmap, slot."""
+"""Size of RocksDB's part of a key for the start: version byte, null bitmap, slot."""
 
 _LENGTH: Final = struct.Struct("<i")
 
 PrintSession = Callable[[bytes], tuple[dict[str, object], int]]
-"""From a stored row to a session and its end, microseconds."""
+"""A function from a stored row to a session and its end, microseconds."""
 
 
 def session_order(key: StructType, *, one_row: bool) -> ScanOrder:
-    """In which order sessions lie. `one_row`: a key is one row, its last column the start."""
+    """Return the order of sessions. `one_row`: a key is one row, its last column the start."""
     return ScanOrder(fixed_bytes(key) - SLOT_BYTES if one_row else None)
 
 
 def session_printer(value: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintSession:
-    """A function from a stored row to a session: its start, its end, the row, and the result where that is known."""
+    """Compile a function from a stored row to a session: start, end, row, and the result where that is known."""
     print_value = compile_json_printer(value, names)
     at = [field.name for field in value.fields].index(SESSION_WINDOW)
     window_name, decode = names[at], compile_row_decoder(value)
@@ -51,7 +51,7 @@ def session_printer(value: StructType, names: tuple[str, ...], print_result: Res
         printed = print_value(row)
         window, bounds = printed[window_name], decode(row)[at]
         if not isinstance(window, dict) or not isinstance(bounds, tuple) or not isinstance(bounds[1], int):
-            raise CorruptFileError("a session without its window", where="a row")
+            raise CorruptFileError("a session has no window", where="a row")
         result = {} if print_result is None else {"result": print_result(printed)}
         return {"start": window["start"], "end": window["end"], "value": printed, **result}, bounds[1]
 
@@ -59,7 +59,7 @@ def session_printer(value: StructType, names: tuple[str, ...], print_result: Res
 
 
 class Sessions:
-    """Finds the sessions of a key, in the order of their starts. `key` has the start as its last column."""
+    """A finder of a key's sessions, in the order of their starts. `key` has the start as its last column."""
 
     def __init__(
         self, store_name: str, key: StructType, expiry: Expiry, print_session: PrintSession, row_prefix: bytes
@@ -98,7 +98,7 @@ class Sessions:
         return b""
 
     def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
-        """A function that prints a session; None for one that is left out."""
+        """Return a function that prints a session; None for one that is left out."""
         skip = len(self._row_prefix)
 
         def print_value(value: bytes) -> bytes | None:
@@ -109,7 +109,7 @@ class Sessions:
         return print_value
 
     def _prefix_of(self, stored: bytes) -> bytes:
-        """What the keys of all sessions begin with."""
+        """Return the bytes with which the keys of all sessions begin."""
         if self._row_prefix:
             return _LENGTH.pack(len(stored)) + stored
         row = (*self._decode_prefix(stored), 0)

@@ -1,4 +1,4 @@
-"""What `dropDuplicates` and `dropDuplicatesWithinWatermark` keep: that a key was seen, and until when it counts.
+"""The records of `dropDuplicates` and `dropDuplicatesWithinWatermark`: that a key was seen, and until when it counts.
 
 Spark removes a key in the first batch whose watermark has reached its expiry. The watermark that a version leaves to
 the next batch may have passed it before that batch runs: such a key is `expired`, and still there.
@@ -20,11 +20,11 @@ from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
 
 SEEN: Final = b'"found":true,'
-"""What is said of a key of a set that forgets nothing by itself."""
+"""The member for a key of a set without an expiry."""
 
 
 class ExpiringSet:
-    """Finds a key and its expiry. `value` has one column, microseconds."""
+    """A finder of a key and its expiry. `value` has one column, microseconds."""
 
     def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
         self._store_name = store_name
@@ -59,7 +59,7 @@ class ExpiringSet:
 
 
 class SeenSet:
-    """Finds a key that is kept for ever."""
+    """A finder of a key that is stored for ever."""
 
     def __init__(self, store_name: str, row_prefix: bytes) -> None:
         self._store_name = store_name
@@ -79,10 +79,10 @@ class SeenSet:
 
 
 class EitherZero:
-    """Finds a key with floats as it is, else as Spark 4.3 normalises it.
+    """A finder of a key with floats as it is, else as Spark 4.3 normalises it.
 
-    Up to 4.1 Spark keeps -0.0 in the keys of a deduplication beside 0.0. Later it keeps 0.0 for both, and a checkpoint
-    does not say which Spark wrote a key.
+    Up to 4.1 Spark stores -0.0 in the keys of a deduplication beside 0.0. Later it stores 0.0 for both, and a
+    checkpoint does not record which Spark wrote a key.
     """
 
     def __init__(self, make_finder: MakeFinder, key: StructType, normalise: Normaliser, row_prefix: bytes) -> None:
@@ -108,6 +108,6 @@ class EitherZero:
 
 
 def either_zero(make_finder: MakeFinder, key: StructType) -> MakeFinder | None:
-    """A finder for keys with floats; None for a key that is stored in one way only."""
+    """Make a finder for keys with floats; None for a key that is stored in one way only."""
     normalise = compile_normaliser(key)
     return None if normalise is None else partial(EitherZero, make_finder, key, normalise)

@@ -1,11 +1,12 @@
-"""What `transformWithState` keeps of a key: a value, a list of values, a map of them, or the times of its timers.
+"""The state variables of `transformWithState`: for a key a value, a list of values, a map of them, or the times of its
+timers.
 
 All variables of an operator are column families of one store. Keys of values and lists are `family, row`; those of maps
 and timers `family, int32 length, row of the grouping key, row of the rest`, so that a scan finds all of a grouping key.
 A row may be an Avro record instead (`row_forms`).
 
-A value with TTL says when it expires, and whether it has: Spark removes it in a batch after that, and calls the value
-absent meanwhile. TTL is by the time of day, so here it is the node's own clock that decides `expired`.
+A value with TTL shows when it expires, and whether it has: Spark removes it in a batch after that, and treats the value
+as absent meanwhile. TTL is by the time of day, so here it is the node's own clock that decides `expired`.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ _LENGTH: Final = struct.Struct("<i")
 _POSITION_BYTES: Final = 8
 _TIME: Final = struct.Struct("<q")
 _TIME_ROW_BYTES: Final = 16
-"""Null bitmap and slot."""
+"""Size of a time's row: null bitmap and slot."""
 
 PrintValue = Callable[[bytes], dict[str, object]]
-"""From a stored row to the members that say what is in it."""
+"""A function from a stored row to the members for its content."""
 NowMs = Callable[[], int]
 
 
 def value_printer(
     variable: StateVariable, names: tuple[str, ...], print_result: ResultPrinter | None, now_ms: NowMs
 ) -> PrintValue:
-    """A function from a stored row to `value`, `result` where that is known, and of a TTL when it ends and whether it
-    has.
+    """Compile a function from a stored row to `value`, `result` where that is known, and of a TTL when it ends and
+    whether it has.
     """
     fields = tuple(replace(column, name=name) for column, name in zip(variable.value.fields, names, strict=True))
     if not variable.has_ttl:
@@ -71,7 +72,7 @@ def value_printer(
 
 
 class ValueVariable:
-    """Finds the value of a key."""
+    """A finder of a key's value."""
 
     def __init__(self, table: Table, print_value: PrintValue, form: RowForm) -> None:
         self._table = table
@@ -98,7 +99,7 @@ class ValueVariable:
 
 
 class ListVariable(ValueVariable):
-    """Finds the values of a key, in the order in which the query put them there."""
+    """A finder of a key's values, in the order in which the query put them there."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
@@ -111,12 +112,12 @@ class ListVariable(ValueVariable):
         return found_page("values", elements, self._printer(selection), selection, first=place.number)
 
     def _printer(self, selection: Selection) -> Callable[[bytes], bytes | None]:
-        """A function that prints a value; None for one that is left out."""
+        """Return a function that prints a value; None for one that is left out."""
         return lambda record: _element(self._print(self._form.list_row(record)), selection)
 
 
 class _ByPrefix:
-    """Finds the records of a grouping key, whose keys have something more."""
+    """A finder of a grouping key's records, whose keys have a second part."""
 
     def __init__(self, table: Table, key: StructType, form: RowForm) -> None:
         self._table = table
@@ -129,15 +130,15 @@ class _ByPrefix:
         return self._table.first_bytes(state) if self._table.is_in(state) else None
 
     def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
-        """What the keys of all records of a grouping key begin with; None where there can be none."""
+        """Return the bytes with which the keys of a grouping key's records begin; None where no record can exist."""
         family, part = self.first_bytes(view), self._form.first(grouping)
         return None if family is None or part is None else family + _LENGTH.pack(len(part)) + part
 
     def _records(
         self, view: TaskView, grouping: tuple[object, ...], start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The rest of the key of each record, and what is stored there; from those on whose rest begins at `start`. All
-        are of the grouping key, whatever `start` is.
+        """Yield the rest of the key of each record, and what is stored there; from those on whose rest begins at
+        `start`. All are of the grouping key, whatever `start` is.
         """
         prefix = self._prefix(view, grouping)
         if prefix is None:
@@ -147,14 +148,14 @@ class _ByPrefix:
             yield key[skip:], kept
 
     def _grouping(self, kept: bytes) -> tuple[object, ...]:
-        """The grouping key of a record's key."""
+        """Return the grouping key of a record's key."""
         skip = FAMILY_BYTES + _LENGTH.size
         (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
         return self._form.grouping(kept[skip : skip + length])
 
 
 class MapVariable(_ByPrefix):
-    """Finds the map of a grouping key, in the order of its keys' bytes, or one entry of it."""
+    """A finder of the map of a grouping key, in the order of its keys' bytes, or of one entry."""
 
     def __init__(  # noqa: PLR0917  # what is stored, and how it is shown
         self,
@@ -198,7 +199,7 @@ class MapVariable(_ByPrefix):
         return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
     def _printer(self, selection: Selection) -> Callable[[tuple[bytes, bytes]], bytes | None]:
-        """A function that prints an entry; None for one that is left out."""
+        """Return a function that prints an entry; None for one that is left out."""
 
         def print_entry(record: tuple[bytes, bytes]) -> bytes | None:
             rest, kept = record
@@ -209,7 +210,7 @@ class MapVariable(_ByPrefix):
 
 
 class Timers(_ByPrefix):
-    """Finds the times at which the query is called for a key."""
+    """A finder of the times at which the query is called for a key."""
 
     def __init__(self, table: Table, key: StructType, row_prefix: bytes, form: RowForm) -> None:
         super().__init__(table, key, form)
@@ -221,7 +222,7 @@ class Timers(_ByPrefix):
         found = [self._form.rest_row(rest) for rest, _ in islice(records, MAX_SORTED + 1)]
         require_sortable("timers", len(found))
         if any(len(row) != _TIME_ROW_BYTES for row in found):
-            raise CorruptFileError("a timer without its time", where=f"variable {self._table}")
+            raise CorruptFileError("a timer has no time", where=f"variable {self._table}")
         times = sorted(cast(int, _TIME.unpack_from(row, _TIME_ROW_BYTES - _TIME.size)[0]) for row in found)
         from_here = by_number(times[selection.offset :])
         return found_page("timers", from_here, _printed_time, selection, first=selection.offset)
@@ -247,7 +248,7 @@ def _found(members: dict[str, object], selection: Selection) -> Found:
 
 
 def _element(members: dict[str, object], selection: Selection) -> bytes | None:
-    """An element of a list; None for one that is left out."""
+    """Return an element of a list; None for one that is left out."""
     return None if _is_hidden(members, selection) else orjson.dumps(members)
 
 

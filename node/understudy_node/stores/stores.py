@@ -8,7 +8,7 @@ gives the names that users think of:
     key = ["tailnum"]
     value = ["flights", "last_seen", "delay_sum", "delay_count"]
 
-Spark stores aggregation buffers: an average is its sum and its count. What the query outputs from them is said by name,
+Spark stores aggregation buffers: an average is its sum and its count. The output of the query is described by name,
 function and buffers (names of value columns, or their indexes):
 
     [op0.result]
@@ -49,11 +49,11 @@ from understudy_shared.spark.types import StructType, VoidType, parse_schema
 
 
 class AliasError(SettingsError):
-    """An alias file that does not parse, or that names what the checkpoint does not have."""
+    """The alias file does not parse, or names something that the checkpoint does not have."""
 
 
 class StoreAlias(BaseModel):
-    """Names for one store; what is left out keeps Spark's names."""
+    """Names for one store; columns that it leaves out keep Spark's names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,9 +66,9 @@ class StoreAlias(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """One store as readers see it. `codec` turns a key into row bytes, `print_found` what is stored under it into what
-    an answer says, and `print_result` a printed value into what the query would output (None when that is not known).
-    With `make_finder` an answer takes more than what is stored under the key.
+    """One store as readers see it. `codec` turns a key into row bytes, `print_found` a stored row into members of an
+    answer, and `print_result` a printed value into the query's output (None when that is not known). With `make_finder`
+    a finder makes the answer.
     """
 
     name: StoreName
@@ -93,7 +93,7 @@ class ServedStore:
     is_normalised: bool
 
     def described(self) -> dict[str, object]:
-        """The store's schema for `GET /v1/stores`."""
+        """Return the store's schema for `GET /v1/stores`."""
         return {
             "store": self.name,
             "operator_id": self.operator_id,
@@ -106,7 +106,7 @@ class ServedStore:
         }
 
     def value_columns(self) -> list[dict[str, str | bool]]:
-        """Name, type and nullability of the value columns."""
+        """Return name, type and nullability of the value columns."""
         return [
             {"name": name, "type": field.type.name, "nullable": field.nullable}
             for name, field in zip(self.value_names, self.value_schema.fields, strict=True)
@@ -114,7 +114,7 @@ class ServedStore:
 
 
 def read_aliases(path: Path) -> dict[str, StoreAlias]:
-    """Aliases by default store name, from a TOML file."""
+    """Read aliases by default store name, from a TOML file."""
     try:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _read_alias(path: Path, name: str, table: object) -> StoreAlias:
 def served_stores(
     description: CheckpointDescription, aliases: Mapping[str, StoreAlias]
 ) -> dict[StoreName, ServedStore]:
-    """Every store that can be served, by name. Raises AliasError for aliases that fit nothing."""
+    """Return every store that can be served, by name. Raises AliasError for aliases that fit no store."""
     stores: dict[StoreName, ServedStore] = {}
     operators = [(operator.operator_id, operator.operator_name) for operator in description.operators]
     parts = [
@@ -149,7 +149,7 @@ def served_stores(
     ]
     defaults = {part.default_name for _, part in parts}
     for operator in description.operators:
-        defaults.update(name for name, _ in operator.refusals)  # each will be served as that by a later release
+        defaults.update(name for name, _ in operator.refusals)  # a later release serves each of them as its own store
     chosen = Counter(alias.name for alias in aliases.values() if alias.name is not None)
     taken = Counter(part.short_name for _, part in parts) + chosen + Counter(defaults)
     for operator, part in parts:
@@ -171,7 +171,7 @@ def _refuse_unknown(aliases: Mapping[str, StoreAlias], stores: Set[str]) -> None
 
 
 def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias) -> ServedStore:
-    """A part under the name of its alias, else under its own."""
+    """Return a part under the name of its alias, else under its own."""
     default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
     key_names = _key_names(part, key_schema, alias.key)
     value_names = _names(default, "value", value_schema, alias.value)
@@ -210,7 +210,7 @@ def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: Stor
 
 
 def _key_names(part: Part, key_schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names of a key's columns. Of a map, an alias may name those of the grouping key alone."""
+    """Return the names of a key's columns. For a map, an alias may name those of the grouping key alone."""
     if alias is not None and len(alias) == part.num_group_columns:
         own = unique_names([*alias, *(field.name for field in key_schema.fields[len(alias) :])])
         alias = (*alias, *own[len(alias) :])

@@ -17,10 +17,10 @@ from understudy_pipeline.inputs.records import TopicPartition
 
 
 class Batch(NamedTuple):
-    """How much of each queue the next batch takes. The batch is empty if `taken` is."""
+    """A batch: how much it takes of each queue. It is empty if `taken` is."""
 
     taken: Mapping[TopicPartition, int]
-    """Records taken from the head of each queue. Partitions that give none are left out."""
+    """Records taken from the head of each queue. Partitions without records in the batch are left out."""
 
     enforced: Mapping[int, int]
     """For each task: records taken after the wait for one of its empty inputs ran out (enforced processing)."""
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     """For the next plan: when the wait for each input ends that this batch leaves empty."""
 
     wake_ms: float | None
-    """When planning again gives more although nothing arrived. None: it takes new records, or a new lag."""
+    """The time of the next plan that gives more without an arrival. None: it takes new records, or a new lag."""
 
 
 def plan_batch(
@@ -86,7 +86,7 @@ def _input_states(
     lags: Mapping[TopicPartition, int | None],
     finished: Set[TopicPartition],
 ) -> Mapping[TopicPartition, InputState]:
-    """The state of every input once the first `planned` records of its queue are taken."""
+    """Return the state of every input once the first `planned` records of its queue are taken."""
     return {
         partition: InputState(
             empty=planned.get(partition, 0) == len(times_ms),
@@ -101,7 +101,7 @@ def _input_states(
 def _idle_deadline_ms(
     queues: Sequence[Queue], taken: Mapping[TopicPartition, int], after: IdleDecision
 ) -> float | None:
-    """When the last wait of a task ends, if that releases a record. None if it releases none, or has no deadline."""
+    """Return when the last wait of a task ends, if that releases a record; else, or without a deadline, None."""
     left = {queue.partition for queue in queues if taken[queue.partition] < len(queue.times_ms)}
     awaited = {queue.partition for queue in queues} - left - after.may_pass
     if not left or not awaited <= after.deadlines.keys():

@@ -26,7 +26,7 @@ class Queue(NamedTuple):
 
     @property
     def tie_breaker(self) -> tuple[int, int]:
-        """Orders records with equal times, the least first. Unique among the queues of a task."""
+        """The order of records with equal times, the least first. Unique among the queues of a task."""
         return self.rank, self.partition.partition
 
 
@@ -38,7 +38,7 @@ class _MergePosition(NamedTuple):
 
 
 def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """How many records of each queue can be emitted before a blocking queue runs empty.
+    """Count the records of each queue that can be emitted before a blocking queue runs empty.
 
     A queue blocks unless its partition is in `may_pass`: the next record of its input might come first.
     """
@@ -76,7 +76,7 @@ def limit_counts(
 
 
 def count_enforced(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
-    """How many records of a batch come after one of the `passed` queues has run empty: Kafka's enforced processing.
+    """Count the records of a batch after one of the `passed` queues has run empty: Kafka's enforced processing.
 
     `counts` are the batch's records of each queue. A record counts once, however many queues were empty by then.
     """
@@ -95,7 +95,7 @@ def _last_position(queue: Queue) -> _MergePosition:
 
 
 def _count_up_to(position: _MergePosition, queue: Queue) -> int:
-    """How many records of the queue come before `position`.
+    """Count the records of the queue before `position`.
 
     Records with exactly its time come before it if the queue's tie-breaker is not greater.
     """
@@ -104,7 +104,7 @@ def _count_up_to(position: _MergePosition, queue: Queue) -> int:
 
 
 def _time_of_nth(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
-    """The time of record `number` (from 1) in merge order. No head is empty, and together they have that many.
+    """Return the time of record `number` (from 1) in merge order. No head is empty, and together they have that many.
 
     A binary search over times, not over records: the result is the least time up to which there are enough records.
     """

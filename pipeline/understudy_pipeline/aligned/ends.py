@@ -1,4 +1,4 @@
-"""Where a new query begins, and where one stops with the trigger AvailableNow: the current ends of the logs."""
+"""The positions at which a query begins, and at which one with AvailableNow stops: the logs' current ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_at(cursor: Cursor, end: Cursor) -> bool:
 
 
 def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
-    """The part of a chunk up to `end` (None if empty), and whether the chunk reaches it.
+    """Return the part of a chunk up to `end` (None if empty), and whether the chunk reaches it.
 
     The end is found by its offset, or by its ordinal if that record no longer exists.
     """

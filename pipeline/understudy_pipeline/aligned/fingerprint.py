@@ -17,11 +17,11 @@ _UNDECODABLE = "undecodable"
 
 
 _POISON_ROWS = {"keep": "keep", "skip": "skip", "aside": "skip", "fail": "fail"}
-"""What tells the rows of a batch apart, by the value of `undecodable`."""
+"""The kind of a batch's rows, by the value of `undecodable`."""
 
 
 def fingerprint(options: AlignedOptions) -> dict[str, object]:
-    """Values by option name, for the offset's JSON.
+    """Return values by option name, for the offset's JSON.
 
     Bounds, timeouts and servers may change: they decide where batches end, not which records there are nor their order.
     `undecodable` may change between two batches: otherwise a query that failed on a poison record could never continue.
@@ -39,7 +39,7 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
 
 
 def _of_inputs(options: AlignedOptions, attribute: str) -> str | None:
-    """The option's value in the one input that has it. None if that input is not configured."""
+    """Return the option's value in the one input that has it. None if that input is not configured."""
     return next((getattr(config, attribute) for config in options.inputs if hasattr(config, attribute)), None)
 
 

@@ -1,4 +1,4 @@
-"""How long a task waits for an empty input: `max.task.idle.ms` (KIP-353, KIP-695), as in `PartitionGroup`.
+"""The wait of a task for an empty input: `max.task.idle.ms` (KIP-353, KIP-695), as in `PartitionGroup`.
 
 Pure: the time and the previous deadlines are passed in. All inputs are decided in one pass, so that waits for several
 empty inputs overlap.
@@ -16,7 +16,7 @@ NEVER_WAIT = -1
 
 
 class InputState(NamedTuple):
-    """What is known of one input (a partition) when a batch is planned."""
+    """The state of one input (a partition) when a batch is planned."""
 
     empty: bool
     """Every fetched record is in a batch."""

@@ -44,7 +44,7 @@ class SharedOptions:
 
 
 def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
-    """One configuration per server that the options name. Raises SettingsError."""
+    """Make one configuration per server that the options name. Raises SettingsError."""
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
     _check_options_have_server(options, servers)
     kinds = _topic_kinds(options.text("topics"), servers)
@@ -92,7 +92,7 @@ def _check_options_have_server(options: GivenOptions, servers: Mapping[str, str]
 
 
 def _topic_kinds(text: str | None, servers: Mapping[str, str]) -> dict[str, str]:
-    """The input kind of each topic, in the order of the option `topics`."""
+    """Return the input kind of each topic, in the order of the option `topics`."""
     where = "option topics"
     if text is None:
         raise SettingsError("no topics are given", where=where, fix="List them, like 'weather,flights'")

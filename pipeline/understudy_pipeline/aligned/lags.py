@@ -43,7 +43,7 @@ class Lags:
             self._answers.pop(partition, None)
 
     def current(self, partition: TopicPartition, now_ms: float) -> Lag | None:
-        """The last known lag, None if unknown. Does no I/O."""
+        """Return the last known lag, None if unknown. Does no I/O."""
         records, asked_ms = self._answers.get(partition, (0, None))
         if asked_ms is None or now_ms - asked_ms > self._max_age_ms:
             return None

@@ -41,9 +41,10 @@ def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
 
 
 def check_folders(options: AlignedOptions) -> None:
-    """Raise SettingsError if this process cannot write to a folder that an option names. Make the poison records' one.
+    """Raise SettingsError if this process cannot write to a folder that an option names. Make the folder of poison
+    records.
 
-    Executors do not make it: one that does not share the folder would write to its own disk, and nobody would know.
+    Executors do not make it: one that does not share the folder would write to its own disk unnoticed.
     """
     for name, folder in (("undecodable_path", options.undecodable_path), ("checkpoint", options.checkpoint)):
         if folder is not None and not _is_writable(folder):

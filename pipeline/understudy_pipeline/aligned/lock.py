@@ -26,7 +26,7 @@ class CheckpointInUseError(UnderstudyError):
 
 
 class CheckpointLock:
-    """Holds the lock from construction to `release`, or to the end of the process."""
+    """The lock, held from construction to `release`, or to the end of the process."""
 
     def __init__(self, checkpoint: Path, *, wait_s: float = WAIT_S) -> None:
         """Create the folder if needed and take the lock. Raises CheckpointInUseError after `wait_s`."""

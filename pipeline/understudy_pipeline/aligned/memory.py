@@ -33,7 +33,7 @@ NOTHING = Buffered(0, 0)
 
 
 def share_bytes(max_bytes: int, tasks: int) -> int:
-    """Each task's equal share of the bound, whatever it holds (KIP-770 shares equally between threads)."""
+    """Return each task's equal share of the bound, whatever it holds (KIP-770 shares equally between threads)."""
     return max_bytes // max(1, tasks)
 
 
@@ -44,7 +44,7 @@ def paused_partitions(
     max_bytes: int,
     max_records_per_partition: int | None = None,
 ) -> frozenset[TopicPartition]:
-    """Partitions that must not be fetched now: they have records, and their task exceeds its share.
+    """List partitions that must not be fetched now: they have records, and their task exceeds its share.
 
     A task that holds exactly its share is not paused. `max_records_per_partition` (the deprecated bound) also pauses
     each partition that has more records than that.
@@ -61,7 +61,8 @@ def paused_partitions(
 
 
 def fetch_records(*, share: int, partitions: int, record_bytes: float | None, held: int, max_poll_records: int) -> int:
-    """Most records that the next fetch of a partition brings. 0 if `held`, its buffered records, fill any batch.
+    """Return how many records the next fetch of a partition brings at most. 0 if `held`, its buffered records, fill any
+    batch.
 
     As in KIP-41, a partition that holds fewer than `max_poll_records` gets a full fetch. `share` is its task's share in
     bytes, `partitions` the task's number of partitions, and `record_bytes` the partition's mean record size (None if

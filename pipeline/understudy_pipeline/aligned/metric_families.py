@@ -17,7 +17,7 @@ _PREFIX = "understudy_source_"
 
 
 def families(metrics: PlannerMetrics) -> Iterator[Metric]:
-    """All families. One without a value at the moment has no series."""
+    """Yield all families. A family without a value at the moment has no series."""
     yield from _inputs(metrics)
     yield from _order(metrics)
     yield from _batches(metrics)
@@ -79,7 +79,7 @@ def _batches(metrics: PlannerMetrics) -> Iterator[Metric]:
     yield _counter("records", "Records in micro-batches", metrics.run_records)
     most = [] if metrics.poll_records_max is None else [((), metrics.poll_records_max)]
     yield _series("poll_records_max", "Records of the largest micro-batch of the last 30 s", [], most)
-    yield _counter("empty_plans", "How often Spark asked for a batch and there was none", metrics.run_empty_plans)
+    yield _counter("empty_plans", "How often Spark asked for a batch in vain", metrics.run_empty_plans)
     yield _summary("plan_seconds", "Time to plan a micro-batch", metrics.run_batches, metrics.run_plan_ms)
     yield _counter("spooled_ahead", "Micro-batches that were in the spool when Spark asked", metrics.run_spooled_ahead)
 

@@ -16,13 +16,13 @@ from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_shared.base.errors import SettingsError
 
 _BIND_S = 5.0
-"""How long to retry: the planner of a query that was just stopped may still use the port."""
+"""Seconds of retrying: the planner of a query that was just stopped may still use the port."""
 
 _AGAIN_S = 0.05
 
 
 def serve_metrics(snapshot: Callable[[], PlannerMetrics], port: int) -> tuple[int, Callable[[], None]]:
-    """Start the server. Returns its port and a function that stops it. Raises SettingsError if the port is in use."""
+    """Start the server. Return its port and a function that stops it. Raises SettingsError if the port is in use."""
     registry = CollectorRegistry()
     registry.register(PlannerCollector(snapshot))
     server, thread = _bound(port, registry, time.monotonic() + _BIND_S)
@@ -50,7 +50,7 @@ def _bound(port: int, registry: CollectorRegistry, end_s: float) -> tuple[WSGISe
 
 
 class PlannerCollector(Collector):
-    """Takes a snapshot of the planner for each scrape."""
+    """The collector that takes a snapshot of the planner for each scrape."""
 
     def __init__(self, snapshot: Callable[[], PlannerMetrics]) -> None:
         self._snapshot = snapshot

@@ -53,7 +53,8 @@ class SourceOffset:
     """Poison records since the checkpoint began."""
 
     def to_json(self) -> dict[str, object]:
-        """JSON for Spark's log. A cursor is `[offset, ordinal, time_ms]`, by topic and partition. No time yet is null.
+        """Write JSON for Spark's log. A cursor is `[offset, ordinal, time_ms]`, by topic and partition; no time yet is
+        null.
 
         Equal offsets give equal text, whatever the order of their cursors.
         """

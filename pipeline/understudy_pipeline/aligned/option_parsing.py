@@ -95,7 +95,7 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
     timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
-    # A record may well have no timestamp of its own. That a field of the value has none is more likely a wrong name.
+    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
     undecodable = options.choice("undecodable", get_args(Undecodable), "keep" if timestamp.field is None else "fail")
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
@@ -131,7 +131,7 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
 
 
 def default_spool() -> Path:
-    """This user's spool folder on this machine, shared by the planners and executors that run here."""
+    """Return this user's spool folder on this machine, shared by the planners and executors that run here."""
     return Path(tempfile.gettempdir()) / f"understudy-spool-{os.getuid()}"
 
 
@@ -177,7 +177,7 @@ def _available_now(options: GivenOptions) -> AvailableNow:
 
 
 def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
-    """KIP-770's byte bound and the deprecated record bound. At most one of them is set."""
+    """Return KIP-770's byte bound and the deprecated record bound. At most one of them is set."""
     max_bytes, max_records = options.size(NEW_BOUND), options.whole(OLD_BOUND, least=1)
     _, warning = resolve(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
     if warning is not None:

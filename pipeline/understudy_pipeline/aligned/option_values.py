@@ -36,7 +36,7 @@ class GivenOptions:
             )
 
     def below(self, prefix: str) -> dict[str, str]:
-        """Options whose name begins with `prefix`, by the rest of the name."""
+        """Return options whose name begins with `prefix`, by the rest of the name."""
         return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
 
     def text(self, name: str) -> str | None:
@@ -46,7 +46,7 @@ class GivenOptions:
         return value
 
     def whole(self, name: str, *, least: int, most: int | None = None, also: int | None = None) -> int | None:
-        """A whole number from `least` to `most`, or `also`. None if the option is not set."""
+        """Return a whole number from `least` to `most`, or `also`. None if the option is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -59,7 +59,7 @@ class GivenOptions:
         return number
 
     def size(self, name: str) -> int | None:
-        """A number of bytes, at least one: `512m`, `64MiB`, `1000000`. None if the option is not set."""
+        """Return a number of bytes, at least one: `512m`, `64MiB`, `1000000`. None if the option is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -72,7 +72,7 @@ class GivenOptions:
         return size
 
     def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
-        """One of `words`; case does not matter."""
+        """Return one of `words`; case does not matter."""
         value = (self.text(name) or default).lower()
         for word in words:
             if value == word:

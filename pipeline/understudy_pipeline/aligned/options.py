@@ -30,10 +30,10 @@ class AlignedOptions:
     """`task` merges partition p of every topic, for each p. `global` merges all partitions together."""
 
     starting: Literal["earliest", "latest"] = "earliest"
-    """Where a new checkpoint begins. Partitions that appear later are read from their beginning."""
+    """The beginning of a new checkpoint. Partitions that appear later are read from their beginning."""
 
     start_positions: StartPositions | None = None
-    """Where the partitions of Kafka topics begin in a new checkpoint, instead of `starting`."""
+    """The beginning of Kafka partitions in a new checkpoint, instead of `starting`."""
 
     max_task_idle_ms: int = 0
     """KIP-353/695. -1: never wait for an empty input. 0: wait for records that exist. More: wait for new ones too."""
@@ -52,20 +52,22 @@ class AlignedOptions:
     """Largest step by which one record may advance its partition's time. None: no bound."""
 
     undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
-    """What a record without a usable timestamp does: come without one, end the query, be skipped, or be written to
-    `undecodable_path`."""
+    """The treatment of a record without a usable timestamp: deliver it without one, end the query, skip it, or write it
+    to `undecodable_path`.
+    """
 
     undecodable_path: Path | None = None
     available_now: Literal["all", "ordered"] = "all"
-    """How far the trigger AvailableNow goes: to the current ends of all inputs, or as far as no later record can come
-    before what is delivered."""
+    """The end of the trigger AvailableNow: the current ends of all inputs, or the point up to which no later record can
+    come before a delivered one.
+    """
 
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
     """Longest wait for one answer. A server that takes longer counts as unreachable."""
 
     poll_timeout_ms: int = 120_000
-    """How long a Spark task waits for the next record of a planned batch, over all attempts. Then it fails."""
+    """Time for which a Spark task waits for the next record of a planned batch, over all attempts. Then it fails."""
 
     lag_max_age_ms: int = 5_000
     """Longest time that an answer about a partition's end is used. After it the lag is unknown."""

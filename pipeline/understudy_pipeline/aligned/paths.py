@@ -9,7 +9,7 @@ from understudy_shared.base.errors import SettingsError
 
 
 def local_path(name: str, text: str) -> Path:
-    """The absolute path for a path or a `file:` URI. Raises SettingsError for any other URI."""
+    """Return the absolute path for a path or a `file:` URI. Raises SettingsError for any other URI."""
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return Path(unquote(parts.path)).absolute()

@@ -38,16 +38,16 @@ from understudy_shared.base.clock import Clock
 log = logging.getLogger(__name__)
 
 WAIT_MS = 30
-"""How long `plan` waits for records. Without a trigger interval Spark asks again at once."""
+"""Time for which `plan` waits for records. Without a trigger interval Spark asks again at once."""
 
 START_WAIT_MS = 60_000
-"""How long `plan_patiently` waits for inputs that have not answered since the start."""
+"""Time for which `plan_patiently` waits for inputs that have not answered since the start."""
 
 ENDS_TIMEOUT_MS = 60_000
-"""With AvailableNow: how long no record may arrive before the ends are reached. Then the query fails."""
+"""Time without a record, with AvailableNow, before the ends are reached. After it the query fails."""
 
 _STOP_S = 3.0
-"""How long `stop` waits for all threads together."""
+"""Time for which `stop` waits for all threads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Planner:
         self._has_ends = False
 
     def initial(self, *, timeout_ms: int) -> SourceOffset:
-        """The offset at which a new checkpoint begins.
+        """Return the offset at which a new checkpoint begins.
 
         Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
@@ -109,7 +109,7 @@ class Planner:
             self._has_ends = True
 
     def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
-        """The batch after `start`, or None if there is none within `wait_ms`. Does no I/O.
+        """Plan the batch after `start`; None if there is none of it within `wait_ms`. Does no I/O.
 
         Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
         UndecodableError for a poison record once everything before it in its task is in a batch.
@@ -137,10 +137,11 @@ class Planner:
                     return None
 
     def plan_to_current_ends(self, start: SourceOffset, *, timeout_ms: int) -> SourceOffset | None:
-        """The end of one batch from `start` to the current ends of all inputs (the trigger Once), however large it is.
+        """Plan one batch from `start` to the current ends of all inputs (the trigger Once), however large, and return
+        its end.
 
-        No records are kept: they may be more than memory has room for, and executors read them from the inputs. None
-        if there are no records. Raises like `initial` and `plan`.
+        No records are buffered: they may not fit into memory, and executors read them from the inputs. None if there
+        are no records. Raises like `initial` and `plan`.
         """
         self.finish_at_current_ends(timeout_ms=timeout_ms)
         end, records, size = start, 0, 0
@@ -152,7 +153,7 @@ class Planner:
         return replace(end, batches=start.batches + 1, records=records, bytes=size)
 
     def settled(self) -> SettledBatch | None:
-        """The batch after the last one if it is settled (`settled`), else None. It stays to be planned."""
+        """Return the batch after the last one if it is settled (`settled`), else None. It stays to be planned."""
         with self._shared.changed:
             taken = self._settled_counts()
             if taken is None:
@@ -175,11 +176,11 @@ class Planner:
             self._shared.changed.notify_all()
 
     def hold_prefetch(self) -> AbstractContextManager[object]:
-        """A block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
+        """Return a block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
         return self._shared.changed
 
     def snapshot(self) -> PlannerMetrics:
-        """The metrics at this moment."""
+        """Return the metrics at this moment."""
         with self._shared.changed:
             self._shared.update_waits()
             return measure(
@@ -217,7 +218,7 @@ class Planner:
                 prefetch.start()
 
     def _held(self) -> Set[TopicPartition]:
-        """Inputs at their end that are waited for all the same, in a later query (`available_now=ordered`)."""
+        """Return inputs at their end that a later query waits for all the same (`available_now=ordered`)."""
         return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
 
     def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:

@@ -44,7 +44,7 @@ class PlannerMetrics:
     run_dead_letters: int
     run_spooled_ahead: int
     run_losses: int
-    """How often reading continued behind lost records."""
+    """The number of times that reading continued behind lost records."""
 
     enforced_rate: float
     """Enforced records per second."""
@@ -91,7 +91,7 @@ class PlannerMetrics:
         return [tp for tp in self.partitions if tp not in self.lags]
 
     def as_json(self) -> dict[str, object]:
-        """JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
+        """Make JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
         metrics: dict[str, object] = {
             "input-buffer-bytes-total": self.input_buffer_bytes,
             "input-buffer-max-bytes": self.input_buffer_max_bytes,

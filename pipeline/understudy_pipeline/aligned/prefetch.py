@@ -23,7 +23,7 @@ REST_MS = 100
 
 
 class Prefetch:
-    """Reads ahead on one input from `start` to `stop`. Its thread closes the input."""
+    """A thread that reads ahead on one input from `start` to `stop`. It closes the input."""
 
     def __init__(
         self, shared: SharedReadAhead, index: int, reads: Input, clock: Clock, *, request_timeout_ms: int
@@ -51,7 +51,7 @@ class Prefetch:
         return not self._thread.is_alive()
 
     def run_once(self) -> float:
-        """Run the next request. Returns the milliseconds to wait before the one after it."""
+        """Run the next request. Return the milliseconds to wait before the one after it."""
         try:
             return self._run_request()
         except InputError as error:

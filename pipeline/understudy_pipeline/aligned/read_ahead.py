@@ -44,7 +44,7 @@ class ReadAhead:
         self._made_anew: set[str] = set()
         """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
         self.losses = 0
-        """How often it continued although records were lost: topics that were made anew, partitions that vanished."""
+        """Number of losses that it passed over: topics made anew, partitions that vanished."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
@@ -116,29 +116,29 @@ class ReadAhead:
         self._set_tasks(self.tasks)
 
     def take_beginnings(self) -> Mapping[TopicPartition, Cursor]:
-        """Positions of topics that were made anew since the last call: their beginnings, for the offset."""
+        """Return the positions of topics that were made anew since the last call: their beginnings, for the offset."""
         begun = {tp: self._first_cursor(tp) for tp in self._cursors if tp.topic in self._made_anew}
         self._cursors.update(begun)
         self._made_anew.clear()
         return begun
 
     def _first_cursor(self, tp: TopicPartition) -> Cursor:
-        """Where a partition is read from after a seek. The partition time goes on in a topic that was made anew."""
+        """Return where a partition is read from after a seek. A topic made anew keeps its partition time."""
         cursor = self._cursors.get(tp, Cursor())
         return Cursor(time_ms=cursor.time_ms) if tp.topic in self._made_anew else cursor
 
     def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
-        """Cursors at which the input of these topics must seek before it can fetch."""
+        """Return cursors at which the input of these topics must seek before it can fetch."""
         return {tp: self.retained[tp].cursor for tp in self._pending_seeks if tp.topic in topics}
 
     def seek_done(self, partitions: Collection[TopicPartition], *, generation: int) -> None:
-        """The input has sought these partitions; they can be fetched."""
+        """Note that the input has sought these partitions; they can be fetched."""
         if generation == self.generation:
             self._pending_seeks.difference_update(partitions)
             self.lags.forget(partitions)
 
     def records_to_fetch(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
-        """How many records of each partition the input of these topics should fetch next."""
+        """Return how many records of each partition the input of these topics should fetch next."""
         resting = self.paused() | self.finished | self._pending_seeks
         share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
         wanted = {
@@ -166,7 +166,7 @@ class ReadAhead:
             self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
 
     def mark_unreachable(self, topics: Collection[str]) -> None:
-        """The input of these topics did not answer: its lags are unknown from now on."""
+        """Forget the lags of an input that did not answer: they are unknown from now on."""
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
     def take(self, counts: Mapping[TopicPartition, int]) -> Sequence[Segment]:
@@ -176,11 +176,11 @@ class ReadAhead:
         return segments
 
     def buffered(self) -> Mapping[TopicPartition, Buffered]:
-        """Size of what is buffered for each partition."""
+        """Return the size of the buffered records of each partition."""
         return {tp: Buffered(each.bytes, len(each)) for tp, each in self.retained.items()}
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Partitions that are not fetched now because memory is full."""
+        """List partitions that are not fetched now because memory is full."""
         return paused_partitions(
             self.buffered(),
             self.tasks,
@@ -252,7 +252,7 @@ class ReadAhead:
 def merge_tasks(
     topics: Sequence[str], counts: Mapping[str, int], *, is_global: bool
 ) -> Mapping[int, Sequence[TopicPartition]]:
-    """The partitions of each merge task: partition p of every topic, or all partitions in one task (`is_global`)."""
+    """Map merge tasks to their partitions: partition p of every topic, or all in one task (`is_global`)."""
     if is_global:
         return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
     least = min(counts[topic] for topic in topics)
@@ -268,7 +268,7 @@ def _unread(
 
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
-    """The cursors that are not at the beginning. A missing cursor means the beginning."""
+    """Return the cursors that are not at the beginning. A missing cursor means the beginning."""
     return {tp: cursor for tp, cursor in cursors.items() if cursor != Cursor()}
 
 

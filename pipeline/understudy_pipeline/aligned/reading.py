@@ -77,7 +77,7 @@ class ReadTask:
     ranges: tuple[PlannedRange, ...]
     options: RowOptions = field(default_factory=RowOptions)
     poll_timeout_ms: int = 0
-    """How long an input that cannot be read is retried, counted from the last record."""
+    """Time for which an input that cannot be read is retried, counted from the last record."""
     batch: int = 0
     """The number of the batch: the first field of `merge_order`."""
 
@@ -129,7 +129,7 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of the task's ranges, each range in log order. Raises InputError, DataLostError, UndecodableError."""
+    """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
     return _coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
 
 
@@ -223,7 +223,7 @@ _FIX = (
 
 
 def _behind(records: pa.RecordBatch) -> Cursor:
-    """The position behind the last record. It has no time: the range's own start has it."""
+    """Return the position behind the last record. It has no time: the range's own start has it."""
     return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
 
 
@@ -249,7 +249,7 @@ class _Readers:
         self._open: OrderedDict[InputConfig, RangeReader] = OrderedDict()
 
     def read(self, config: InputConfig, span: Range) -> Iterator[pa.RecordBatch]:
-        """The records of a range. A reader that fails is closed."""
+        """Yield the records of a range. A reader that fails is closed."""
         reader = self._open.pop(config, None) or open_reader(config)
         try:
             yield from reader.read(span)

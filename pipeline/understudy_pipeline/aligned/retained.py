@@ -81,19 +81,19 @@ class Retained:
         self.record_bytes = size / len(chunk.sizes)
 
     def queue(self, rank: int) -> Queue:
-        """The queue for planning: effective times of all buffered records. `rank` is the rank of the topic.
+        """Return the queue for planning: effective times of all buffered records. `rank` is the rank of the topic.
 
         Valid until the next `take`.
         """
         return Queue(self.partition, rank, self._effective_ms.values)
 
     def first_undecodable(self, count: int) -> int | None:
-        """The index of the first poison record among the first `count` records, if there is one."""
+        """Return the index of the first poison record among the first `count` records, if there is one."""
         found = np.flatnonzero(self._timestamps_ms.values[:count] == NO_TIME_MS)
         return int(found[0]) if len(found) else None
 
     def offset(self, index: int) -> str:
-        """The offset of the record at `index`, in the form of its input."""
+        """Return the offset of the record at `index`, in the form of its input."""
         for rows in self._rows:
             if index < rows.num_rows:
                 return str(rows.column("offset")[index].as_py())
@@ -101,7 +101,7 @@ class Retained:
         raise IndexError(index)
 
     def head(self, count: int) -> Segment:
-        """The first `count` records (at least one, at most all), which stay. Its arrays are valid until `take`."""
+        """Return the first `count` records (1 to all), which stay. Its arrays are valid until `take`."""
         rows = self._first_rows(count)
         last = rows[-1].slice(rows[-1].num_rows - 1)
         end = Cursor(

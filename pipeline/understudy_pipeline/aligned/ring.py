@@ -13,7 +13,7 @@ UNBOUNDED = -1
 
 
 class Shares(NamedTuple):
-    """How many records each task may take, and the task that is served first in the next batch."""
+    """The number of records that each task may take, and the task that is served first in the next batch."""
 
     allowed: Mapping[int, int]
     next_first: int

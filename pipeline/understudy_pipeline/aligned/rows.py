@@ -32,7 +32,7 @@ _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value
 
 
 def spark_schema(*, include_headers: bool, long_offsets: bool = False) -> str:
-    """The source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
+    """Return the source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
 
     Sorting all rows of a query by `merge_order` gives the order of delivery. With `long_offsets` offsets are numbers,
     as Kafka's are.
@@ -42,7 +42,7 @@ def spark_schema(*, include_headers: bool, long_offsets: bool = False) -> str:
 
 
 def arrow_schema(*, include_headers: bool, long_offsets: bool = False) -> pa.Schema:
-    """The Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
+    """Return the Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -91,7 +91,7 @@ def output_rows(
 
 
 class Times(NamedTuple):
-    """Where a reader of one partition is within a batch: the partition time, and the last effective time."""
+    """The progress of a reader of one partition within a batch: the partition time, and the last effective time."""
 
     partition_ms: int
     effective_ms: int = NO_TIME_MS

@@ -1,4 +1,4 @@
-"""What one run of a query counted: since its planner's process started, not since the checkpoint began."""
+"""The counts of one run of a query: since its planner's process started, not since the checkpoint began."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     enforced: int
     lateness: Lateness
     plan_ms: float = 0.0
-    """How long it took to plan it, without waiting for records."""
+    """The time to plan it, without waiting for records."""
 
 
 class Window:
@@ -36,13 +36,13 @@ class Window:
         self._samples.append(sample)
 
     def samples(self, now_ms: float) -> Sequence[Sample]:
-        """Batches of the last 30 s. Older ones are removed."""
+        """Return the batches of the last 30 s. Older ones are removed."""
         while self._samples and now_ms - self._samples[0].at_ms > WINDOW_MS:
             self._samples.popleft()
         return tuple(self._samples)
 
     def enforced_rate(self, now_ms: float) -> float:
-        """Enforced records per second: those taken after the wait for an empty input ran out."""
+        """Return enforced records per second: those taken after the wait for an empty input ran out."""
         return sum(sample.enforced for sample in self.samples(now_ms)) * 1000 / WINDOW_MS
 
 
@@ -56,7 +56,7 @@ class RunCounts:
     plan_ms: float = 0.0
     lateness: Lateness = field(default_factory=Lateness)
     empty_plans: int = 0
-    """How often Spark asked for a batch and there was none."""
+    """The number of times that Spark asked for a batch in vain."""
 
     dead_letters: int = 0
     """Records without a usable timestamp of batches that were planned with `undecodable=aside`."""

@@ -16,9 +16,9 @@ from understudy_pipeline.inputs.records import TopicPartition
 def settled_counts(
     tasks: Mapping[int, Sequence[Queue]], *, max_poll_records: int, ring: int
 ) -> Mapping[TopicPartition, int] | None:
-    """How many records of each queue the next batch takes, whenever `plan_batch` plans it. None: that may change.
+    """Count the records of each queue that the next batch takes, whenever `plan_batch` plans it. None: that may change.
 
-    A settled batch passes over no input, so it waits for none and counts nothing as enforced.
+    A settled batch passes over no input, so it waits for no input and counts nothing as enforced.
     """
     if max_poll_records == UNBOUNDED or not tasks:
         return None

@@ -22,7 +22,7 @@ from understudy_shared.base.clock import Clock
 log = logging.getLogger(__name__)
 
 COUNT_INTERVAL_MS = 10_000
-"""How often partitions are counted. A new partition is read within this time."""
+"""Interval at which partitions are counted. A new partition is read within this time."""
 
 FETCH_WAIT_MS = 100
 """Longest wait for a first record. Another partition may need a fetch by then, or a lag may be due."""
@@ -87,14 +87,14 @@ class SharedReadAhead:
         self.failure: Exception | None = None
         """The error that stopped an input for good."""
         self.last_arrival_ms = clock.monotonic_ms()
-        """When the last records arrived."""
+        """The time when the last records arrived."""
         self._clock = clock
         self._max_task_idle_ms = options.max_task_idle_ms
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
         self._servers = [_Server(config.server, config.topics) for config in options.inputs]
 
     def next_request(self, index: int) -> InputRequest | None:
-        """The next request to server number `index`. None: there is nothing to do now."""
+        """Return the next request to server number `index`. None: there is nothing to do now."""
         with self.changed:
             server, ahead = self._servers[index], self.ahead
             if self._clock.monotonic_ms() >= server.count_due_ms:
@@ -149,7 +149,7 @@ class SharedReadAhead:
             return self._servers[index].away_since_ms is not None
 
     def mark_unreachable(self, index: int, error: InputError) -> None:
-        """The server did not answer: log it once, and treat its lags as unknown until it does."""
+        """Mark a server that did not answer: log it once, and treat its lags as unknown until it does."""
         with self.changed:
             server = self._servers[index]
             self.ahead.mark_unreachable(server.topics)
@@ -163,7 +163,7 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def stop_input(self, index: int, error: Exception) -> None:
-        """The server's thread has failed and reads no more. The planner raises the first such error."""
+        """Stop an input whose thread has failed: it reads no more. The planner raises the first such error."""
         with self.changed:
             self.ahead.mark_unreachable(self._servers[index].topics)
             self.failure = self.failure or error
@@ -197,12 +197,12 @@ class SharedReadAhead:
             self._servers[index].losses = losses
 
     def losses(self) -> int:
-        """How often reading continued behind lost records."""
+        """Count how often reading continued behind lost records."""
         with self.changed:
             return self.ahead.losses + sum(server.losses for server in self._servers)
 
     def starting(self) -> Sequence[str]:
-        """Servers that have not answered for all of their partitions yet: their ends are unknown."""
+        """List servers that have not answered for all of their partitions yet: their ends are unknown."""
         with self.changed:
             return [server.name for server in self._servers if self._is_starting(server)]
 
@@ -213,11 +213,11 @@ class SharedReadAhead:
             return bool(self.starting()) or has_more(self._input_states(), away=away)
 
     def server_names(self) -> Sequence[str]:
-        """Every server, whether it answers or not."""
+        """List every server, whether it answers or not."""
         return [server.name for server in self._servers]
 
     def outages(self) -> Mapping[str, Outage]:
-        """Servers that do not answer now, by name."""
+        """Return the servers that do not answer now, by name."""
         with self.changed:
             now_ms = self._clock.monotonic_ms()
             return {

@@ -37,7 +37,7 @@ class AlignedSource(DataSource):
     """Kafka topics, Redis streams and files as one stream in timestamp order. `option_parsing` lists the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Called at `load()`. Raises an error for wrong options, unusable folders, and unreachable servers."""
+        """Parse and check the options at `load()`: their values, the folders, and the servers."""
         super().__init__(dict(options))
         self._schema_asked = False
         self._parsed = parse_options(options)
@@ -46,11 +46,11 @@ class AlignedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(...)`."""
+        """Return the name for `format(...)`."""
         return "understudy"
 
     def schema(self) -> str:
-        """The schema of the rows."""
+        """Return the schema of the rows."""
         self._schema_asked = True
         return spark_schema(include_headers=self._parsed.include_headers, long_offsets=self._parsed.long_offsets)
 
@@ -65,7 +65,7 @@ class AlignedSource(DataSource):
         return self.__dict__
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Batches are Spark's own source's."""
+        """Refuse to read a batch: Spark's own source does that."""
         raise SettingsError(
             "this source reads streams only",
             where="spark.read",
@@ -89,11 +89,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream: AlignedStream | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802
-        """Where a new checkpoint begins. Spark does not ask for an existing one."""
+        """Return where a new checkpoint begins. Spark does not ask for an existing one."""
         return self._get_stream().initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends at the current ends of the inputs."""
+        """Read up to the current ends of the inputs only."""
         self._get_stream().finish_at_current_ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -108,11 +108,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._get_stream().latest_offset(start)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """The metrics. Spark shows them in the query's progress as `sources[].latestOffset`."""
+        """Return the metrics. Spark shows them in the query's progress as `sources[].latestOffset`."""
         return self._get_stream().metrics()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """What Spark tasks read: at most `reader_tasks` partitions, none for an empty batch."""
+        """Return what Spark tasks read: at most `reader_tasks` partitions, no partition for an empty batch."""
         return [InputPartition(task) for task in self._get_stream().tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,7 +120,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition.value)
 
     def stop(self) -> None:
-        """Called after an error, and when the driver is gone. The planner of a stopped query gets SIGTERM instead."""
+        """Stop after an error, and when the driver is gone. The planner of a stopped query gets SIGTERM instead."""
         if self._stream is not None:
             self._stream.stop()
 

@@ -67,7 +67,7 @@ INSTEAD: Mapping[str, str] = {
     "kafka.default.api.timeout.ms": _TIMEOUT,
     "kafka.ssl.truststore.location": "Use kafka.ssl.ca.location, a PEM file: "
     "keytool -list -rfc -keystore STORE > ca.pem",
-    "kafka.ssl.truststore.password": "Leave it out: the PEM file of kafka.ssl.ca.location has none",
+    "kafka.ssl.truststore.password": "Leave it out: the PEM file of kafka.ssl.ca.location has no password",
     "kafka.ssl.truststore.type": "Leave it out: kafka.ssl.ca.location is a PEM file",
     "kafka.ssl.truststore.certificates": "Use kafka.ssl.ca.pem",
     "kafka.ssl.keystore.type": "Leave it out: kafka.ssl.keystore.location is a PKCS#12 file. From another type: "
@@ -80,11 +80,11 @@ INSTEAD: Mapping[str, str] = {
     "kafka.sasl.login.callback.handler.class": _OAUTH,
     "kafka.sasl.client.callback.handler.class": _OAUTH,
 }
-"""What to write instead of each of Spark's options, and of its Java client's, that is refused."""
+"""The replacement of each refused option of Spark's and of its Java client's."""
 
 
 def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """The options, names in lower case, with our names for those of Spark's that do the same here.
+    """Return the options, names in lower case, with our names for those of Spark's that do the same here.
 
     Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
     it is JSON, for `start_positions`. With `subscribe` a query begins at the ends, as with Spark's source.
@@ -118,7 +118,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_as_given(where: str, given: Mapping[str, str]) -> str:
-    """The place of an error about an option, by the name that the user wrote."""
+    """Return the place of an error about an option, by the name that the user wrote."""
     for spelled in given:
         ours = SAME_AS.get(spelled.lower())
         if where == f"option {ours}":
@@ -127,7 +127,8 @@ def place_as_given(where: str, given: Mapping[str, str]) -> str:
 
 
 def start_positions(given: Mapping[str, str]) -> StartPositions | None:
-    """The positions that the options (names in lower case) give; None without any. Raises SettingsError.
+    """Return the positions that the options (names in lower case) give; None without such options. Raises
+    SettingsError.
 
     As in Spark a time wins over times of partitions, and these over offsets.
     """

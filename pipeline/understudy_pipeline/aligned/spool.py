@@ -40,7 +40,7 @@ class Spool:
     """The spool of one planner: a private folder below `root`."""
 
     def __init__(self, root: Path) -> None:
-        """Does no I/O. The first `write` creates the folder."""
+        """Prepare without I/O. The first `write` creates the folder."""
         self._root = root
         self._is_closed = False
         self._folder: Path | None = None
@@ -102,7 +102,7 @@ class Spool:
         return SpoolFile(str(path), tuple(places))
 
     def _open_folder(self) -> Path:
-        """The planner's folder. It is created again if it was deleted, for example by a cleaner of temporary files."""
+        """Open the planner's folder, or make it again after a cleaner of temporary files deleted it."""
         if self._is_closed:
             raise OSError(errno.EBADF, "the spool is closed")
         if self._folder is not None and self._folder.is_dir():

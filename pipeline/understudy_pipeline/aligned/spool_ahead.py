@@ -27,7 +27,7 @@ _ANSWER_FIRST_S = 0.005
 """Pause before the thread looks at all: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
 
 _STOP_S = 3.0
-"""How long `stop` waits for a file that is being written."""
+"""Time for which `stop` waits for a file that is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class _Ahead:
 
 
 class SpoolAhead:
-    """Writes every batch of one planner, in its own thread where that is possible. Thread-safe."""
+    """The writer of all batches of one planner, in its own thread where that is possible. Thread-safe."""
 
     def __init__(self, spool: Spool, planner: Planner, *, is_ahead: bool = True) -> None:
-        """Starts nothing. With `is_ahead` off each batch is written when Spark asks for it."""
+        """Prepare without starting. With `is_ahead` off each batch is written when Spark asks for it."""
         self._spool = spool
         self._planner = planner
         self._is_ahead = is_ahead
@@ -62,11 +62,11 @@ class SpoolAhead:
         self._thread: threading.Thread | None = None
 
     def hold(self) -> AbstractContextManager[object]:
-        """A block in which nothing is written ahead."""
+        """Return a block in which nothing is written ahead."""
         return self._writing
 
     def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
-        """The file of a batch that was just planned; None if it cannot be written. Call it inside of `hold`."""
+        """Return the file of a batch that was just planned; None if it cannot be written. Call it inside of `hold`."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead.holds(batch):
             self._current = ahead.file

@@ -25,7 +25,7 @@ from understudy_shared.base.clock import SystemClock
 Json = dict[str, object]
 
 PATIENCE_MS = 5_000
-"""How long Spark is kept waiting while a server that answers has records that are not fetched yet."""
+"""Time for which Spark is kept waiting while a server that answers has records that are not fetched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class AlignedStream:
     """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
 
     def __init__(self, options: AlignedOptions, *, spools_ahead: bool = True) -> None:
-        """With `spools_ahead` off each batch is written to the spool when Spark asks for it, as benchmarks compare."""
+        """Prepare. With `spools_ahead` off each batch is spooled when Spark asks for it, as benchmarks compare."""
         self._options = options
         self._spools_ahead = spools_ahead
         self._fingerprint = fingerprint(options)
@@ -56,7 +56,7 @@ class AlignedStream:
         self._last: _LastBatch | None = None
 
     def initial_offset(self) -> Json:
-        """Where a new checkpoint begins. Repeated calls give the same offset."""
+        """Return where a new checkpoint begins. Repeated calls give the same offset."""
         if self._initial is None:
             self._initial = self._get_planner().initial(timeout_ms=self._options.request_timeout_ms).to_json()
         return self._initial
@@ -72,7 +72,7 @@ class AlignedStream:
         return start if end is None else end.to_json()
 
     def latest_offset(self, start: Json) -> Json:
-        """Plan the batch after `start`, put it into the spool, and return its end. Returns `start` if there is none.
+        """Plan the batch after `start`, put it into the spool, and return its end. Return `start` if there is no batch.
 
         Raises OffsetError for a checkpoint of another source or with other options, and errors that stopped an input.
         """
@@ -87,7 +87,7 @@ class AlignedStream:
         return self._last.end
 
     def tasks(self, start: Json, end: Json) -> list[ReadTask]:
-        """What Spark tasks read between two offsets: the batch just planned, or one logged before a restart."""
+        """Return what Spark tasks read between two offsets: the batch just planned, or one logged before a restart."""
         self._lock_checkpoint()
         if self._last is not None and (self._last.start, self._last.end) == (start, end):
             ranges = self._last.batch.ranges
@@ -104,7 +104,7 @@ class AlignedStream:
         return pack_tasks(planned_ranges(self._options, spans), self._options, batch=after.batches)
 
     def metrics(self) -> Json | None:
-        """The planner's metrics for Spark's progress. None before the planner has started."""
+        """Return the planner's metrics for Spark's progress. None before the planner has started."""
         if self._planner is None:
             return None
         metrics = self._planner.snapshot().as_json()

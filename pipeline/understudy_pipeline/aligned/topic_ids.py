@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
-    """Topics that have another id now (pure). A topic of which one of the ids is unknown is not among them."""
+    """Return topics that have another id now (pure). A topic of which one of the ids is unknown is not among them."""
     return frozenset(topic for topic, found in now.items() if before.get(topic, found) != found)
 
 

@@ -15,7 +15,7 @@ def is_waited_for(
 
     Nothing is read before the partitions of every topic are known. From then on a task waits for a partition of which
     every record is in a batch and whose lag is unknown: its next record may be the next of all. With `max_task_idle_ms`
-    -1 it waits for none.
+    -1 it does not wait.
     """
     if not inputs:
         return True

@@ -37,17 +37,17 @@ RETRY_MS = 1000
 """Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
 
 REPEAT_MS = 60_000
-"""How often the names are sent again, so that a Redis that was emptied gets them back."""
+"""Interval at which the names are sent again, so that a Redis that was emptied gets them back."""
 
 MAX_PLANS = 20
-"""How many plans are searched for stateful aggregations before giving up: a query without one by then has none."""
+"""Number of plans that are searched for stateful aggregations: a query without one by then has no aggregation."""
 
 _STOP_S = 3.0
-"""How long `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
+"""Time for which `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
 
 
 class Publisher(Protocol):
-    """Sends hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
+    """The sender of hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
 
     def hint(self, version: int) -> None: ...
     def announce(self, announcement: Announcement) -> None: ...
@@ -225,7 +225,7 @@ class Announced:
             self.is_announced = True
 
     def _describe(self) -> Announcement | None:
-        """The announcement, once a batch with stateful operators has been planned."""
+        """Return the announcement, once a batch with stateful operators has been planned."""
         if self._plans_left == 0:
             return None
         try:

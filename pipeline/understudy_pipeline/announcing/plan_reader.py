@@ -27,7 +27,7 @@ _FINAL_AGGREGATES = frozenset({"HashAggregateExec", "SortAggregateExec", "Object
 _SAVING = frozenset({"StateStoreSaveExec", "SessionWindowStateStoreSaveExec"})
 _JOIN = "StreamingSymmetricHashJoinExec"
 _SAME_COLUMN = frozenset({"Cast", "KnownFloatingPointNormalized", "NormalizeNaNAndZero"})
-"""What Spark puts around a column that is compared with another; it stays that column."""
+"""Expressions that Spark puts around a column that is compared with another; it stays that column."""
 
 _BETWEEN_EXECUTED = frozenset({"InputAdapter", "SortExec", "WholeStageCodegenExec"})
 """Nodes that may lie between the final aggregation and the operator that saves its buffers."""
@@ -44,7 +44,7 @@ _MADE_UP_ALIAS = "__auto_generated"
 
 
 def read_plan(execution: JavaObject) -> QueryPlan:
-    """The plan of one micro-batch (a `QueryExecution`)."""
+    """Read the plan of one micro-batch (a `QueryExecution`)."""
     executed: list[StatefulAggregate] = []
     joins: list[StatefulJoin] = []
     _visit_executed(execution.executedPlan(), None, executed, joins)
@@ -163,7 +163,7 @@ def _output(column: JavaObject, grouping: Sequence[JavaObject], functions: Seque
 
 
 def _functions(expression: JavaObject) -> Iterator[JavaObject]:
-    """The aggregate functions in an expression."""
+    """Yield the aggregate functions in an expression."""
     if _class(expression) == "AggregateExpression":
         yield expression
         return
@@ -176,7 +176,7 @@ def _unaliased(column: JavaObject) -> JavaObject:
 
 
 def _type(expression: JavaObject) -> str:
-    """Spark's name of the type; of an array its JSON, which says of what."""
+    """Return Spark's name of the type; of an array its JSON, which names the element type."""
     data_type = expression.dataType()
     name: str = data_type.typeName()
     return str(data_type.json()) if name == "array" else name
@@ -188,5 +188,5 @@ def _class(node: JavaObject) -> str:
 
 
 def _each(sequence: JavaObject) -> Iterator[JavaObject]:
-    """The items of a Scala Seq."""
+    """Iterate over the items of a Scala Seq."""
     return (sequence.apply(index) for index in range(sequence.size()))

@@ -23,7 +23,7 @@ MAX_NAME_CHARS = 256
 """Longest name in a message. Spark makes longer names for long expressions without an alias."""
 
 ARRAY_JSON = '{"type":"array"'
-"""How the type of an array begins. The plan writes it as JSON, and all other types by name."""
+"""The beginning of an array's type. The plan writes it as JSON, and all other types by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class QueryPlan:
 
 
 def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[AnnouncedStore]:
-    """The stores that the plan or `names` (by operator id) describes, sorted by operator id."""
+    """Return the stores that the plan or `names` (by operator id) describes, sorted by operator id."""
     written = {operator.operator_id: _as_written(operator, plan.written) for operator in plan.executed}
     chosen = _store_names(written, names)
     stores = [
@@ -122,13 +122,13 @@ def announced_stores(plan: QueryPlan, names: Mapping[int, str]) -> list[Announce
 
 
 def _as_written(operator: StatefulAggregate, written: Iterable[WrittenAggregate]) -> WrittenAggregate | None:
-    """The aggregation as the user wrote it. Spark keeps the result ids of functions through all of planning."""
+    """Find the aggregation as the user wrote it. Spark keeps the result ids of functions through all of planning."""
     ids = {function.result_id for function in operator.functions}
     return next((aggregate for aggregate in written if aggregate.result_ids & ids), None)
 
 
 def _store_names(written: Mapping[int, WrittenAggregate | None], names: Mapping[int, str]) -> dict[int, str]:
-    """One name per store. Store names are unique, so an alias that two operators share names neither of them."""
+    """Choose one name per store. Store names are unique, so an alias that two operators share names neither of them."""
     aliases = {
         operator_id: aggregate.alias
         for operator_id, aggregate in written.items()
@@ -163,7 +163,7 @@ def _aggregate_store(operator: StatefulAggregate, written: WrittenAggregate | No
 
 
 def _join_key(join: StatefulJoin) -> list[str] | None:
-    """The names of a join's key columns: the left side's, else the right's, else Spark's; None if all are Spark's."""
+    """Return the names of a join's keys: the left side's, else the right's, else Spark's; None if all are Spark's."""
     pairs = list(zip(join.left, join.right, strict=True))
     if not any(left or right for left, right in pairs):
         return None
@@ -185,7 +185,7 @@ def _is_sayable(output: Output, columns: Sequence[Column]) -> bool:
 
 
 def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) -> list[str]:
-    """The grouping columns as the user named them, or Spark's names if the two cannot be matched by position."""
+    """Return the grouping columns as the user named them, or Spark's names if the two cannot be matched by position."""
     spark = [key.name for key in operator.keys]
     positions = None if written is None else _key_positions(operator, written.grouping_types)
     if written is None or positions is None:
@@ -196,7 +196,7 @@ def _key_names(operator: StatefulAggregate, written: WrittenAggregate | None) ->
 
 
 def _key_positions(operator: StatefulAggregate, grouping_types: Sequence[str]) -> list[int] | None:
-    """Which of the grouping columns the keys are; None if that is not certain."""
+    """Return which of the grouping columns the keys are; None if that is not certain."""
     positions = list(range(len(grouping_types)))
     if operator.session is not None:
         windows = [position for position in positions if grouping_types[position] == operator.session.type]
@@ -208,7 +208,7 @@ def _key_positions(operator: StatefulAggregate, grouping_types: Sequence[str]) -
 
 
 def _output_names(written: WrittenAggregate) -> dict[int, str]:
-    """The name of each output in the DataFrame with the alias: projections below the alias may rename columns."""
+    """Return the outputs' names in the DataFrame with the alias: projections below it may rename columns."""
     names = {output.id: output.name for output in written.outputs}
     origin = {output.id: output.id for output in written.outputs}
     for projection in written.projections if written.alias is not None else ():
@@ -280,7 +280,7 @@ _COLLECTING: Mapping[str, ResultFunction] = {"CollectList": "collect_list", "Col
 
 
 def _result_function(kind: str, buffers: tuple[str, ...], result: str) -> ResultFunction | None:
-    """How the result is computed from the buffers, if that is known exactly. Types are Spark's type names.
+    """Return how the result is computed from the buffers, if that is known exactly. Types are Spark's type names.
 
     Spark sums short decimals as unscaled longs and averages them as unscaled doubles. The declared type shows that.
     """

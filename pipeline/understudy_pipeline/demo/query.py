@@ -22,7 +22,7 @@ from understudy_pipeline.demo.settings import DemoSettings, Provider
 from understudy_pipeline.demo.streams import TOPIC
 
 LATENESS = "1 hour"
-"""How far behind the newest flight an hour stays open. Flights come in order, so nothing is late."""
+"""Time for which an hour stays open behind the newest flight. Flights come in order, so nothing is late."""
 
 _STREAMING = "spark.sql.streaming"
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -51,7 +51,7 @@ def state_conf(provider: Provider) -> Mapping[str, str]:
 
 
 def read_flights(spark: SparkSession, settings: DemoSettings) -> DataFrame:
-    """The stream of flights, merged by event time over all airports, so that the watermark drops none of them."""
+    """Read the stream of flights, merged by event time over all airports, so that the watermark drops none of them."""
     source = spark.readStream.format("understudy").option("topics", TOPIC).option("redis", settings.input_url)
     source = source.option("partitions", settings.input_partitions).option("merge", "global")
     source = source.option("max_poll_records", SLICES_PER_BATCH * pace_of(settings.speed_up).busy_slice)
@@ -62,13 +62,13 @@ def read_flights(spark: SparkSession, settings: DemoSettings) -> DataFrame:
 
 
 def build_query(flights: DataFrame) -> DataFrame:
-    """The union of the three branches."""
+    """Return the union of the three branches."""
     branches = [aircraft(flights), routes(flights), airport_hours(flights)]
     return reduce(DataFrame.unionAll, [_as_output(frame, keys) for frame, keys in branches])
 
 
 def aircraft(flights: DataFrame) -> tuple[DataFrame, list[str]]:
-    """By tail number. Flights without one form a group, too."""
+    """Group by tail number. Flights without one form a group, too."""
     frame = flights.groupBy("tailnum").agg(
         F.count("*").alias("flights"),
         F.max("event_time").alias("last_seen"),

@@ -41,20 +41,20 @@ class ReplayPace:
 
 
 class Due(NamedTuple):
-    """How many slices to write now, and when the next one is due."""
+    """The number of slices to write now, and when the next one is due."""
 
     slices: int
     next_ms: float
 
 
 def pace_of(speed_up: float) -> ReplayPace:
-    """The pace for `speed_up` simulated seconds per real second."""
+    """Return the pace for `speed_up` simulated seconds per real second."""
     slice_s = max(SHORTEST_SLICE_S, ceil(speed_up * LAND_EVERY_S))
     return ReplayPace(slice_s, 1000 * slice_s / speed_up)
 
 
 def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[tuple[int, int]]:
-    """Cut ascending `times_s` into slices from index `first` on. Returns index ranges (start, end), none empty."""
+    """Cut ascending `times_s` into slices from index `first` on. Yield index ranges (start, end), each with a row."""
     start = first
     while start < len(times_s):
         limit_s = (times_s[start] // slice_s + 1) * slice_s
@@ -66,7 +66,7 @@ def slices(times_s: Sequence[int], slice_s: int, *, first: int = 0) -> Iterator[
 
 
 def slices_due(*, now_ms: float, next_ms: float, interval_ms: float, unread: int, max_unread: int) -> Due:
-    """The slices to write now: those that are due, as far as `max_unread` allows.
+    """Return the slices to write now: those that are due, as far as `max_unread` allows.
 
     Without room the schedule shifts: a delayed slice is due as soon as there is room, and the rest follow it.
     """

@@ -39,7 +39,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapping[str, str]:
-    """Settings of the session. Its files are below `folder`."""
+    """Return the settings of the session. Its files are below `folder`."""
     java_options = (
         f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'} "
         # Small batches on few cores: the quick compiler alone, with room for the classes that Spark generates, and
@@ -68,7 +68,7 @@ def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapp
 
 @contextmanager
 def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
-    """A session within the block. Its JVM has ended when the block has. Raises NoJavaError."""
+    """Open a session for the block. Its JVM has ended when the block has. Raises NoJavaError."""
     os.environ.update(
         {
             "JAVA_HOME": str(java_home().path),

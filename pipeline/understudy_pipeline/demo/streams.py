@@ -36,7 +36,7 @@ class FlightStreams:
     """
 
     def __init__(self, url: str, *, partitions: int) -> None:
-        """Does not connect. Raises SettingsError for a URL that is not a Redis URL."""
+        """Prepare without connecting. Raises SettingsError for a URL that is not a Redis URL."""
         self._url = url
         pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
         checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
@@ -44,7 +44,7 @@ class FlightStreams:
         self._keys = [f"{TOPIC}:{partition}" for partition in range(partitions)]
 
     def landed(self) -> int:
-        """How many flights of the table were written, including trimmed ones."""
+        """Count the flights of the table that were written, including trimmed ones."""
         with self._translated("looking for flights"):
             return max(map(self._landed, self._keys))
 
@@ -115,17 +115,17 @@ class FlightStreams:
 
 
 def partition_of(origin: str, partitions: int) -> int:
-    """The number of the stream that has the flights of an airport."""
+    """Return the number of the stream that has the flights of an airport."""
     return crc32(origin.encode()) % partitions
 
 
 def entry_id(flight: Flight, place: int) -> str:
-    """The entry ID of the flight at `place` in the table."""
+    """Return the entry ID of the flight at `place` in the table."""
     return f"{flight.event_time * 1000}-{place}"
 
 
 def place_of(cursor: Cursor) -> int:
-    """The place in the table of the last flight that was read."""
+    """Return the place in the table of the last flight that was read."""
     return _place(cursor.offset)
 
 
@@ -134,5 +134,5 @@ def _place(entry: str) -> int:
 
 
 def _following(cursor: Cursor) -> str:
-    """The least possible ID behind the last entry that was read."""
+    """Return the least possible ID behind the last entry that was read."""
     return f"{cursor.offset.partition('-')[0]}-{place_of(cursor) + 1}"

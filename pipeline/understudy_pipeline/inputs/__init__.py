@@ -1,1 +1,1 @@
-"""Where records come from: Kafka topics, Redis Streams, files, behind one protocol."""
+"""The inputs: Kafka topics, Redis Streams, files, behind one protocol."""

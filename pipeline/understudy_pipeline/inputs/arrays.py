@@ -27,26 +27,26 @@ _ARROW_TYPES = {np.dtype(numpy): arrow for arrow, numpy in _NUMPY_TYPES.items() 
 
 
 def numbers(values: NDArray[Any], *, nulls: NDArray[np.bool_] | None = None, kind: pa.DataType = None) -> pa.Array:
-    """An array of integers; null where `nulls` is set. Its type is that of `values`, or `kind` of the same width."""
+    """Build an array of integers; null where `nulls` is set. Its type follows `values`, or is `kind` of that width."""
     validity, null_count = _validity(nulls)
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(kind or _ARROW_TYPES[values.dtype], len(values), buffers, null_count)
 
 
 def optional_numbers(values: Sequence[int | None]) -> pa.Int64Array:
-    """An array of 64-bit integers from Python's, None as null."""
+    """Build an array of 64-bit integers from Python's, `None` as null."""
     nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
     return numbers(np.fromiter((value or 0 for value in values), np.int64, len(values)), nulls=nulls)
 
 
 def booleans(values: NDArray[np.bool_]) -> pa.BooleanArray:
-    """An array of booleans without nulls, such as a mask."""
+    """Build an array of booleans without nulls, such as a mask."""
     bits = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits], 0)
 
 
 def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """An array of bytes, None as null. Together they are less than 2 GiB, else ValueError."""
+    """Build an array of bytes, `None` as null. Together they are less than 2 GiB, else ValueError."""
     nulls = None
     if None in values:
         nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
@@ -59,7 +59,7 @@ def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
 
 
 def header_lists(found: Sequence[Headers | None]) -> pa.ListArray:
-    """An array of headers, one list a record; null where there are none."""
+    """Build an array of headers, one list for each record; null for a record without headers."""
     pairs = [pair for headers in found for pair in headers or ()]
     keys = binaries([key.encode() for key, _ in pairs]).cast(pa.string())
     items = pa.StructArray.from_arrays(
@@ -71,7 +71,7 @@ def header_lists(found: Sequence[Headers | None]) -> pa.ListArray:
 
 
 def scalar(value: int | str | None, kind: pa.DataType) -> pa.Scalar:
-    """A value of an integer or string type, for compute functions and `pa.repeat`."""
+    """Build a value of an integer or string type, for compute functions and `pa.repeat`."""
     if value is None:
         return pa.nulls(1, kind)[0]
     if isinstance(value, str):
@@ -80,7 +80,7 @@ def scalar(value: int | str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def to_numpy(array: pa.Array, *, null: int = 0) -> NDArray[Any]:
-    """The values of an array of integers, `null` for null. Without nulls the result shares the array's memory."""
+    """Return the values of an array of integers, `null` for null. Without nulls they share its memory."""
     validity, data = array.buffers()
     dtype = _NUMPY_TYPES[array.type]
     if data is None or not len(array):
@@ -90,7 +90,7 @@ def to_numpy(array: pa.Array, *, null: int = 0) -> NDArray[Any]:
 
 
 def is_null(array: pa.Array) -> NDArray[np.bool_]:
-    """Where an array is null."""
+    """Find the positions at which an array is null."""
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
     validity = array.buffers()[0]
@@ -103,13 +103,13 @@ def _bits(bitmap: pa.Buffer, array: pa.Array) -> NDArray[np.bool_]:
 
 
 def _validity(nulls: NDArray[np.bool_] | None) -> tuple[pa.Buffer | None, int]:
-    """Arrow's bitmap of what is not null, with the number of nulls."""
+    """Return Arrow's bitmap of what is not null, with the number of nulls."""
     count = 0 if nulls is None else int(np.count_nonzero(nulls))
     return (pa.py_buffer(np.packbits(~nulls, bitorder="little")), count) if nulls is not None and count else (None, 0)
 
 
 def _offsets(values: Sequence[bytes | Sequence[object]]) -> NDArray[np.int32]:
-    """Where each value begins, and the end of the last one."""
+    """Return the position at which each value begins, and the end of the last one."""
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
     if len(ends) and ends[-1] > np.iinfo(np.int32).max:
         raise ValueError(f"{ends[-1]:,} bytes do not fit into one Arrow array")

@@ -17,7 +17,7 @@ from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, Ti
 def rows(
     *, offsets: pa.StringArray, ordinal: int, times: pa.Int64Array, keys: pa.BinaryArray | None, values: pa.BinaryArray
 ) -> pa.RecordBatch:
-    """A record batch whose records are numbered from `ordinal` on."""
+    """Make a record batch whose records are numbered from `ordinal` on."""
     count = len(values)
     return pa.record_batch(
         [
@@ -34,12 +34,12 @@ def rows(
 
 
 def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
-    """A chunk with the sizes of its records, which have no headers."""
+    """Make a chunk with the sizes of its records, which have no headers."""
     return Chunk(partition, batch, _sizes(partition.topic, batch))
 
 
 def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
-    """Timestamps from a field of the values; null where the field has no usable one."""
+    """Read timestamps from a field of the values; null where the field has no usable one."""
     return optional_numbers([rule.time_ms(None, value) for value in values])
 
 

@@ -32,7 +32,7 @@ MAX_KEPT = 16
 
 
 class FileRangeReader:
-    """Reads ranges. Ordinals have no gaps, so a range's ends say how many rows it must have."""
+    """A reader of ranges. Ordinals have no gaps, so a range's ends say how many rows it must have."""
 
     def __init__(self, root: Path, rule: TimestampRule, *, fail_on_data_loss: bool) -> None:
         self._root = root
@@ -67,7 +67,7 @@ class FileRangeReader:
     def _rows(
         self, span: Range, name: str, start: FilePlace, end: FilePlace, *, ordinal: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of the range that are in one file."""
+        """Yield the rows of the range that are in one file."""
         index = start.row if name == start.name else 0
         opened = self._opened(span, name, index)
         if opened is None:
@@ -89,7 +89,7 @@ class FileRangeReader:
                 opened.close()
 
     def _opened(self, span: Range, name: str, index: int) -> RowFile | None:
-        """The file, positioned at a row. Reuses a kept file if it is positioned there."""
+        """Return the file, positioned at a row. Reuse an open file if it is positioned there."""
         kept_name, kept = self._kept.pop(span.partition, ("", None))
         if kept is not None:
             if (kept_name, kept.next_index) == (name, index):

@@ -20,7 +20,7 @@ class FileRows(NamedTuple):
     values: pa.BinaryArray
 
     def records(self, name: str, *, ordinal: int) -> pa.RecordBatch:
-        """The rows in `ROW_SCHEMA`, numbered from `ordinal` on. Offsets are `<name>:<index>`."""
+        """Return the rows in `ROW_SCHEMA`, numbered from `ordinal` on. Offsets are `<name>:<index>`."""
         offsets = pc.binary_join_element_wise(
             scalar(name, pa.string()), self.indices.cast(pa.string()), scalar(":", pa.string())
         )

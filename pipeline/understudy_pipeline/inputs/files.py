@@ -51,7 +51,7 @@ class FilesConfig:
 
 
 class FilesInput:
-    """Reads ahead. Timeouts bound only the wait for new files: a call waits for a file system that hangs."""
+    """An input of files. Timeouts bound only the wait for new files: a call waits for a hanging file system."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config
@@ -65,7 +65,7 @@ class FilesInput:
         return self._past_losses + sum(reader.losses for reader in self._readers.values())
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Also checks the first and the last file of each folder, once each. Raises SettingsError for a bad one."""
+        """Count partitions; check the first and last file of each folder once. Raises SettingsError for a bad one."""
         counts = {topic: count_partitions(self._config.root, topic) for topic in self._config.topics}
         for topic, count in counts.items():
             for partition in range(count):
@@ -98,7 +98,7 @@ class FilesInput:
         self._readers.update(readers)
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """If a folder cannot be read after others gave rows, the next call raises its error."""
+        """Fetch rows. If a folder cannot be read after others gave rows, the next call raises its error."""
         wanted = {tp: count for tp, count in wanted.items() if count > 0}
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
@@ -136,7 +136,7 @@ class FilesInput:
             self._checked.add(path)
 
     def _end_cursor(self, folder: Path) -> Cursor:
-        """The cursor behind the last row. It has no ordinal: counting rows would take reading every file."""
+        """Return the cursor behind the last row. It has no ordinal: counting rows would take reading every file."""
         for name in reversed(file_names(folder, self._config.timestamp)):
             last = _last_row(folder / name, self._config.timestamp)
             if last is not None:

@@ -41,11 +41,11 @@ class FolderReader:
     def __init__(
         self, root: Path, tp: TopicPartition, cursor: Cursor, rule: TimestampRule, *, fail_on_data_loss: bool
     ) -> None:
-        """Raises DataLostError if the cursor's file is gone or ends before the cursor, SettingsError and InputError."""
+        """Start behind a cursor. Raises DataLostError if its row is gone, SettingsError and InputError."""
         self._root, self._tp, self._rule = root, tp, rule
         self._fail_on_data_loss = fail_on_data_loss
         self.losses = 0
-        """How often it continued behind lost rows."""
+        """The number of times that it continued behind lost rows."""
         self._ordinal = cursor.ordinal
         self._open: RowFile | None = None
         self._size: int | None = None
@@ -129,7 +129,7 @@ class FolderReader:
         return taken
 
     def _next_file(self) -> RowFile | None:
-        """The current file if it has rows left, else the next one that has. None if every file was read."""
+        """Return the current file if it has rows left, else the next one that has. None if every file was read."""
         while True:
             if self._open is None and not self._is_finished:
                 self._open_current()

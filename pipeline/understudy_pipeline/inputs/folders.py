@@ -36,7 +36,7 @@ class FilePlace(NamedTuple):
 
 
 def place_after(offset: str) -> FilePlace | None:
-    """The place behind the row that an offset names. None if it is not an offset of a file."""
+    """Return the place behind the row that an offset names. None if it is not an offset of a file."""
     if not offset:
         return FilePlace("", 0)
     name, colon, index = offset.rpartition(":")
@@ -44,7 +44,7 @@ def place_after(offset: str) -> FilePlace | None:
 
 
 def count_partitions(root: Path, topic: str) -> int:
-    """How many partitions a topic has. Raises UnknownTopicError, SettingsError and InputError."""
+    """Count the partitions of a topic. Raises UnknownTopicError, SettingsError and InputError."""
     folder = root / topic
     if not folder.is_dir():
         there = sorted(each.name for each in _entries(root) if each.is_dir()) if root.is_dir() else []
@@ -64,13 +64,13 @@ def count_partitions(root: Path, topic: str) -> int:
 
 
 def folder_of(root: Path, tp: TopicPartition) -> Path:
-    """The folder of a partition's files. Partition 0 of a topic without partition folders is in the topic's folder."""
+    """Return a partition's folder. Partition 0 of a topic without partition folders is the topic's folder."""
     folder = root / tp.topic / str(tp.partition)
     return folder if tp.partition or folder.is_dir() else folder.parent
 
 
 def file_names(folder: Path, rule: TimestampRule, known: Collection[str] = ()) -> list[str]:
-    """A folder's files in reading order. Raises SettingsError for a file that cannot hold records, and InputError.
+    """List a folder's files in reading order. Raises SettingsError for a file that cannot hold records, and InputError.
 
     Files that are `known` are not checked again.
     """
@@ -124,13 +124,13 @@ def open_rows(path: Path, rule: TimestampRule, *, index: int = 0) -> RowFile:
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
-    """The InputError for an error of the file system."""
+    """Make the InputError for an error of the file system."""
     why = error.strerror or str(error)
     return InputError(f"cannot be read: {why}", where=str(path), fix="Check that it is there and may be read from here")
 
 
 def find_violation(names: Sequence[str], known: Sequence[str], at: FilePlace, *, is_finished: bool) -> str | None:
-    """Which rule a folder breaks that has `names` now and had `known` before. None if it breaks none.
+    """Return which rule a folder breaks that has `names` now and had `known` before. None if it breaks no rule.
 
     Files before the one at `at` were read, and that one was read to its end if `is_finished`.
     """

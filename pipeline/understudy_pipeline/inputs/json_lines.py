@@ -28,7 +28,7 @@ class JsonLines:
         self.next_index = 0
         self._lines: list[bytes] = []
         self._taken = 0
-        """How many of `_lines` were read."""
+        """The number of `_lines` that were read."""
         self._rest = b""
         """The incomplete line after `_lines`."""
         self._is_read = False

@@ -37,7 +37,7 @@ _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|crede
 
 
 class KafkaClient:
-    """Starts connecting at construction. Not thread-safe."""
+    """The two consumers. They start connecting at construction. Not thread-safe."""
 
     def __init__(self, server: str, properties: Mapping[str, str]) -> None:
         self.server = server
@@ -50,7 +50,7 @@ class KafkaClient:
         """Topics whose partition leaders the record consumer knows."""
 
     def messages(self, count: int, *, wait_s: float) -> list[Message]:
-        """Up to `count` records and events. Waits for the first one only; a plain `consume` would wait for the last."""
+        """Return up to `count` records and events; wait for the first only (a plain `consume` waits for the last)."""
         first = self._consumer.poll(max(wait_s, 0))
         messages = [] if first is None else [first]
         while messages and (room := min(count - len(messages), _MAX_CONSUME)) > 0:
@@ -82,11 +82,11 @@ class KafkaClient:
     def offsets(
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
     ) -> dict[TopicPartition, int]:
-        """Where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError, also if the answer for one is missing."""
+        """Return where logs begin (`EARLIEST`) or end (`LATEST`). Raises InputError if one answer is missing."""
         return self._all_offsets(dict.fromkeys(partitions, which), timeout_ms)
 
     def offsets_at(self, times_ms: Mapping[TopicPartition, int], *, timeout_ms: int) -> dict[TopicPartition, int]:
-        """The first record of each partition that is not earlier than a time; partitions without one are left out.
+        """Find the first record of each partition that is not earlier than a time; partitions without one are left out.
 
         Raises InputError, also if the answer for one is missing.
         """
@@ -94,7 +94,7 @@ class KafkaClient:
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def known_ends(self, partitions: Collection[TopicPartition], *, timeout_ms: int) -> dict[TopicPartition, int]:
-        """Ends of the logs whose leaders answer. Raises InputError if no broker answers."""
+        """Return ends of the logs whose leaders answer. Raises InputError if no broker answers."""
         answers = self._list_offsets(dict.fromkeys(partitions, LATEST), timeout_ms)
         return {TopicPartition(end.topic, end.partition): end.offset for end in answers if end.error is None}
 
@@ -112,33 +112,35 @@ class KafkaClient:
         for answer in answers:
             if answer.error is not None:
                 name = TopicPartition(answer.topic, answer.partition)
-                raise self.unreachable_error(f"no answer where {name} begins and ends", KafkaException(answer.error))
+                raise self.unreachable_error(
+                    f"it did not say where {name} begins and ends", KafkaException(answer.error)
+                )
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def _list_offsets(self, times_ms: Mapping[TopicPartition, int], timeout_ms: int) -> list[KafkaPartition]:
-        """`times_ms` may be EARLIEST or LATEST."""
+        """Ask for offsets at times; `times_ms` may be EARLIEST or LATEST."""
         asked = [KafkaPartition(*partition, time_ms) for partition, time_ms in times_ms.items()]
         try:
             answers = self._query_consumer.offsets_for_times(asked, timeout=timeout_ms / 1000) if asked else []
         except KafkaException as error:
             self._poll_errors()
-            raise self.unreachable_error("no answer where its logs begin and end", error) from error
+            raise self.unreachable_error("it did not say where its logs begin and end", error) from error
         self._connection_error = None
         return answers
 
     def partition_count(self, topic: str, *, timeout_ms: int) -> int:
-        """How many partitions a topic has, 0 if it does not exist. Raises InputError."""
+        """Count the partitions of a topic, 0 if it does not exist. Raises InputError."""
         found = self._metadata(topic, timeout_ms).topics[topic]
         if found.error is not None and found.error.code() not in NO_TOPIC:
             raise self.unreachable_error(f"topic '{topic}' cannot be read", KafkaException(found.error))
         return len(found.partitions)
 
     def topics(self, *, timeout_ms: int) -> list[str]:
-        """All topics that this client may see, sorted, without Kafka's internal ones. Raises InputError."""
+        """List the topics that this client may see, sorted, without Kafka's internal ones. Raises InputError."""
         return sorted(name for name in self._metadata(None, timeout_ms).topics if not name.startswith("__"))
 
     def unreachable_error(self, what: str, error: KafkaException | None = None) -> InputError:
-        """The error for a cluster that does not answer, with librdkafka's last reason. The caller raises it."""
+        """Make the error for a cluster that does not answer, with librdkafka's last reason. The caller raises it."""
         reasons = [_text(error)] if error is not None else []
         if self._reason and self._reason not in reasons:
             reasons.append(self._reason)
@@ -149,7 +151,7 @@ class KafkaClient:
         )
 
     def take_connection_error(self) -> InputError | None:
-        """The error if librdkafka reported since the last call that no broker can be reached."""
+        """Return the error if librdkafka reported since the last call that no broker can be reached."""
         connection_error, self._connection_error = self._connection_error, None
         return None if connection_error is None else self.unreachable_error(connection_error)
 
@@ -180,11 +182,11 @@ class KafkaClient:
             )
         except KafkaException as error:
             self._poll_errors()
-            raise self.unreachable_error("no answer about its topics", error) from error
+            raise self.unreachable_error("it did not list its topics", error) from error
         return found
 
     def _on_error(self, error: KafkaError) -> None:
-        """librdkafka's error callback. It runs inside `poll`."""
+        """Note an error of librdkafka. It calls this inside `poll`."""
         if error.code() == NO_BROKER:
             self._connection_error = "no broker can be reached"
             return
@@ -210,14 +212,14 @@ def _consumer(properties: Mapping[str, Any]) -> Consumer:
 
 
 class DebugLog:
-    """Sends librdkafka's log to our debug log. It logs every reconnect as an error; our errors have what matters."""
+    """A handler that writes librdkafka's log to our debug log: it logs every reconnect as an error."""
 
     def log(self, level: int, text: str, *arguments: object) -> None:
         log.debug(text, *arguments, extra={"librdkafka_level": level})
 
 
 def _safe_text(error: KafkaException, properties: Mapping[str, Any]) -> str:
-    """What librdkafka says, without what it repeats of a secret property: its value, or a name that is mistyped."""
+    """Return librdkafka's text, without what it repeats of a secret property: its value, or a name that is mistyped."""
     text = _text(error)
     for name, value in properties.items():
         if _SECRET_NAME.search(name) and str(value):

@@ -78,7 +78,7 @@ class KafkaConfig:
             check_properties({**dict(self.properties), **OWN_PROPERTIES})
 
     def __repr__(self) -> str:
-        """Shows property names but hides values, which may be secrets, except for a few that never are."""
+        """Show property names but hide values, which may be secrets, except for a few that never are."""
         shown = [f"{name}={value if name in _SHOWN else '...'}" for name, value in self.properties]
         return f"KafkaConfig(servers={masked(self.servers)!r}, topics={self.topics!r}, properties=[{', '.join(shown)}])"
 
@@ -93,7 +93,7 @@ class KafkaConfig:
 
     @property
     def isolation_level(self) -> str:
-        """Decides which records there are: with `read_committed` those of aborted transactions do not exist."""
+        """The isolation level: with `read_committed` the records of aborted transactions do not exist."""
         return self.client_properties["isolation.level"].lower()
 
     @property

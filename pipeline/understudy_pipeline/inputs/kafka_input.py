@@ -41,7 +41,7 @@ ENDS_QUERY_TIMEOUT_MS = 1_000
 
 
 class KafkaInput:
-    """Reads ahead with one client, which is created by the first call."""
+    """An input of one Kafka cluster, with one client, which is created by the first call."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -60,11 +60,11 @@ class KafkaInput:
         self._doubted: set[TopicPartition] = set()
         """Partitions whose log ended before the position, since they were last sought."""
         self._queue_empty_s = 0.0
-        """When librdkafka's queue was last seen empty."""
+        """The time at which librdkafka's queue was last seen empty."""
         self.losses = 0
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
+        """Count the partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
         counts = {name: self._client.partition_count(name, timeout_ms=timeout_ms) for name in self._config.topics}
         missing = [name for name, count in counts.items() if count == 0]
         if missing:
@@ -72,19 +72,19 @@ class KafkaInput:
         return counts
 
     def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
-        """Asked in the background: a cluster that cannot tell holds up only the first call, and for a moment."""
+        """Ask for ids in the background: a cluster that cannot tell holds up only the first call, and for a moment."""
         if self._topic_ids is None:
             self._topic_ids = TopicIds(self._config.client_properties, self._config.topics)
             return self._topic_ids.ask(wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
         return self._topic_ids.ask(wait_ms=LATER_IDS_WAIT_MS)
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Cursors at the current ends of the logs."""
+        """Return cursors at the current ends of the logs."""
         ends = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)
         return {partition: end_cursor(end) for partition, end in ends.items()}
 
     def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Cursors at the first offsets that retention has left."""
+        """Return cursors at the first offsets that retention has left."""
         lows = self._client.offsets(partitions, EARLIEST, timeout_ms=timeout_ms)
         return {partition: end_cursor(low) for partition, low in lows.items()}
 
@@ -105,7 +105,7 @@ class KafkaInput:
         self._assigned = False
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Up to so many records of each partition. Returns early, with lags only, if ends of logs became known."""
+        """Fetch up to so many records of each partition. Return early, with lags only, if ends of logs became known."""
         began_s = time.monotonic()
         self._assign()
         self._fetch_only(
@@ -129,7 +129,7 @@ class KafkaInput:
         return Fetched(chunks, {partition: self._positions[partition].lag(end) for partition, end in ends.items()})
 
     def close(self) -> None:
-        """Does not wait for the broker."""
+        """Close without waiting for the broker."""
         if self._opened_client is not None:
             self._opened_client.close()
             self._opened_client = None
@@ -158,7 +158,7 @@ class KafkaInput:
         self._fetching = partitions
 
     def _query_ends(self) -> dict[TopicPartition, int]:
-        """Ends of all logs if a query is due and answered, else empty."""
+        """Return ends of all logs if a query is due and answered, else empty."""
         now_s = time.monotonic()
         every_s = (STARVED_QUERY_MS if self._is_starved else ENDS_QUERY_MS) / 1000
         if not self._positions or now_s - self._queried_s < max(every_s, self._query_pause_s):
@@ -175,7 +175,7 @@ class KafkaInput:
         return ends
 
     def _fresh_ends(self, events: Iterable[Message], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
-        """Ends of logs by the end-of-partition events of this fetch.
+        """Return ends of logs by the end-of-partition events of this fetch.
 
         An end-of-partition event that is stale, or was followed by records, is ignored. An event is fresh if the queue
         is empty now and was empty just before this fetch: then it cannot have waited in between.
@@ -217,10 +217,10 @@ class KafkaInput:
         if self._silent_since_s is not None:
             silent_ms = (time.monotonic() - self._silent_since_s) * 1000
             if silent_ms >= self._config.request_timeout_ms:
-                raise self._client.unreachable_error(f"no answer for {silent_ms / 1000:.1f} s")
+                raise self._client.unreachable_error(f"it gave no answer for {silent_ms / 1000:.1f} s")
 
     def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
-        """The broker refused these positions. Raises DataLostError, or continues at what is left.
+        """Handle positions that the broker refused. Raises DataLostError, or continues at what is left.
 
         Where lost data may be, a log that ends before its position is doubted first: an InputError makes the caller
         look at the topics again. It seeks anew in one that was made anew.

@@ -15,7 +15,7 @@ _TOPICS_LISTED = 20
 
 
 def describe_loss(position: int, *, low: int, end: int) -> str | None:
-    """Why a reader cannot continue at `position` in a log from `low` to before `end`. None if it can."""
+    """Say why a reader cannot continue at `position` in a log from `low` to before `end`. None if it can."""
     if position < low:
         return f"records from offset {position} on are gone: the log now begins at offset {low}"
     if position > end:
@@ -37,7 +37,7 @@ def report_loss(partition: TopicPartition, lost: str, server: str, *, is_error: 
 
 
 def unknown_topic(name: str, topics: Sequence[str], server: str) -> UnknownTopicError:
-    """The error for a topic that does not exist. It names similar topics, or those that exist."""
+    """Make the error for a topic that does not exist. It names similar topics, or those that exist."""
     similar = get_close_matches(name, topics, cutoff=0.7)
     there_are = ", ".join(topics[:_TOPICS_LISTED]) + (", ..." if len(topics) > _TOPICS_LISTED else "")
     fix = f"Did you mean {' or '.join(similar)}?" if similar else f"There are: {there_are or 'none'}"

@@ -28,7 +28,7 @@ class FetchPosition:
 
     @property
     def buffered_records(self) -> int:
-        """How many records are not returned yet."""
+        """The number of records that are not returned yet."""
         return sum(chunk.rows.num_rows for chunk in self.buffered)
 
     def buffer(self, chunk: Chunk) -> None:
@@ -50,19 +50,19 @@ class FetchPosition:
         return taken
 
     def mark_end(self, offset: int) -> None:
-        """The broker sent an end-of-partition event at this offset."""
+        """Note that the broker sent an end-of-partition event at this offset."""
         self.ended = max(self.ended, offset)
 
     def lag(self, end: int) -> int:
-        """Records that are not returned yet, in a log that ends at `end`. Markers that lie ahead count as records."""
+        """Count unreturned records of a log that ends at `end`. Markers that lie ahead count as records."""
         return self.buffered_records + max(0, end - max(self.ahead, self.ended))
 
 
 def next_offset(cursor: Cursor) -> int:
-    """The offset behind a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
+    """Return the offset behind a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
     return int(cursor.offset) + 1 if cursor.offset else 0
 
 
 def end_cursor(end: int) -> Cursor:
-    """The cursor of a reader whose next record is at `end` or behind it."""
+    """Return the cursor of a reader whose next record is at `end` or behind it."""
     return Cursor(offset=str(end - 1), ordinal=end)

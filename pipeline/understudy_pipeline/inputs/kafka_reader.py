@@ -40,7 +40,7 @@ class KafkaRangeReader:
         self._opened_client: KafkaClient | None = None
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records in batches."""
+        """Yield the range's records in batches."""
         if self._opened_client is None:
             self._opened_client = KafkaClient(
                 self._config.server, {**self._config.client_properties, **_SHORT_FETCH_WAIT}
@@ -52,7 +52,7 @@ class KafkaRangeReader:
                 self._opened_client.unassign()
 
     def close(self) -> None:
-        """Does not wait for the broker."""
+        """Close without waiting for the broker."""
         if self._opened_client is not None:
             self._opened_client.close()
             self._opened_client = None
@@ -95,7 +95,7 @@ class _Reading:
         self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
 
     def _poll(self) -> list[Message]:
-        """The range's next records."""
+        """Return the range's next records."""
         records, events = group_messages(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
         came = records.get(self._partition, [])
         if came:
@@ -123,7 +123,7 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _handle_out_of_range(self) -> None:
-        """The broker refused the position. Raises DataLostError, or continues at what is left."""
+        """Handle a position that the broker refused. Raises DataLostError, or continues at what is left."""
         partitions, timeout_ms = [self._partition], self._config.request_timeout_ms
         low = self._client.offsets(partitions, EARLIEST, timeout_ms=timeout_ms)[self._partition]
         end = self._client.offsets(partitions, LATEST, timeout_ms=timeout_ms)[self._partition]
@@ -135,7 +135,7 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _give_up(self) -> None:
-        """No record came for `request_timeout_ms`: long enough for a log to grow again after its broker restarted."""
+        """Give up after `request_timeout_ms` without a record: a log grows again sooner after its broker restarts."""
         if self._ended >= 0 and self._failure is None:
             self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1

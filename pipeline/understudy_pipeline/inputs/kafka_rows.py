@@ -45,7 +45,7 @@ def group_messages(messages: list[Message]) -> GroupedMessages:
 
 
 def partition_of(message: Message) -> TopicPartition:
-    """The partition of a record or of an event."""
+    """Return the partition of a record or of an event."""
     return TopicPartition(message.topic() or "", message.partition() or 0)
 
 
@@ -75,7 +75,7 @@ def to_chunk(
 
 
 def _run_starts(messages: list[Message]) -> list[int]:
-    """Indices at which a new partition or topic begins, 0 included."""
+    """Return indices at which a new partition or topic begins, 0 included."""
     numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
     topics = list(map(Message.topic, messages))
     changes = numbers[1:] != numbers[:-1]
@@ -89,12 +89,12 @@ def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: Tim
     if rule.field is not None:
         return optional_numbers([rule.time_ms(None, value) for value in values])
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
-    # The time is -1 before message format 1: such a record has none.
+    # Before message format 1 the time is -1: no time.
     return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))
 
 
 def _timestamp_types(messages: Sequence[Message]) -> pa.Int32Array:
-    """librdkafka's types are greater by one than those of Kafka's Java client and of Spark."""
+    """Return timestamp types. librdkafka's are greater by one than those of Kafka's Java client and of Spark."""
     # Asking each message again is quicker than a list of pairs, which the garbage collector would look through.
     types = np.fromiter(map(itemgetter(0), map(Message.timestamp, messages)), np.int32, len(messages))
     return numbers(types - 1)
@@ -106,5 +106,5 @@ def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
 
 
 def _headers_bytes(headers: Any) -> int:
-    """Bytes of a message's headers: a list of pairs, or None."""
+    """Count the bytes of a message's headers: a list of pairs, or None."""
     return sum(len(key.encode()) + len(value or b"") for key, value in headers or ())

@@ -13,7 +13,7 @@ from understudy_pipeline.inputs.start_positions import StartPositions, cursor_at
 def start_cursors(
     config: KafkaConfig, positions: StartPositions, *, timeout_ms: int
 ) -> Mapping[TopicPartition, Cursor]:
-    """The cursor of each partition. Raises InputError, and SettingsError for positions that there are not."""
+    """Return the cursor of each partition. Raises InputError, and SettingsError for positions that do not exist."""
     client = KafkaClient(config.server, config.client_properties)
     try:
         counts = {topic: client.partition_count(topic, timeout_ms=timeout_ms) for topic in config.topics}

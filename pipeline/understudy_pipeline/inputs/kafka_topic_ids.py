@@ -1,6 +1,6 @@
 """Asks a Kafka cluster for its topics' ids (KIP-516). They come with a request that only librdkafka's admin client has.
 
-Answers come in the background. A cluster that gives none, or that refuses the request, has topics without ids.
+Answers come in the background. Topics of a cluster that gives no ids, or refuses the request, have no ids.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _REQUEST_TIMEOUT_S = 10
 """Within the interval at which partitions are counted: no two requests are under way."""
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The id of a topic that has none: 16 zero bytes."""
+"""The id of a topic without one: 16 zero bytes."""
 
 
 class TopicIds:
-    """Starts connecting at construction. Not thread-safe."""
+    """A client for topic ids. It starts connecting at construction. Not thread-safe."""
 
     def __init__(self, properties: Mapping[str, str], topics: Sequence[str]) -> None:
         settings: dict[str, Any] = {**properties, "logger": DebugLog()}
@@ -35,7 +35,7 @@ class TopicIds:
         self._asked: Mapping[str, Future[Any]] = {}
 
     def ask(self, *, wait_ms: float) -> Mapping[str, str]:
-        """Ids that are known within `wait_ms`. An answer that comes later is taken by the next call."""
+        """Return ids that are known within `wait_ms`. An answer that comes later is taken by the next call."""
         end_s = time.monotonic() + wait_ms / 1000
         if not self._asked:
             topics = TopicCollection(self._topics)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Opener(NamedTuple):
-    """What makes an input, and a reader of ranges, from the configuration of one kind."""
+    """The functions that make an input, and a reader of ranges, from the configuration of one kind."""
 
     input: Callable[[Any], Input]
     reader: Callable[[Any], RangeReader]

@@ -72,7 +72,7 @@ class ParquetRows:
         self._file.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """The batches from `next_index` on. Returns the same iterator until `skip` resets it."""
+        """Return the batches from `next_index` on: the same iterator until `skip` resets it."""
         if self._batches is None:
             self._batches = self._read_on(self.next_index)
         return self._batches
@@ -103,7 +103,7 @@ class ParquetRows:
 
 
 def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> list[str]:
-    """The columns to read. Raises SettingsError if one is missing or has a wrong type."""
+    """Return the columns to read. Raises SettingsError if one is missing or has a wrong type."""
     types = {field.name: field.type for field in schema}
     for name in ("value", "key"):
         if name in types and not any(is_one(types[name]) for is_one in _BYTES):
@@ -126,7 +126,7 @@ def check_schema(path: Path, rule: TimestampRule) -> None:
 
 
 def times_of(column: pa.Array) -> pa.Int64Array:
-    """Milliseconds since the epoch, from timestamps (UTC if they name no zone) or from integers in milliseconds."""
+    """Convert to epoch milliseconds, from timestamps (UTC if they name no zone) or from integer milliseconds."""
     if pa.types.is_timestamp(column.type):
         column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
     return within_years(column.cast(pa.int64()))
@@ -137,7 +137,9 @@ def _parsing(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the file system, not of the file's content
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # an error of the file system, not of the file's content
             raise
         raise SettingsError(
             f"this Parquet file cannot be read: {error}",

@@ -30,7 +30,7 @@ class Fetched(NamedTuple):
     """The result of one fetch.
 
     `lags` count the records that the server has behind the fetched ones, by an answer during this fetch. 0 means that
-    there are none now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot
+    there are no more now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot
     count (Redis), any number above 0 means that there are some.
     """
 
@@ -47,29 +47,29 @@ class Range(NamedTuple):
 
 
 class Input(Protocol):
-    """Reads ahead on one server. Not thread-safe. No call takes much longer than its `timeout_ms`.
+    """An input that reads ahead on one server. Not thread-safe. No call takes much longer than its `timeout_ms`.
 
     Every method but `close` raises InputError if the server does not answer. The caller retries later.
     """
 
     @property
     def losses(self) -> int:
-        """How often it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+        """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """The partition count of each topic of this input, now. Raises UnknownTopicError."""
+        """Return the partition count of each topic of this input, now. Raises UnknownTopicError."""
 
     def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
-        """The id of each topic, which differs between a deleted topic and a new one of the same name.
+        """Return the id of each topic, which differs between a deleted topic and a new one of the same name.
 
-        Topics whose id is unknown are left out, as are all where topics have none. Raises nothing.
+        Topics whose id is unknown are left out, as are all where topics have no ids. Raises nothing.
         """
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Cursors at the current ends: where a reader starts that wants new records only."""
+        """Return cursors at the current ends: where a reader starts that wants new records only."""
 
     def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Cursors before the first records that exist now: where a reader starts that wants everything.
+        """Return cursors before the first records that exist now: where a reader starts that wants everything.
 
         A cursor that is left out is the default one, before the first record that a partition ever had.
         """
@@ -93,10 +93,10 @@ class Input(Protocol):
 
 
 class RangeReader(Protocol):
-    """Reads planned ranges on an executor. The worker process keeps it for the ranges of later batches."""
+    """A reader of planned ranges on an executor. The worker process keeps it for the ranges of later batches."""
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """The range's records (`ROW_SCHEMA`) in log order, in batches of some 10,000, poison records included.
+        """Yield the range's records (`ROW_SCHEMA`) in log order, in batches of some 10,000, poison records included.
 
         Raises InputError, and DataLostError if a record of the range is lost (a warning with `fail_on_data_loss` off).
         A record that compaction removed since the range was planned is not a loss.

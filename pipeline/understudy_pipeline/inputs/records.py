@@ -32,8 +32,10 @@ ROW_SCHEMA = pa.schema(
     ]
 )
 """Records of one partition as an input fetches them, in log order. `timestamp_ms` (since the epoch) is null in a poison
-record: one without a usable timestamp. `headers` is null if there are none, or unless the option `include_headers` is
-set. `timestamp_type` is Kafka's: -1 for none, 0 for the producer's time, 1 for the broker's; null elsewhere."""
+record: one without a usable timestamp. `headers` is null if there are no headers, or unless the option
+`include_headers` is set. `timestamp_type` is Kafka's: -1 for no timestamp, 0 for the producer's time, 1 for the
+broker's; null elsewhere.
+"""
 
 
 class TopicPartition(NamedTuple):
@@ -69,14 +71,14 @@ class Chunk:
 
 
 def record_size(topic: str, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> int:
-    """Bytes of a record in KIP-770: key, value, timestamp (8), offset (8), topic, partition (4), headers. Null is 0."""
+    """Count bytes as KIP-770: key, value, timestamp (8), offset (8), topic, partition (4), headers. Null is 0."""
     return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes
 
 
 def partition_times_ms(
     timestamps_ms: pa.Int64Array, *, time_ms: int, max_jump_ms: int | None = None
 ) -> NDArray[np.int64]:
-    """The partition time at each of the records after partition time `time_ms`. It never decreases.
+    """Return the partition time at each of the records after partition time `time_ms`. It never decreases.
 
     One record advances the partition time by at most `max_jump_ms`; the first record of a partition sets it freely. A
     poison record does not change it.
@@ -91,7 +93,8 @@ def partition_times_ms(
 def effective_times_ms(
     timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64], *, begin_ms: int = NO_TIME_MS
 ) -> NDArray[np.int64]:
-    """Effective times of records of one partition, by which a batch is sorted. They never decrease within a batch.
+    """Compute effective times of records of one partition, by which a batch is sorted. They never decrease within a
+    batch.
 
     `begin_ms` is the effective time of the record before them in the batch, NO_TIME_MS for the first one. A timestamp
     counts no more than the partition time at its record, which `max_timestamp_jump_ms` can hold back.

@@ -22,7 +22,7 @@ serves no other client meanwhile. The size of earlier entries says how many fit.
 
 
 class RedisRangeReader:
-    """Reads ranges. Ordinals have no gaps, so a range's ends say how many entries it must have.
+    """A reader of ranges. Ordinals have no gaps, so a range's ends say how many entries it must have.
 
     A range from the beginning of a stream is counted back from its end: only a stream without XDEL has as many entries
     as were planned.

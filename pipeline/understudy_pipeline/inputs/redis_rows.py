@@ -70,7 +70,7 @@ def entry_id(text: str | bytes) -> EntryId:
 
 
 def id_text(of: EntryId) -> str:
-    """The ID as the server writes it."""
+    """Return the ID as the server writes it."""
     return f"{of[0]}-{of[1]}"
 
 
@@ -89,7 +89,7 @@ def stream_info(reply: Sequence[object]) -> StreamInfo:
 
 
 def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
-    """The evidence that entries behind `place` were removed unread. None if there is none.
+    """Return the evidence that entries behind `place` were removed unread. None without evidence.
 
     `info` is None for a stream that does not exist. While an entry up to `place` exists, nothing behind it was trimmed.
     When all of them are gone, the number of removed entries must be the number that was counted.
@@ -116,14 +116,14 @@ def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
 
 
 def _loss_before_the_first(counted: int | None, info: StreamInfo | None) -> str | None:
-    """The evidence that entries were removed before the reader's first one, beyond those that were counted."""
+    """Return the evidence that entries were removed before the reader's first one, beyond those that were counted."""
     if counted is None or info is None or info.removed is None or info.has_deleted or info.removed <= counted:
         return None
     return f"{info.removed - counted} entries were removed before they were read"
 
 
 def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
-    """Where to continue after a loss: at what is left behind `place`, or at the beginning of a recreated stream."""
+    """Return where to continue after a loss: at what is left, or at the beginning of a recreated stream."""
     if not place.offset or info is None or info.last < entry_id(place.offset):
         removed = 0 if place.offset or info is None else info.removed or 0
         return StreamPosition("", max(place.ordinal, removed), None)
@@ -132,7 +132,7 @@ def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> Strea
 
 
 def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
-    """The same position with counts from `info`: the ordinal of the beginning, or the exact count at the end."""
+    """Return the same position with counts from `info`: the ordinal of the beginning, or the exact count at the end."""
     if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not place.offset:
@@ -142,7 +142,7 @@ def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamP
 
 
 def advance(place: StreamPosition, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPosition:
-    """The position behind `entries`, which were read at the same moment as `info`. `place` must have known counts."""
+    """Return the position behind `entries`, read at the moment of `info`. `place` must have known counts."""
     if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not entries:
@@ -172,14 +172,14 @@ def entry_rows(entries: Sequence[Entry], fields: EntryFields, *, ordinal: int) -
 
 
 def id_times(ids: pa.StringArray) -> pa.Int64Array:
-    """The first halves of IDs. They are times unless the writer set other IDs."""
+    """Return the first halves of IDs. They are times unless the writer set other IDs."""
     ms = pc.list_element(pc.split_pattern(ids, "-", max_splits=1), scalar(0, pa.int64())).cast(pa.uint64())
     fits = pc.less(ms, scalar(2**62, pa.uint64()))
     return within_years(pc.if_else(fits, ms, scalar(None, pa.uint64())).cast(pa.int64()))
 
 
 def columns_of(named: Sequence[list[bytes]], *names: bytes) -> list[list[bytes | None]]:
-    """The values of each name; the first one if an entry repeats a name. Fast if all entries have the same fields."""
+    """Return the values of each name, the first of a repeated one. Fast if all entries have the same fields."""
     try:
         places = list(zip(*named, strict=True))
     except ValueError:  # not the same number of fields

@@ -23,11 +23,11 @@ StreamReply = tuple[StreamInfo | None, Sequence[Entry]]
 
 
 DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to go on with what is left"
-"""How an error about lost entries says to fix it."""
+"""The fix of an error about lost entries."""
 
 
 def stream_key(tp: TopicPartition) -> str:
-    """The key of a partition's stream."""
+    """Return the key of a partition's stream."""
     return f"{tp.topic}:{tp.partition}"
 
 
@@ -35,7 +35,7 @@ class StreamServer:
     """One connection, opened on demand and reopened when it breaks. Commands are not retried."""
 
     def __init__(self, url: str, *, request_timeout_ms: int) -> None:
-        """Does no I/O. Raises SettingsError for a URL that is not a Redis URL."""
+        """Prepare without I/O. Raises SettingsError for a URL that is not a Redis URL."""
         self.where = masked(url)
         self._url = url
         self._timeout_ms = request_timeout_ms
@@ -48,7 +48,7 @@ class StreamServer:
             self._client.set_response_callback(command, lambda reply, **_: reply)
 
     def key_types(self, keys: Sequence[str]) -> Sequence[str]:
-        """The type of each key: `stream`, another type, or `none`."""
+        """Return the type of each key: `stream`, another type, or `none`."""
         with self._translated("looking for streams"), self._client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.type(key)
@@ -69,7 +69,7 @@ class StreamServer:
             return [self._parse_reply(key, next(replies), next(replies) if count else []) for key, _, count in wanted]
 
     def entries(self, key: str, first: str, last: str, count: int) -> Sequence[Entry]:
-        """Up to `count` entries of a range. `first` and `last` are as for XRANGE."""
+        """Return up to `count` entries of a range. `first` and `last` are as for XRANGE."""
         with self._translated("reading a range"):
             reply: Sequence[Entry] = self._run("XRANGE", key, first, last, "COUNT", count)
             return reply
@@ -107,7 +107,7 @@ class StreamServer:
         return stream_info(info), entries
 
     def not_a_stream(self, key: str, kind: str) -> UnknownTopicError:
-        """The error for a key that holds another type."""
+        """Make the error for a key that holds another type."""
         return UnknownTopicError(
             f"the key '{key}' holds {kind}, not a stream",
             where=self.where,

@@ -69,12 +69,12 @@ class RedisConfig:
 
     @property
     def fields(self) -> EntryFields:
-        """How entries become records."""
+        """The fields of entries from which records are made."""
         return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp)
 
 
 class RedisInput:
-    """Reads ahead. Every method raises InputError if an answer takes longer than `request_timeout_ms`."""
+    """An input of one Redis. Methods raise InputError if an answer takes longer than `request_timeout_ms`."""
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
@@ -144,7 +144,7 @@ class RedisInput:
     def _check_loss(
         self, tp: TopicPartition, place: StreamPosition, info: StreamInfo | None
     ) -> tuple[StreamPosition, bool]:
-        """The position to read from, and whether nothing was lost. Raises DataLostError."""
+        """Return the position to read from, and whether nothing was lost. Raises DataLostError."""
         lost = find_loss(place, info)
         if lost is None:
             return with_known_counts(place, info), True
@@ -156,12 +156,12 @@ class RedisInput:
         return with_known_counts(position_after_loss(place, info), info), False
 
     def _max_entries(self, tp: TopicPartition) -> int:
-        """Most entries of one read."""
+        """Return how many entries one read asks for at most."""
         entry_bytes = self._entry_bytes.get(tp)
         return FIRST_ENTRIES if entry_bytes is None else max(1, min(MAX_ENTRIES, int(MAX_BYTES / entry_bytes)))
 
     def _count(self, topic: str) -> int:
-        """Count a topic's partitions. Raises UnknownTopicError if it has none, or if a key holds another type."""
+        """Count a topic's partitions. Raises UnknownTopicError without any, or if a key holds another type."""
         given = self._config.partitions
         found = 0
         while given is None or found < given:

@@ -17,7 +17,7 @@ ByPartition = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class StartPositions:
-    """Where each partition begins. Exactly one of `offsets`, `times_ms` and `time_ms` is set."""
+    """The positions at which partitions begin. Exactly one of `offsets`, `times_ms` and `time_ms` is set."""
 
     option: str
     """The option that says so."""
@@ -35,12 +35,12 @@ class StartPositions:
     """Begin at the end of a partition that has no record from that time on. Otherwise that is an error."""
 
     def topics(self) -> frozenset[str] | None:
-        """The topics that are named. None if all are meant."""
+        """Return the topics that are named. None if all are meant."""
         given = self.offsets if self.times_ms is None else self.times_ms
         return None if given is None else frozenset(topic for topic, _, _ in given)
 
     def of_partitions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The offset or the time of each partition. Raises SettingsError unless exactly these are given."""
+        """Return the offset or the time of each partition. Raises SettingsError unless exactly these are given."""
         given = self.offsets if self.times_ms is None else self.times_ms
         if given is None:
             return dict.fromkeys(partitions, self.time_ms or 0)
@@ -57,7 +57,7 @@ class StartPositions:
 
 
 def cursor_at(partition: TopicPartition, offset: int, *, low: int, end: int, option: str) -> Cursor:
-    """The cursor before the record at `offset`, in a log from `low` to before `end`. Raises SettingsError."""
+    """Return the cursor before the record at `offset`, in a log from `low` to before `end`. Raises SettingsError."""
     offset = {EARLIEST: low, LATEST: end}.get(offset, offset)
     if not low <= offset <= end:
         raise SettingsError(
@@ -71,7 +71,7 @@ def cursor_at(partition: TopicPartition, offset: int, *, low: int, end: int, opt
 def cursor_at_time(
     partition: TopicPartition, offset: int | None, *, time_ms: int, end: int, positions: StartPositions
 ) -> Cursor:
-    """The cursor before the record at `offset`, which is the first at `time_ms` or later. None: there is none."""
+    """Return the cursor before `offset`, the first record at `time_ms` or later. None: no such record exists."""
     if offset is None and not positions.latest_if_none:
         raise SettingsError(
             f"{partition} has no record at {time_ms} ms or later",

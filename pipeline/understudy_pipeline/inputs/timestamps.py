@@ -41,7 +41,7 @@ class TimestampRule:
         )
 
     def time_ms(self, recorded_ms: int | None, value: bytes | None) -> int | None:
-        """A record's timestamp in milliseconds since the epoch. None if it has no usable one (a poison record)."""
+        """Return a record's timestamp in epoch milliseconds; None if it has no usable one (a poison record)."""
         if self.field is None:
             return recorded_ms
         try:

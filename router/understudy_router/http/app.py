@@ -1,4 +1,4 @@
-"""The HTTP application of a router: FastAPI for what is asked rarely, and `RouterLookups` in front of it.
+"""The HTTP application of a router: FastAPI for rare requests, and `RouterLookups` in front of it.
 
 `create_app` is given a router that exists; starting and stopping it is the lifespan's business.
 """
@@ -36,8 +36,8 @@ def create_app(
     *,
     learns_within_ms: int = 0,
 ) -> RouterLookups:
-    """The application that serves by `router`. `guard` watches over its connections, `group` has all processes,
-    `access` decides who may ask what. Its start waits until the router knows enough, for `learns_within_ms` at most.
+    """Make the application that serves by `router`. `guard` watches over its connections, `group` has all processes,
+    `access` decides about requests. Its start waits until the router knows enough, for `learns_within_ms` at most.
     """
     guard, group = guard or ConnectionGuard(), group or Alone()
     bounds = read_store_bounds(router.settings.store_bounds)

@@ -38,11 +38,11 @@ from understudy_shared.telemetry.trace import Trace
 log = logging.getLogger(__name__)
 
 PARSE_SLICE_KEYS = 200
-"""Keys parsed and hashed between two turns of the event loop: about 2 ms."""
+"""Number of keys parsed and hashed between two turns of the event loop: about 2 ms."""
 
 
 class RouterLookups(LookupsFirst):
-    """Answers by asking the nodes."""
+    """The replies to lookups, made by asking the nodes."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class RouterLookups(LookupsFirst):
 
 
 def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
-    """A reader who sent a trace finds what came of its lookup: in the span, and in the log at DEBUG."""
+    """Record the outcome of a traced lookup: in its span, and in the log at DEBUG."""
     if result is None:
         outcome = "cancelled"
     else:
@@ -138,7 +138,7 @@ def _tell_traced(request: Request, result: Result | None, took_ms: float, trace:
 async def resolved_keys(
     route: StoreRoute, keys: Sequence[object], max_key_bytes: int, scope: KeyScope = EVERY_KEY
 ) -> BatchKeys:
-    """The keys of a batch, parsed, encoded and placed, a bounded slice at a time."""
+    """Resolve the keys of a batch: parsed, encoded and placed, a bounded slice at a time."""
     resolved = BatchKeys([], [], [], {})
     for start in range(0, len(keys), PARSE_SLICE_KEYS):
         if start:
@@ -149,7 +149,7 @@ async def resolved_keys(
 
 
 def batch_body(answer: BatchAnswer, printed: Sequence[bytes], results: Results) -> bytes:
-    """The answer to a batch; `printed` is the JSON of each key. It takes `results` apart: count them before."""
+    """Assemble the answer to a batch; `printed` is the JSON of each key. It takes `results` apart: count before."""
     for index, problem in results.problems.items():
         results.bodies[index] = problem_result(problem)
     return answer.of_columns(results.kinds, printed, results.bodies, results.tails)

@@ -1,6 +1,6 @@
 """Prometheus metrics of a router, read from its state when they are scraped: nothing is counted twice or goes stale.
 
-Base units, `_total` for counters. Nothing here grows with the replicas: the nodes that hold them tell their lag.
+Base units, `_total` for counters. Nothing here grows with the replicas: the nodes that hold them report their lag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RouterMetrics:
         causes: Callable[[], Mapping[str, str]],
         health: Callable[[], HealthReport | None],
     ) -> None:
-        """`causes`: why the service is degraded, by cause. `health`: what it last found."""
+        """Take the parts to report. `causes`: why the service is degraded, by cause. `health`: its last findings."""
         self._router = router
         self._guard = guard
         self._lookups = lookups
@@ -38,7 +38,7 @@ class RouterMetrics:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """Called at each scrape."""
+        """Yield the metrics at each scrape."""
         yield from about_the_process()
         yield from self._lookups.requests.metrics()
         yield GaugeMetricFamily(
@@ -55,7 +55,7 @@ class RouterMetrics:
         yield from self._lookups.access.metrics()
 
     def _itself(self) -> Iterator[Metric]:
-        """Its name, and the health of the cluster as it sees it."""
+        """Yield its name, and the health of the cluster as it sees it."""
         info = GaugeMetricFamily("understudy_router_info", "1; the router's name", labels=("router_id",))
         info.add_metric((self._router.settings.name,), 1)
         yield info
@@ -70,7 +70,7 @@ class RouterMetrics:
         yield health
 
     def _served(self) -> Iterator[Metric]:
-        """How old the answers were that readers got."""
+        """Yield the ages of the answers that readers got."""
         served = self._router.served
         yield histogram_family(
             "understudy_served_staleness_seconds",
@@ -113,7 +113,7 @@ class RouterMetrics:
         )
 
     def _extra(self) -> Iterator[Metric]:
-        """What was asked of more than one node, and why."""
+        """Yield the requests to more than one node, with their reasons."""
         reads = self._router.forwarder.context
         yield _counted(
             "understudy_router_fallbacks", "Candidates that did not answer, by reason", "reason", reads.fallbacks
@@ -155,7 +155,7 @@ class RouterMetrics:
         )
 
     def _known(self) -> Iterator[Metric]:
-        """What this router routes by."""
+        """Yield the state of the tables by which this router routes."""
         tables, stores = self._router.tables, self._router.watcher.stores
         yield GaugeMetricFamily(
             "understudy_end_offset_position", "Last committed version that was heard of", tables.end_version
@@ -166,11 +166,9 @@ class RouterMetrics:
             tables.end_confirmed(self._router.now_ms()),
         )
         term, epoch = tables.order
+        yield GaugeMetricFamily("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
         yield GaugeMetricFamily(
-            "understudy_assignment_term", "Term of the assignment that is followed; 0 is none", term
-        )
-        yield GaugeMetricFamily(
-            "understudy_assignment_epoch", "Epoch of the assignment that is followed; 0 is none", epoch
+            "understudy_assignment_epoch", "Epoch of the followed assignment; 0: no assignment", epoch
         )
         partitions = GaugeMetricFamily(
             "understudy_store_partitions", "Partitions, wherever they are held", labels=("store",)

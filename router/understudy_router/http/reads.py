@@ -1,6 +1,6 @@
-"""What readers ask, parsed: target or batch to store, key, partition and bound (bytes in, no I/O).
+"""Parsing of requests for reads: target or batch to store, key, partition and bound (bytes in, no I/O).
 
-Targets repeat, so what they parse to is kept, together with the beginning of every answer to them; never an answer.
+Targets repeat, so parsed ones are cached, together with the beginning of every answer to them; never an answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 from understudy_shared.spark.key_codec import Row
 
 MAX_BOUNDS = 1024
-"""Bounds kept so that equal ones are one object, and travel as one group of a hop."""
+"""Number of cached bounds: equal ones are one object, and travel as one group of a hop."""
 
 
 class Request(NamedTuple):
@@ -53,8 +53,8 @@ class Request(NamedTuple):
 
 
 class Reads:
-    """Parses by the stores that are known at that moment; `stores` raises the problem of knowing none. `requests`
-    counts what is asked.
+    """The parser, by the stores that are known at that moment; `stores` raises a problem while no stores are known.
+    `requests` counts the requests.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Reads:
         self._bounds: dict[Bound, Bound] = {}
 
     def parse(self, target: bytes) -> Request:
-        """A GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
+        """Parse a GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
-        Raises the problem of a request that asks for nothing there is.
+        Raises the problem of a request for something that does not exist.
         """
         stores = self._stores()
         if stores is not self._parsed_by:
@@ -98,11 +98,11 @@ class Reads:
             return False
 
     def route(self, name: str) -> StoreRoute:
-        """The store of that name; UnknownStoreError names those there are."""
+        """Return the store of that name; UnknownStoreError names the existing ones."""
         return self._stores().get(name)
 
     def bound(self, route: StoreRoute, params: ReadParams) -> Bound:
-        """The bound of a reader of a store: an equal one is the same object each time."""
+        """Return the bound of a reader of a store: an equal one is the same object each time."""
         bound = require_own_position(self.store_bounds.bound(route.name, params), route.application_id)
         if bound == NO_BOUND:
             return NO_BOUND
@@ -125,7 +125,7 @@ class Reads:
 
 
 def keyed(route: StoreRoute, row: Row, max_key_bytes: int) -> tuple[HopKey, bytes]:
-    """A row as it travels, and the beginning of its answer; hashing says the partition, as it did for Spark."""
+    """Return a row as it travels, and the beginning of its answer; hashing gives the partition, as it did for Spark."""
     encoded = encoded_key(route.codec, row, max_key_bytes)
     key = orjson.dumps(route.codec.to_json(encoded))
     return HopKey(route.codec.partition(row, route.partitions), encoded), b'{"store":%b,"key":%b,' % (

@@ -1,6 +1,4 @@
-"""What a router answers besides lookups and reports: stores, metadata, drain, probes, metrics. Routes of a few lines
-each.
-"""
+"""The routes of a router besides lookups and reports: stores, metadata, drain, probes, metrics, of a few lines each."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ from understudy_shared.server.app import json_response, sliced_json_response
 
 
 def read_routes(router: Router, reads: Reads) -> APIRouter:
-    """`/v1/stores`, one store's schema, and the metadata of a store and of a key."""
+    """Make `/v1/stores`, one store's schema, and the metadata of a store and of a key."""
     routes = APIRouter()
 
     @routes.get("/v1/stores")
     async def stores(request: Request) -> Response:
-        """Every store of the application that the caller sees, with its schema, and what is not served."""
+        """List every store of the application that the caller sees, with its schema, and those that are not served."""
         known = router.stores()
         described = [_described(router, reads, route) for route in known.by_name.values()]
         principal = authorization_of(request.scope).principal
@@ -36,26 +34,28 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
 
     @routes.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
-        """One store's schema, and its history where nodes tell it."""
+        """Return one store's schema, and its history where nodes send it."""
         route = reads.route(store)
         history = {"schemas": route.schemas} if route.schemas else {}
         return json_response({**_described(router, reads, route), **history})
 
     @routes.get("/v1/stores/{store}/metadata")
     async def store_metadata(store: str, request: Request) -> Response:
-        """All hosts of a store; with `?key=<JSON>` whom this router would ask for that key, and whom not, and why."""
+        """Return all hosts of a store; with `?key=<JSON>` the nodes that this router would ask for that key, and the
+        others with reasons.
+        """
         query: bytes = request.scope["query_string"]
         parameters = parse_query(query)
         if "key" in parameters:
             return json_response(explained(store, ["lookup"], query, authorization_of(request.scope)))
         route = reads.route(store)
         pop_longs(parameters)
-        reads.bound(route, parameters)  # they count for a key only; one that is misspelt is refused all the same
+        reads.bound(route, parameters)  # Bounds count for a key only; a misspelt one is refused all the same.
         return await sliced_json_response(explain_store(router.tables, route))
 
     @routes.get("/v1/stores/{store}/metadata/{key:path}")
     async def key_metadata(store: str, key: str, request: Request) -> Response:
-        """Which nodes this router would ask for a key, which not, and why."""
+        """Return the nodes that this router would ask for a key, and the others with reasons."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])
         query: bytes = request.scope["query_string"]
         return json_response(explained(store, ["keys", *segments], query, authorization_of(request.scope)))
@@ -87,21 +87,21 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
     @routes.get("/healthz")
     @routes.get("/livez")
     async def livez(request: Request) -> Response:
-        """The event loop turns and no background task died."""
+        """Report that the event loop turns and no background task died."""
         dead = router.dead
         shown = shown_status(authorization_of(request.scope).principal, {"alive": dead is None, "reason": dead})
         return json_response(shown, 200 if dead is None else 503)
 
     @routes.get("/readyz")
     async def readyz(request: Request) -> Response:
-        """It is known what can be asked and who has it; without the bus lookups go on, degraded."""
+        """Report whether stores and their nodes are known; without the bus lookups go on, degraded."""
         status = await group.status()
         shown = shown_status(authorization_of(request.scope).principal, status.document())
         return json_response(shown, status.http_status)
 
     @routes.get("/metrics")
     async def prometheus() -> Response:
-        """Prometheus exposition."""
+        """Return the exposition for Prometheus."""
         return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -16,7 +16,7 @@ CandidateRole = Literal["active", "standby", "warmup"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica. `offset_lag` is measured against the newest end that anybody reported, None while unknown.
+    """One replica. `offset_lag` is measured against the newest reported end, None while unknown.
 
     `time_lag_ms` is what the node measured plus the age of its report: an upper bound. `version` is None when nothing
     of it is open, or nothing is known of it.
@@ -31,18 +31,18 @@ class Candidate:
     time_lag_ms: int | None
     report_age_ms: int | None
     is_live: bool
-    """False: it died or left, and has not come back."""
+    """Whether it lives; False: it died or left, and has not come back."""
     is_heard: bool
-    """False: nothing was ever heard of it here."""
+    """Whether this router ever heard of it."""
     is_silent: bool = False
     """Whether it was silent on the bus for so long that it may be dead, and has not been asked yet."""
     health: Health = Health.OK
     health_why: str = ""
-    """Why it is suspect or quarantined."""
+    """The reason why it is suspect or quarantined."""
     is_draining: bool = False
     """Whether its node drains, leaves, or has failed: asked late."""
     standing: str = ""
-    """How its node says it is; "" while it says nothing."""
+    """The state that its node reports; "" before its first report."""
     has_lineage: bool = True
     """Whether it follows the history in use."""
     lineage: str | None = None
@@ -59,7 +59,7 @@ class Candidate:
 
 
 def candidates_of(tables: Tables, operator_id: int, partition: int, now_ms: float) -> tuple[Candidate, ...]:
-    """Every replica of a task by the assignment, the active first; none before there is an assignment."""
+    """Return every replica of a task by the assignment, the active first; empty before there is an assignment."""
     assignment = tables.assignment
     task = f"{operator_id}_{partition}"
     duty = None if assignment is None else assignment.tasks.get(task)
@@ -111,7 +111,7 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
 
 
 def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: CandidateRole) -> Candidate:
-    """A node that the assignment names and that is not among those that live."""
+    """Return a node that the assignment names and that is not among the live nodes."""
     dead = tables.dead.get(node_id)
     endpoint = dead.heartbeat.endpoint if dead is not None else assignment.members.get(node_id)
     return Candidate(
@@ -132,11 +132,11 @@ def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: Candida
 
 
 NOTHING_OPEN = Applied(version=None, state="CREATED")
-"""What is known of a replica that its node does not speak of."""
+"""The state of a replica that its node does not report."""
 
 
 def applied_of(tables: Tables, node: NodeReport, task: str) -> Applied:
-    """How far a node is with a task. What it does not hold, or not yet, has no version."""
+    """Return a node's progress with a task. A replica that it does not hold, or not yet, has no version."""
     beat = node.heartbeat
     exception = beat.exceptions.get(task)
     if exception is not None:
@@ -145,8 +145,8 @@ def applied_of(tables: Tables, node: NodeReport, task: str) -> Applied:
 
 
 def _holds(tables: Tables, beat: Heartbeat, task: str) -> bool:
-    """A heartbeat speaks of the tasks that its own epoch gives its node; of an epoch that is not known here, believe
-    that it holds the task: the node says so itself when it does not.
+    """Whether a node holds a task: a heartbeat is about the tasks that its own epoch gives its node; if the epoch is
+    unknown here, assume that it holds the task, because the node itself refuses otherwise.
     """
     if beat.held is not None:
         return task in beat.held

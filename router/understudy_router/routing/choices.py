@@ -34,7 +34,7 @@ class _Chosen:
 
 
 class Choices:
-    """Chooses by the tables. `load` is keys in flight, by node id."""
+    """The choices of replicas by the tables, cached. `load` is keys in flight, by node id."""
 
     def __init__(self, tables: Tables, watcher: Watcher, *, load: Mapping[str, int], clock: Clock) -> None:
         self._tables = tables
@@ -44,7 +44,7 @@ class Choices:
         self._chosen: dict[tuple[int, int, int], _Chosen] = {}
 
     def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
-        """The choice for a partition. Cached while nothing that it depends on changes, for MAX_CHOICE_AGE_MS at most:
+        """Choose for a partition. The choice is cached while its inputs stay the same, at most MAX_CHOICE_AGE_MS:
         ages grow. A heartbeat of a node without this partition changes nothing: a thousand nodes send one a second.
         """
         now_ms, tables = self._clock.monotonic_ms(), self._tables
@@ -68,7 +68,7 @@ class Choices:
         return choice
 
     def _basis(self, holders: tuple[str, ...], now_ms: float) -> tuple[object, ...]:
-        """What the choice among these nodes depends on, but for their ages and loads."""
+        """Return what the choice among these nodes depends on, except their ages and loads."""
         tables = self._tables
         end = tables.end_version if tables.end_confirmed(now_ms) else None
         return (tables.changes, end, *map(tables.nodes.get, holders))

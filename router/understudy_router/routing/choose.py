@@ -1,12 +1,12 @@
-"""Which replicas to ask for a key, in which order, and why not the others (pure).
+"""The choice of the replicas to ask for a key, their order, and the reasons against others (pure).
 
 First the live RUNNING active inside the bound, then every other live replica inside it by least lag, ties by load and
 then by a stable hash; last the replicas of unknown lag, where the bound allows them. Nodes that drain go behind all of
-these, and suspect ones behind those. What is known here is up to a heartbeat old, and the node measures the bound
-itself: replicas that break it by the tables alone are *doubtful*, and are asked after all others
+these, and suspect ones behind those. The tables are up to a heartbeat old, and the node measures the bound itself:
+replicas that break it by the tables alone are *doubtful*, and are asked after all others
 (docs/decisions/0005-choice.md); after these too, those that the bus alone calls dead, and those in quarantine
-(docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by what is known here: a pause of
-this router looks the same (docs/decisions/0013-silence-is-no-proof.md).
+(docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by the tables: a pause of this
+router looks the same (docs/decisions/0013-silence-is-no-proof.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from understudy_shared.reads.bounds import Bound, Refusal, refusal
 
 
 class Reason(StrEnum):
-    """Why a candidate is left out, or doubtful."""
+    """The reason why a candidate is left out, or doubtful."""
 
     DEAD = "dead"
     NOT_OPEN = "not-open"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 
 class Exclusion(NamedTuple):
-    """A candidate and why it is not among the first to be asked."""
+    """A candidate and the reason why it is not among the first to be asked."""
 
     candidate: Candidate
     reason: Reason
@@ -70,13 +70,13 @@ _ASKED_LAST = frozenset(
         Reason.QUARANTINED,
     }
 )
-"""What may have changed since it was heard: the node knows better."""
+"""Reasons that may have changed since the heartbeat: the node knows better."""
 
 _UNKNOWN_LAG = 2**62
-"""Sorts behind every lag."""
+"""Sort key behind every lag."""
 
 _NO_VERSION = 1
-"""Sorts behind every version."""
+"""Sort key behind every version."""
 
 
 def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load: Mapping[str, int]) -> Choice:
@@ -117,7 +117,7 @@ def _may_live(dead: Candidate, bound: Bound) -> bool:
 
 
 def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
-    """Why a candidate does not fit, by what is known here; None when it does."""
+    """Return why a candidate does not fit, by the tables; None when it does."""
     if not candidate.is_live:
         return Reason.DEAD
     if candidate.is_fork:
@@ -154,7 +154,7 @@ _REASON_OF = {
 
 
 def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int]) -> tuple[object, ...]:
-    """Sorts candidates that are equally allowed."""
+    """Return the sort key of candidates that are equally allowed."""
     lag = candidate.offset_lag
     is_first = candidate.role == "active" and candidate.state == ReplicaState.RUNNING and lag is not None
     return (

@@ -1,4 +1,4 @@
-"""Why a lookup goes where it goes, as data: KIP-535's metadata, the order, and each exclusion's reason (pure)."""
+"""The explanation of a lookup's route, as data: KIP-535's metadata, the order, and each exclusion's reason (pure)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from understudy_shared.reads.hop import bound_fields
 from understudy_shared.spark.key_codec import Row
 
 SLICE_PARTITIONS = 400
-"""Partitions of one piece: two or three milliseconds."""
+"""Number of partitions of one piece: two or three milliseconds."""
 
 
 def explain_key(
     tables: Tables, route: StoreRoute, row: Row, bound: Bound, *, load: Mapping[str, int], now_ms: float
 ) -> dict[str, object]:
-    """`GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now."""
+    """Return `GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now."""
     metadata = resolve(tables, route, row)
     assignment = assignment_of(tables)
     candidates = candidates_of(tables, route.operator_id, metadata.partition, now_ms)
@@ -49,8 +49,8 @@ def explain_key(
 
 
 def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
-    """`GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`). JSON, in pieces:
-    each partition is as it was when its piece was made, term and epoch as at the beginning.
+    """Yield `GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`). JSON, in
+    pieces: each partition is as it was when its piece was made, term and epoch as at the beginning.
     """
     assignment = assignment_of(tables)
     hosts: set[HostInfo] = set()
@@ -79,12 +79,12 @@ def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
 
 
 def key_hash(route: StoreRoute, partition: int) -> int:
-    """What breaks ties between replicas: the same for all keys of a partition, so that its cache is used."""
+    """Return the tie-breaker between replicas: the same for all keys of a partition, so that its cache is used."""
     return route.operator_id * 1_000_003 + partition
 
 
 def described(candidate: Candidate) -> dict[str, object]:
-    """A candidate as readers see it; what is not known is null."""
+    """Return a candidate as readers see it; unknown values are null."""
     return {
         "node_id": candidate.node_id,
         "host": candidate.endpoint.host,

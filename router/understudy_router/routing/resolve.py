@@ -15,12 +15,12 @@ from understudy_shared.spark.key_codec import Row
 
 
 def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:
-    """The partition of a key and its hosts. The number of partitions is the catalogue's, never who is assigned."""
+    """Return the partition of a key and its hosts. The catalogue has the number of partitions, not the assignment."""
     return metadata_of(tables, route, route.codec.partition(row, route.partitions))
 
 
 def metadata_of(tables: Tables, route: StoreRoute, partition: int) -> KeyQueryMetadata:
-    """The hosts of a partition of a store, by the newest assignment. Warm-ups are left out."""
+    """Return the hosts of a partition of a store, by the newest assignment. Warm-ups are left out."""
     duty = assignment_of(tables).tasks.get(f"{route.operator_id}_{partition}")
     if duty is None:
         return KeyQueryMetadata(None, (), partition)
@@ -30,7 +30,7 @@ def metadata_of(tables: Tables, route: StoreRoute, partition: int) -> KeyQueryMe
 
 
 def assignment_of(tables: Tables) -> Assignment:
-    """The assignment; a not-initialised problem before there is one."""
+    """Return the assignment; raise a not-initialised problem before there is one."""
     if tables.assignment is None:
         raise ProblemError(
             Problem(ProblemType.NOT_INITIALISED, "no assignment is known yet", fix="Retry when /readyz says so")
@@ -39,7 +39,7 @@ def assignment_of(tables: Tables) -> Assignment:
 
 
 def host_of(tables: Tables, node_id: str) -> HostInfo | None:
-    """Where a node listens: as it says itself, else as the assignment says; None when it is dead or unknown."""
+    """Return where a node listens: by its own heartbeat, else by the assignment; None when it is dead or unknown."""
     node = tables.nodes.get(node_id)
     if node is not None:
         return node.heartbeat.endpoint.host_info()

@@ -1,1 +1,1 @@
-"""Who may ask: credentials, tokens of issuers, sessions, what each may do, and the audit log."""
+"""Access to a service: credentials, tokens of issuers, sessions, grants, and the audit log."""

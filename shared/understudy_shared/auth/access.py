@@ -1,7 +1,7 @@
-"""The seam in front of a service: every request passes here before it is routed, on both ways in.
+"""The access check in front of a service: every request passes it before routing, in the protocol and by ASGI.
 
-The protocol asks `lookup` and `peer` for what it would answer without ASGI, on each request. What they do not grant
-takes the ASGI way, where `admitted` grants it or answers with the problem: refusing is written once.
+The protocol asks `lookup` and `peer` for requests that it can answer without ASGI. Requests that they do not grant go
+on by ASGI, where `admitted` grants them or answers with the problem: refusing is written once.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ IS_KNOWN = "understudy.is_known"
 """The keys in the scope of a request that hold what it was granted, and whether its credential still counts."""
 
 ISSUER_LIMIT_S = 3.0
-"""How long a request waits for an issuer to say with which keys it signs."""
+"""Seconds for which a request waits for an issuer's signing keys."""
 
 _STORE_AT = len(STORES)
 
 
 class Access:
-    """Who may ask a service what. Without files nobody is asked who he is (`is_on` is False).
+    """The access rules of a service. Without files no credential is needed (`is_on` is False).
 
     `accepts_peers`: the service answers internal calls, so it knows its peers by the cluster's secret.
     """
@@ -67,8 +67,8 @@ class Access:
         audit: AuditLog | None = None,
         cors: Cors | None = None,
     ) -> None:
-        """`exposure`: what is open to others than this machine, because `insecure_bind` allows it. `cors`: pages of
-        which other origins may read from the service; None where none may.
+        """Load the rules. `exposure`: what is open to other machines, because `insecure_bind` allows it. `cors`: pages
+        of which other origins may read from the service; None for no page.
         """
         self.cors = cors
         self.identity = identity or ClusterIdentity(None, "")
@@ -94,13 +94,13 @@ class Access:
     # ---- the protocol's way
 
     def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
-        """What a GET of one key is granted: `target` begins with STORES. None: the ASGI way decides."""
+        """Return what a GET of one key is granted: `target` begins with STORES. None: the ASGI way decides."""
         if presented is None:
             return None
         granted, known = presented.granted, self._known
         if (
             granted is None
-            or known.keys.get(presented.key_id) is not granted.key  # it was revoked, or its grants are others
+            or known.keys.get(presented.key_id) is not granted.key  # the credential was revoked, or its grants changed
             or granted.key.expires_s <= self._now_s()
             or not target.startswith(granted.begins)
         ):
@@ -112,7 +112,7 @@ class Access:
         return granted.authorization
 
     def _granted(self, target: bytes, presented: Presented) -> Granted | None:
-        """What lookups in the store of this target are granted."""
+        """Return what lookups in the store of this target are granted."""
         principal, end = self._principal(presented), target.find(b"/", _STORE_AT)
         if principal is None or end < 0 or presented.proven is None:
             return None
@@ -120,12 +120,12 @@ class Access:
         return None if found is None else Granted(presented.proven, target[: end + 1], found)
 
     def _wait_s(self, principal: Principal) -> int:
-        """How long a principal has to wait, in whole seconds; 0 when he may ask now. It counts as a request then."""
+        """Return the whole seconds that a principal has to wait; 0 counts as a request of now."""
         rates = self._known.rates
         return 0 if rates is None or principal.is_peer else rates.wait_s(principal.name, self._now_s())
 
     def peer(self, presented: Presented | None, trouble: TlsTrouble | None = None) -> bool:
-        """Whether an internal call comes from a peer. `trouble`: why the connection's certificate is none of a peer.
+        """Whether an internal call comes from a peer. `trouble`: why the connection's certificate is not a peer's.
         False: the ASGI way decides.
         """
         if self._asks_certificates and (trouble is not None or self._knows_by_certificate):
@@ -136,7 +136,7 @@ class Access:
     # ---- the ASGI way
 
     def admitted(self, scope: Scope, app: App) -> App:
-        """The application for one request: `app`, or one that answers with the problem of a refusal."""
+        """Return the application for one request: `app`, or one that answers with the problem of a refusal."""
         has_sessions = bool(self.identity.session_keys)
         if scope["raw_path"] in PATHS and not self._accepts_peers:
             return signing(self._signing(scope), has_sessions=has_sessions)
@@ -147,7 +147,7 @@ class Access:
         return self._decided(scope, presented, app)
 
     def _after(self, awaited: asyncio.Task[None], presented: Presented | None, app: App) -> App:
-        """The application that decides when an issuer was asked for the key of a token, or did not answer soon."""
+        """Return an application that decides when an issuer has answered for a token's key, or took too long."""
 
         async def decide_then(scope: Scope, receive: Receive, send: Send) -> None:
             await asyncio.wait([awaited], timeout=ISSUER_LIMIT_S)
@@ -178,7 +178,7 @@ class Access:
         return self._known.known(presented) is not None
 
     def _signing(self, scope: Scope) -> Signing:
-        """How the browser that sends this request signs in and out."""
+        """Return how the browser that sends this request signs in and out."""
         peer = peer_of(scope)
 
         def sign_in(text: str) -> str | Problem:
@@ -205,8 +205,8 @@ class Access:
     def decide(
         self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None = NO_CERTIFICATE
     ) -> Authorization | Problem:
-        """What a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate of the
-        connection is none of a peer; where no certificates are asked for it does not count.
+        """Decide what a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate
+        of the connection is not a peer's; it does not count where no certificates are required.
         """
         # One function, so that the order of the refusals is seen: no answer may say more than the one before it.
         try:
@@ -242,7 +242,7 @@ class Access:
         return Problem(ProblemType.UNAUTHENTICATED, why.told, "header Authorization", _HOW)
 
     def _note_refused(self, problem: Problem, scope: Scope, presented: Presented | None) -> None:
-        """Write a refusal to the audit log. Of a credential only the id of a key that is known is shown."""
+        """Write a refusal to the audit log. Of the credential it shows only the id of a known key."""
         asked = asked_of(scope["raw_path"], scope.get("query_string", b""))
         key = None if presented is None else self._known.key_of(presented)
         key_id = "" if key is None or isinstance(presented, PresentedToken) else key.key_id
@@ -253,14 +253,14 @@ class Access:
         self.audit.refused(AuditedRequest(principal, peer_of(scope), scope["method"], asked), reason, key_id=key_id)
 
     def key_refused(self, principal: Principal, peer: str, method: str, target: bytes) -> None:
-        """Write to the audit log that a key was asked for which the credential does not cover."""
+        """Write to the audit log that a request asked for a key which its credential does not cover."""
         path, _, query = target.partition(b"?")
         self.audit.refused(AuditedRequest(principal, peer, method, asked_of(path, query)), ProblemType.FORBIDDEN.slug)
 
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to look at the files, on the running loop. A service that is open to strangers says so."""
+        """Begin to look at the files, on the running loop. Log when the service is open to other machines."""
         if self.exposure is not None:
             log.warning(
                 "INSECURE: other machines may reach this service, and %s (insecure_bind)",
@@ -273,15 +273,15 @@ class Access:
         self._known.stop()
 
     def look(self) -> None:
-        """Read again what changed, and use it. It blocks."""
+        """Read changed files again, and use them. It blocks."""
         self._known.look()
 
     def causes(self) -> dict[str, str]:
-        """Why the service is degraded, by cause; empty while its files can be used and its issuers answer."""
+        """Return why the service is degraded, by cause; empty while its files can be used and its issuers answer."""
         return self._known.causes()
 
     def metrics(self) -> Iterator[Metric]:
-        """The metrics of access."""
+        """Yield the metrics of access."""
         yield GaugeMetricFamily("understudy_auth_enabled", "Whether requests need a credential", self.is_on)
         yield GaugeMetricFamily(
             "understudy_insecure_bind",
@@ -305,7 +305,7 @@ _HOW = (
 
 
 def authorization_of(scope: Scope) -> Authorization:
-    """What a request was granted: everything, where nobody is asked who he is."""
+    """Return what a request was granted: everything, where no credential is needed."""
     found: Authorization = scope.get(AUTHORIZATION, UNGUARDED)
     return found
 
@@ -316,13 +316,13 @@ def session_name(scope: Scope) -> str | None:
 
 
 def is_known(scope: Scope) -> Callable[[], bool]:
-    """Whether the credential of a request still counts: what answers without an end asks it now and then."""
+    """Return a function that says whether the credential still counts: endless answers call it now and then."""
     found: Callable[[], bool] = scope.get(IS_KNOWN, lambda: True)
     return found
 
 
 def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization | Problem:
-    """The problem of a change that a page of another site sends by a session."""
+    """Return the problem of a change that a page of another site sends by a session."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     return why_refused(scope["method"], headers) or authorization
 

@@ -26,7 +26,7 @@ _PARTS = (b"id", b"key")
 
 
 class NewKey(NamedTuple):
-    """A key and what is kept of it. `text` is shown once."""
+    """A key and its stored part. `text` is shown once."""
 
     key_id: str
     text: str
@@ -41,20 +41,20 @@ class NewKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What a service knows of a key."""
+    """A key as a service knows it."""
 
     key_id: str
     digest: bytes
     principal: Principal
     expires_s: float = math.inf
-    """Unix time from which on it is refused."""
+    """Unix time from which on the key is refused."""
 
     def is_expired(self, now_s: float) -> bool:
         return now_s >= self.expires_s
 
 
 class Granted(NamedTuple):
-    """What lookups were granted with a key: those of which the target begins with these bytes."""
+    """A grant of lookups to a key: those whose target begins with these bytes."""
 
     key: ApiKey
     begins: bytes
@@ -63,7 +63,7 @@ class Granted(NamedTuple):
 
 class Presented:
     """A credential as a request carries it: no secret, its digest. `proven`: the key that it was found to be.
-    `granted`: what it was granted last.
+    `granted`: its last grant.
 
     Equal headers share one, so that a key is compared once and not for each lookup.
     """
@@ -86,12 +86,12 @@ class Presented:
 
 
 def new_key(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> NewKey:
-    """A key that nobody has."""
+    """Make a new random key."""
     return _key(random_bytes(ID_BYTES), random_bytes(SECRET_BYTES))
 
 
 def derived_key(secret: bytes, purpose: str) -> NewKey:
-    """The key that all who know a secret have for a purpose. The secret cannot be computed from it."""
+    """Derive the key that all who know a secret have for a purpose. The secret cannot be computed from it."""
     first, second = (hmac.digest(secret, b"understudy %b %b" % (part, purpose.encode()), "sha256") for part in _PARTS)
     return _key(first[:ID_BYTES], second)
 

@@ -1,8 +1,7 @@
-"""The audit log: who was refused, who looked at the service, who changed it, who signed in. Lookups that are granted
-have no line.
+"""The audit log: refusals, looks at the service, changes and sign-ins. Lookups that are granted have no line.
 
-Each event is one structured line of the logger `understudy_shared.auth.audit`, and nobody can fill a disk with them:
-equal refusals and equal looks have one line in a minute, and each kind of line has a budget. What is left out is
+Each event is one structured line of the logger `understudy_shared.auth.audit`. Requests cannot fill a disk: equal
+refusals and equal looks have one line in a minute, and each kind of line has a budget. Lines that are left out are
 counted, in the next line and as a metric.
 """
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = b"/admin/v1/"
 NOTES = "understudy.audit"
-"""The key in the scope of a request that holds what its route adds to the line."""
+"""Key in the scope of a request for the fields that its route adds to the line."""
 
 
 class Audited(StrEnum):
@@ -42,7 +41,7 @@ class Audited(StrEnum):
 
 
 _OF_STRANGERS = (1.0, 60.0)
-"""Lines a second, and at once, that may be caused without a right: at most 50 MB a day of 500 bytes each."""
+"""Lines a second, and at once, that requests without a right may cause: at most 50 MB a day of 500 bytes each."""
 _OF_OPERATORS = (10.0, 200.0)
 _BUDGETS = {
     Audited.REFUSED: _OF_STRANGERS,
@@ -54,7 +53,7 @@ _BUDGETS = {
 
 
 class AuditedRequest(NamedTuple):
-    """Who asked what, from where."""
+    """An event: the principal, the request, and the address that it came from."""
 
     principal: Principal
     peer: str
@@ -63,14 +62,16 @@ class AuditedRequest(NamedTuple):
 
 
 class AuditLog:
-    """Writes the lines of one service. `secret` makes the marks of keys comparable between services and starts."""
+    """The audit log of one service. `secret` makes the marks of keys comparable between services and starts."""
 
     def __init__(self, secret: bytes | None = None, clock: Clock | None = None) -> None:
         self.dropped = dict.fromkeys(Audited, 0)
-        """Lines that were left out because their kind had used up its budget."""
+        """Numbers of lines that were left out because their kind had used up its budget."""
         self._secret = secret or secrets.token_bytes(32)
         self._clock: Clock = clock or SystemClock()
-        self._repeats = {kind: Repeats() for kind in Audited}  # a flood of one kind makes none of another forgotten
+        self._repeats = {
+            kind: Repeats() for kind in Audited
+        }  # one filter per kind, so that a flood of one kind displaces no other
         now_s = self._clock.monotonic_ms() / 1000
         self._budgets = {
             kind: TokenBucket(per_s=per_s, burst=burst, now_s=now_s) for kind, (per_s, burst) in _BUDGETS.items()
@@ -78,24 +79,24 @@ class AuditLog:
         self._told = dict.fromkeys(Audited, 0)
 
     def refused(self, event: AuditedRequest, reason: str, *, key_id: str = "") -> None:
-        """Somebody was refused, before anything was done. `key_id`: of the credential, if that is known."""
+        """Log that a request was refused, before anything was done. `key_id`: of the credential, if that is known."""
         fields = {"reason": reason, **({"key_id": key_id} if key_id else {})}
         self._write(Audited.REFUSED, event, "refused", fields, same=reason)
 
     def signed(self, principal: Principal, peer: str, *, is_in: bool, key_id: str) -> None:
-        """Somebody signed in with a key, or out."""
+        """Log that a principal signed in with a key, or out."""
         event = AuditedRequest(principal, peer, "POST", Asked("/admin/login" if is_in else "/admin/logout"))
         self._write(Audited.SESSION, event, "signed-in" if is_in else "signed-out", {"key_id": key_id})
 
     def keys_changed(self, added: list[str], removed: list[str]) -> None:
-        """Which keys the files have now that they had not, and the other way round; a key that changed is in both."""
+        """Log which keys the files gained and lost; a key that changed is in both lists."""
         fields = {"added": ",".join(added[:20]), "removed": ",".join(removed[:20]), "changed": len(added + removed)}
         if self._is_granted(Audited.KEYS):
             extra = {"action": str(Audited.KEYS), **fields, **self._left_out(Audited.KEYS, 0)}
             log.warning("%d keys were added, %d removed", len(added), len(removed), extra=extra)
 
     async def watch(self, app: App, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
-        """Answer a request by `app`. If it is one for operators, or ends with 403, it has a line with its outcome."""
+        """Answer a request by `app`. If it is for operators, or ends with 403, log it with its outcome."""
         is_admin = scope["raw_path"].startswith(PREFIX)
         notes: dict[str, object] = {}
         scope[NOTES] = notes
@@ -138,7 +139,7 @@ class AuditLog:
         *,
         same: str | None = None,
     ) -> None:
-        """Write a line, unless it is one of many: those of one peer, principal and route with the same `same`."""
+        """Write a line, unless it repeats: one line for each peer, principal and route with the same `same`."""
         principal, peer, method, asked = event
         left_out: int | None = 0
         if same is not None:
@@ -167,7 +168,7 @@ class AuditLog:
         return is_granted
 
     def _left_out(self, kind: Audited, same: int) -> dict[str, int]:
-        """How many lines like this one, and how many of any of its kind, were left out since the last."""
+        """Return how many lines like this one, and how many of its kind, were left out since the last."""
         dropped, self._told[kind] = self.dropped[kind] - self._told[kind], self.dropped[kind]
         return {"left_out": same, **({"dropped": dropped} if dropped else {})}
 
@@ -181,13 +182,13 @@ class AuditLog:
 
 
 def peer_of(scope: Scope) -> str:
-    """The address that a request came from."""
+    """Return the address that a request came from."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 
 
 def note(scope: Scope, **fields: object) -> None:
-    """Add something to the line of a request that is being answered."""
+    """Add fields to the line of a request that is being answered."""
     notes = scope.get(NOTES)
     if notes is not None:
         notes.update(fields)

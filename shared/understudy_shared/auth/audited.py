@@ -1,4 +1,4 @@
-"""What the audit log says of a request (pure): its route, its store, and a mark of its key, never the key."""
+"""The facts of a request in the audit log (pure): its route, its store, and a mark of its key, never the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_shared.base.printable import printable
 from understudy_shared.http.target import parse_query, refuse_unroutable, split_path
 
 MAX_SHOWN_CHARS = 200
-"""Most characters of a path or a name in a line, which has a bounded length whatever is sent."""
+"""Limit on the characters of a path or a name in a line, which so has a bounded length."""
 
 _CALLS = frozenset(("keys", "lookup", "metadata", "scan", "watch"))
 _FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
@@ -19,7 +19,7 @@ UNKNOWN_ROUTE = "unknown"
 
 
 class Asked(NamedTuple):
-    """What a request is about. `key` is its key as it was sent: it goes into no line."""
+    """The subject of a request. `key` is its key as it was sent: it goes into no line."""
 
     route: str
     store: str = ""
@@ -58,13 +58,13 @@ def _key_in(query: bytes) -> str:
 
 
 def mark_of(secret: bytes, asked: Asked) -> str:
-    """The mark of a key: equal for equal keys of a store, and nothing that anybody without the secret can test."""
+    """Return the mark of a key: equal for equal keys of a store, and of no use without the secret."""
     said = f"{asked.store}\0{asked.key}".encode("utf-8", "surrogatepass")
     return hmac.digest(secret, said, "sha256")[:16].hex()
 
 
 def shown(text: str) -> str:
-    """A text that a client wrote, as a line has it."""
+    """Make a text that a client wrote fit for a line."""
     return printable(text[:MAX_SHOWN_CHARS])
 
 

@@ -1,4 +1,4 @@
-"""Which addresses a service may listen on without asking for credentials, or without TLS for those that come (pure)."""
+"""Rules for listening beyond loopback: without credentials, or without TLS, only by an explicit setting (pure)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from understudy_shared.base.errors import SettingsError
 
 
 class Exposure(StrEnum):
-    """What is open to other machines because `insecure_bind` said that it may be. The text is for people."""
+    """An exposure to other machines that `insecure_bind` allows. The text is for people."""
 
-    UNGUARDED = "it asks nobody for a credential"
+    UNGUARDED = "it asks for no credential"
     IN_PLAIN = "credentials come to it without TLS"
 
 
 class Guard(NamedTuple):
-    """What stands between a service and who reaches its port.
+    """The protection of a service's port.
 
-    `asks`: it answers nobody whom it does not know. `takes_credentials`: keys, tokens or the cluster's key are sent to
+    `asks`: the service answers no unknown client. `takes_credentials`: keys, tokens or the cluster's key are sent to
     it. `is_encrypted`: the port speaks TLS, or a setting says that something in front of it does.
     """
 
@@ -39,24 +39,24 @@ def is_loopback(host: str) -> bool:
 
 
 def exposure_of(host: str, guard: Guard, *, insecure_bind: bool) -> Exposure | None:
-    """What is open to other machines; None: nothing. Raises SettingsError unless `insecure_bind` allows it."""
+    """Return what is open to other machines; None: nothing. Raises SettingsError unless `insecure_bind` allows it."""
     exposure = None if is_loopback(host) else _exposure(guard)
     if exposure is None or insecure_bind:
         return exposure
     where = host or "every interface"
     if exposure is Exposure.UNGUARDED:
         raise SettingsError(
-            f"other machines reach {where}, and nobody is asked for a credential",
+            f"other machines reach {where}, and it asks for no credential",
             where="host",
             fix="Give --credentials-file (understudy keys new writes one), or listen on 127.0.0.1. Where the network "
             "keeps strangers out: --insecure-bind, or UNDERSTUDY_INSECURE_BIND=true",
         )
     raise SettingsError(
-        f"other machines reach {where}, and credentials would come to it without TLS, for everybody on the way to read",
+        f"other machines reach {where}, and credentials would come to it without TLS, readable on the way",
         where="host",
         fix="Give --tls-cert-file and --tls-key-file, or listen on 127.0.0.1. Where an ingress, a proxy or a mesh ends "
         "TLS in front of this port: --external-tls-termination, or UNDERSTUDY_EXTERNAL_TLS_TERMINATION=true. Where "
-        "nobody can listen: --insecure-bind",
+        "no stranger can listen: --insecure-bind",
     )
 
 

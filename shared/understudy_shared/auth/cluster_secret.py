@@ -18,16 +18,16 @@ from understudy_shared.tls.service_tls import ServiceTls
 
 MAX_SECRETS = 2
 MIN_SECRET_CHARS, MAX_SECRET_CHARS = 32, 1024
-_FIX = "Write a line of 32 to 1,024 characters that nobody can guess, such as: openssl rand -base64 32"
+_FIX = "Write a line of 32 to 1,024 random characters, such as: openssl rand -base64 32"
 
 
 def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
-    """The secrets of a file, one a line. Raises CredentialsError, which says none of them."""
+    """Parse the secrets of a file, one a line. Raises CredentialsError, which shows no secret."""
     lines = tuple([line.strip() for line in data.splitlines() if line.strip()])
     if not lines:
         raise CredentialsError("there is no secret in the file", fix=_FIX)
     if len(lines) > MAX_SECRETS:
-        raise CredentialsError(f"{len(lines)} secrets, above {MAX_SECRETS}", fix="Remove the oldest")
+        raise CredentialsError(f"it has {len(lines)} secrets, above {MAX_SECRETS}", fix="Remove the oldest")
     for number, line in enumerate(lines, 1):
         if not MIN_SECRET_CHARS <= len(line) <= MAX_SECRET_CHARS:
             raise CredentialsError(f"the secret has {len(line)} characters", where=f"line {number}", fix=_FIX)
@@ -35,23 +35,23 @@ def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
 
 
 class ClusterIdentity:
-    """What a service shows the nodes of its application, and how it knows them."""
+    """The identity that a service shows to the nodes of its application, and by which it knows them."""
 
     def __init__(
         self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str, tls: ServiceTls | None = None
     ) -> None:
-        """Without a file it shows no key, and knows none. `tls` has its certificates, if it has any."""
+        """Read the file; without one the service shows no key, and knows no peer. `tls`: its certificates, if any."""
         self.file = file
         self.tls = tls
         self._application_id = application_id
         self.header = b""
-        """The line in the head of a request to a node; empty without a secret. It changes with the file."""
+        """Header line of a request to a node; empty without a secret. It changes with the file."""
         self.keys: Mapping[str, ApiKey] = {}
         """The keys of its peers, by id."""
         self.session_keys: tuple[bytes, ...] = ()
-        """What sessions of browsers are signed by: the first signs, all are accepted. Empty without a secret."""
+        """Keys that sign the sessions of browsers: the first signs, all are accepted. Empty without a secret."""
         self.audit_secret: bytes | None = None
-        """What marks keys in the audit log, so that all services of the application mark a key alike."""
+        """Secret of the marks in the audit log, so that all services of the application mark a key alike."""
         self._derive()
 
     def __repr__(self) -> str:
@@ -65,11 +65,11 @@ class ClusterIdentity:
 
     @property
     def peers(self) -> ssl.SSLContext | None:
-        """The context for TLS to nodes; None: they are spoken to in plain."""
+        """The context for TLS to nodes; None: nodes are called by plain HTTP."""
         return None if self.tls is None else self.tls.peers
 
     def tls_failure(self, host: str, error: BaseException | None) -> str | None:
-        """What TLS had to do with a connection to a node that failed, if anything. It is counted and logged."""
+        """Return the TLS trouble behind a failed connection to a node, if any. It is counted and logged."""
         return None if self.tls is None else self.tls.failed_to_connect(host, error)
 
     def look(self) -> bool:

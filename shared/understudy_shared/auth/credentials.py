@@ -50,7 +50,7 @@ from understudy_shared.base.printable import clipped
 from understudy_shared.base.suggest import did_you_mean
 
 MAX_KEYS = 10_000
-"""A fifth of a kilobyte each; a key is for a program, not for each of its users."""
+"""Limit on the keys, of a fifth of a kilobyte each; a key is for a program, not for each of its users."""
 
 MAX_PREFIX_COLUMNS = 16
 
@@ -65,7 +65,7 @@ BUILT_IN: Mapping[str, tuple[Grant, ...]] = {
 
 MAX_ISSUERS = 8
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures by a private key. With a secret that both sides have, who checks tokens could make them."""
+"""Signatures by a private key. A verifier of signatures by a shared secret could make tokens itself."""
 
 _Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _IssuerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -74,7 +74,7 @@ _Long = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class CredentialsError(SettingsError):
-    """A file of credentials, or of the cluster's secret, that cannot be used."""
+    """A file of credentials, or of the cluster's secret, cannot be used."""
 
 
 class _Part(BaseModel):
@@ -90,13 +90,13 @@ class RoleGrant(_Part):
 
 
 class RoleEntry(_Part):
-    """What its keys may do."""
+    """The grants of a role's keys."""
 
     grants: list[RoleGrant]
 
 
 class StoredKey(_Part):
-    """A key as the file keeps it."""
+    """A key as the file stores it."""
 
     id: Annotated[str, Field(pattern=rf"^{KEY_ID.pattern}$")]
     principal: _Name
@@ -107,7 +107,7 @@ class StoredKey(_Part):
 
 
 class StoredClaimGrant(_Part):
-    """What each token of an issuer grants: on keys that begin with the values of these claims."""
+    """A grant to each token of an issuer: on keys that begin with the values of these claims."""
 
     stores: Annotated[list[_Name], Field(min_length=1, max_length=1000)]
     actions: Annotated[list[Literal[Action.POINT]], Field(min_length=1, max_length=1)]
@@ -115,7 +115,7 @@ class StoredClaimGrant(_Part):
 
 
 class StoredIssuer(_Part):
-    """An issuer of tokens as the file keeps it."""
+    """An issuer of tokens as the file stores it."""
 
     issuer: _Name
     audience: Annotated[list[_Name], Field(min_length=1, max_length=20)]
@@ -123,7 +123,7 @@ class StoredIssuer(_Part):
     keys_file: Annotated[str, Field(max_length=4096)] = ""
     algorithms: Annotated[list[Algorithm], Field(min_length=1)] = ["RS256", "ES256"]
     leeway_s: Annotated[float, Field(ge=0, le=120, allow_inf_nan=False)] = 30.0
-    """How far clocks may differ: of the end and the beginning of a token."""
+    """Allowed difference between clocks, at the end and the beginning of a token."""
     principal_claim: _Name = "sub"
     roles_claim: _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)] = []
     roles: dict[_Name, list[_Name]] = {}
@@ -131,7 +131,7 @@ class StoredIssuer(_Part):
 
 
 class StoredLimits(_Part):
-    """How often principals may ask, of each process of a service."""
+    """Limits on the requests of principals, in each process of a service."""
 
     requests_per_s: _Rate | None = None
     burst_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 2.0
@@ -139,7 +139,7 @@ class StoredLimits(_Part):
 
 
 class Credentials(NamedTuple):
-    """What a file says: its keys by id, and its issuers by what their tokens say in `iss`."""
+    """The content of a file: its keys by id, and its issuers by the `iss` of their tokens."""
 
     keys: dict[str, ApiKey]
     issuers: dict[str, Issuer]
@@ -156,7 +156,7 @@ class CredentialsFile(_Part):
 
 
 def parse_credentials(data: bytes) -> Credentials:
-    """What a file says. Raises CredentialsError: what is wrong, and where."""
+    """Parse a file. Raises CredentialsError: what is wrong, and where."""
     file = parse_file(data)
     grants = {**BUILT_IN, **{name: _grants(name, role) for name, role in file.roles.items()}}
     found: dict[str, ApiKey] = {}
@@ -214,7 +214,7 @@ def _claim_grant(stored: StoredClaimGrant) -> ClaimGrant:
 
 
 def _refuse_insecure(url: str, where: str) -> None:
-    """A stranger who changes the keys on their way can sign in as anybody: they come by TLS, or from this machine."""
+    """Refuse a URL by which a stranger on the way could exchange keys and so sign in: TLS or loopback only."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -226,7 +226,7 @@ def _refuse_insecure(url: str, where: str) -> None:
 
 
 def parse_file(data: bytes) -> CredentialsFile:
-    """The file as it stands. Raises CredentialsError when it is not TOML, or of another form."""
+    """Parse the file as it stands. Raises CredentialsError when it is not TOML, or of another form."""
     try:
         return CredentialsFile.model_validate(tomllib.loads(data.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -255,6 +255,6 @@ def _grant(where: str, grant: RoleGrant) -> Grant:
         what = "monitor and admin are of the whole service, not of a store"
         raise CredentialsError(what, where=where, fix='Give them a grant of their own, with stores = ["*"]')
     if grant.key_prefix and actions != {Action.POINT}:
-        what = "a key_prefix can only be kept for the action point"
+        what = "a key_prefix is possible for the action point only"
         raise CredentialsError(what, where=where, fix='Give these keys a grant of their own, with actions = ["point"]')
     return Grant(actions, frozenset(grant.stores), tuple([orjson.dumps(value) for value in grant.key_prefix]))

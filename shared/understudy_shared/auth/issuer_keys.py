@@ -1,8 +1,8 @@
-"""The key sets of issuers while a service runs: read from files, or asked for over HTTP, and kept. Needs the extra
+"""The key sets of issuers while a service runs: read from files, or fetched over HTTP, and cached. Needs the extra
 `jwt`.
 
-No request waits for an issuer but one whose token is signed by a key that is not known yet, and that not for long. An
-issuer that does not answer changes nothing for a day: the keys that are known stay in use.
+Only a request with a token of an unknown signing key waits for an issuer, and not for long. An issuer that does not
+answer changes nothing for a day: the known keys stay in use.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from understudy_shared.base.reminders import Reminder
 log = logging.getLogger(__name__)
 
 FETCH_LIMIT_S = 5.0
-"""For the answer of an issuer to begin, to go on, and to end."""
+"""Seconds for the answer of an issuer to begin, to go on, and to end."""
 
 
 class FetchError(UnderstudyError):
-    """A key set that could not be had."""
+    """A key set could not be fetched."""
 
 
 class IssuerKeys:
     """The keys of one issuer."""
 
     def __init__(self, issuer: Issuer, changed: Callable[[], None], now_s: Callable[[], float]) -> None:
-        """`changed` is called when there are other keys than before."""
+        """Take an issuer. `changed` is called when there are other keys than before."""
         self.issuer = issuer
         self.keys: Mapping[str, PublicKey] = {}
         self.failed: str | None = None
-        """Why the last question was in vain; None when it was answered."""
+        """The reason why the last fetch failed; None when it succeeded."""
         self._changed = changed
         self._now_s = now_s
         self._age = KeySetAge()
@@ -52,7 +52,7 @@ class IssuerKeys:
         return f"IssuerKeys({self.issuer.name}, {len(self.keys)} keys)"
 
     def look(self) -> None:
-        """Ask for the keys if it is time to, and forget those that are too old. On the loop, now and then."""
+        """Fetch the keys if it is time, and forget those that are too old. On the loop, now and then."""
         now_s = self._now_s()
         if self._age.is_due(now_s):
             self._ask(now_s)
@@ -60,7 +60,7 @@ class IssuerKeys:
             self._use({})
 
     def asked_for(self) -> asyncio.Task[None] | None:
-        """Ask because a token needs a key that is not known. What to wait for; None when it is too early to ask."""
+        """Fetch because a token needs an unknown key. Return the task to wait for; None when it is too early."""
         now_s = self._now_s()
         if self._asking is None and self._age.may_ask(now_s):
             self._ask(now_s)
@@ -80,7 +80,7 @@ class IssuerKeys:
     async def _read(self) -> None:
         try:
             found = await asyncio.to_thread(_key_set_at, self.issuer.key_source)
-        except Exception as error:  # what libraries raise for hosts and certificates is no list that ends
+        except Exception as error:  # libraries raise errors of many kinds for hosts and certificates
             said = str(error) if isinstance(error, UnderstudyError) else repr(error)
             self.failed = f"the keys of issuer {self.issuer.name} cannot be read: {said}"
             if self._reminder.is_due(self._now_s() * 1000):
@@ -107,7 +107,7 @@ class TrustedIssuers:
     """The issuers whose tokens are good here, with their keys."""
 
     def __init__(self, changed: Callable[[], None], now_s: Callable[[], float]) -> None:
-        """`changed` is called when an issuer has other keys than before."""
+        """Start without issuers. `changed` is called when an issuer has other keys than before."""
         self._changed = changed
         self._now_s = now_s
         self._by_issuer: dict[str, IssuerKeys] = {}
@@ -117,11 +117,11 @@ class TrustedIssuers:
 
     @property
     def failed(self) -> list[str]:
-        """What is wrong with issuers, if anything."""
+        """The failures of issuers, if any."""
         return [each.failed for each in self._by_issuer.values() if each.failed is not None]
 
     def trust(self, issuers: Mapping[str, Issuer]) -> None:
-        """Trust these from now on. One whose keys are where they were keeps those that are known."""
+        """Trust these from now on. An issuer with the same key source keeps its known keys."""
         before, self._by_issuer = self._by_issuer, {}
         for stated, issuer in issuers.items():
             known = before.get(stated)
@@ -135,13 +135,13 @@ class TrustedIssuers:
                 each.stop()
 
     def checked(self, presented: PresentedToken, now_s: float) -> ApiKey:
-        """What a token is good for. Raises BadTokenError."""
+        """Check a token, and return its grants. Raises BadTokenError."""
         issuer = issuer_of(presented.token, self._issuers)
         return check_token(presented, issuer, self._by_issuer[issuer.issuer].keys, now_s)
 
     def asked_for(self, why: BadTokenError) -> asyncio.Task[None] | None:
-        """The question to its issuer for the key of a token; None when another reason makes it bad, or the issuer was
-        asked just now.
+        """Return the fetch of a token's key from its issuer; None when the token is bad for another reason, or the
+        issuer was asked just now.
         """
         keys = self._by_issuer.get(why.lacks_key_of)
         return None if keys is None else keys.asked_for()
@@ -160,12 +160,12 @@ class TrustedIssuers:
 
 
 def _said_of(keys: Mapping[str, PublicKey]) -> dict[str, tuple[bytes, frozenset[str]]]:
-    """What a set says, to compare: the objects that it is read into are new each time."""
+    """Return a set's raw content for comparison: parsing makes new objects each time."""
     return {kid: (key.said, key.algorithms) for kid, key in keys.items()}
 
 
 def _key_set_at(source: str) -> dict[str, PublicKey]:
-    """The keys at a URL or in a file. It blocks. Raises UnderstudyError, and what HTTP libraries raise."""
+    """Read the keys at a URL or in a file. It blocks. Raises UnderstudyError, and the errors of HTTP libraries."""
     if "://" in source:
         return parse_key_set(_fetched(source))
     with Path(source).open("rb") as file:
@@ -175,7 +175,7 @@ def _key_set_at(source: str) -> dict[str, PublicKey]:
 
 
 def _fetched(url: str) -> bytes:
-    """What a URL answers, in one piece, unpacked, from that very place."""
+    """Fetch the answer of a URL, in one piece, uncompressed, without redirects."""
     limit_s = time.monotonic() + FETCH_LIMIT_S
     parts: list[bytes] = []
     headers = {"accept": "application/json", "accept-encoding": "identity"}
@@ -192,4 +192,4 @@ def _fetched(url: str) -> bytes:
 
 def _refuse_long(size_bytes: int, where: str) -> None:
     if size_bytes > MAX_SET_BYTES:
-        raise FetchError(f"a key set of more than {MAX_SET_BYTES} bytes", where=where)
+        raise FetchError(f"the key set has more than {MAX_SET_BYTES} bytes", where=where)

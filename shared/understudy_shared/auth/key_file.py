@@ -25,7 +25,7 @@ _IS_KEY = re.compile(r"(?m)^\[\[keys\]\]")
 
 
 def stored_keys(path: Path) -> list[StoredKey]:
-    """The keys of a file, in its order. Raises CredentialsError."""
+    """Read the keys of a file, in its order. Raises CredentialsError."""
     return parse_file(_read(path)).keys
 
 
@@ -76,7 +76,7 @@ def _by_hand(path: Path) -> CredentialsError:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text in pieces: each is a table, with the comment right above it."""
+    """Yield the text in pieces: each is a table, with the comment right above it."""
     piece: list[str] = []
     for line in text.splitlines(keepends=True):
         if line.startswith("["):
@@ -90,7 +90,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _change(path: Path, changed: Callable[[str], str], *, may_be_new: bool = False) -> None:
-    """Replace a file by what is made of it, unless that would be a file that no service uses."""
+    """Replace a file by its changed text, unless services would refuse the result."""
     try:
         with _alone_in(path.absolute().parent):
             is_new = may_be_new and not path.exists()
@@ -104,7 +104,7 @@ def _change(path: Path, changed: Callable[[str], str], *, may_be_new: bool = Fal
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """One change in a folder at a time: of two at once, one would be lost."""
+    """Hold a lock, so that only one change in a folder runs at a time: two at once would lose one."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -137,5 +137,5 @@ def _read(path: Path) -> bytes:
 
 
 def _text(value: str) -> str:
-    """A text as TOML: JSON's form is one, but for DEL."""
+    """Write a text as TOML: JSON's form is valid, except for DEL."""
     return orjson.dumps(value).decode().replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""The public keys of an issuer (JWKS, RFC 7517): which of them are used, and when they are asked for again (pure)."""
+"""The public keys of an issuer (JWKS, RFC 7517): which of them are used, and when they are fetched again (pure)."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ MAX_KID_CHARS = 256
 MIN_RSA_BITS = 2048
 
 REFRESH_S = 300.0
-"""How old keys get before they are asked for again."""
+"""Age from which keys are fetched again."""
 
 COOL_DOWN_S = 30.0
-"""Between two questions to an issuer, whatever tokens come: forged ones cannot make us hammer it."""
+"""Seconds between two requests to an issuer: forged tokens cannot make us hammer it."""
 
 MAX_AGE_S = 24 * 3600.0
-"""How long keys are used while their issuer does not answer: a key that it has withdrawn is not trusted for ever."""
+"""Age up to which keys are used while their issuer does not answer: a withdrawn key is not trusted for ever."""
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519"}
 _EVERY_RSA = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
 
 
 class KeySetError(UnderstudyError):
-    """A key set that cannot be used."""
+    """A key set cannot be used."""
 
 
 class PublicKey(NamedTuple):
-    """A key, and the algorithms that it checks signatures of."""
+    """A key, and the algorithms whose signatures it verifies."""
 
     key: Any
     algorithms: frozenset[str]
     said: bytes
-    """Its numbers, as the set says them."""
+    """Its numbers, as the set has them."""
 
 
 def parse_key_set(data: bytes) -> dict[str, PublicKey]:
-    """The keys of a set, by `kid`. Those for something else, and those without `kid`, are left out.
+    """Parse the keys of a set, by `kid`. Keys for another use, and those without `kid`, are left out.
 
-    Raises KeySetError for what is no key set, and for one without a key that can be used.
+    Raises KeySetError for data that is no key set, and for a set without a usable key.
     """
     try:
         found = orjson.loads(data)
@@ -55,7 +55,7 @@ def parse_key_set(data: bytes) -> dict[str, PublicKey]:
     if not isinstance(members, list):
         raise KeySetError("this is no key set", fix='It is JSON: {"keys": [...]} (RFC 7517)')
     if len(members) > MAX_KEYS:
-        raise KeySetError(f"{len(members)} keys, above {MAX_KEYS}", fix="Give a set with fewer")
+        raise KeySetError(f"it has {len(members)} keys, above {MAX_KEYS}", fix="Give a set with fewer")
     keys = {}
     for member in members:
         key = _key_of(member) if isinstance(member, dict) else None
@@ -64,7 +64,7 @@ def parse_key_set(data: bytes) -> dict[str, PublicKey]:
     if not keys:
         what = f"none of {len(members)} keys can be used"
         raise KeySetError(
-            what, fix="Needed: kid, use sig or none, RSA of 2,048 bits or more, P-256, P-384, P-521, Ed25519"
+            what, fix="Needed: kid, use sig or absent, RSA of 2,048 bits or more, P-256, P-384, P-521, Ed25519"
         )
     return keys
 
@@ -88,7 +88,7 @@ def _key_of(member: Mapping[str, Any]) -> PublicKey | None:
 
 
 def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
-    """What a key may be used for: by its type and curve, and by its `alg` if it has one."""
+    """Return the algorithms that a key may be used for: by its type and curve, and by its `alg` if it has one."""
     match member.get("kty"), member.get("crv"):
         case "RSA", _:
             fit = _EVERY_RSA
@@ -100,7 +100,7 @@ def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
 
 
 class KeySetAge:
-    """When a key set was read, and when it may be asked for. Rule: two questions are COOL_DOWN_S apart at least.
+    """The age of a key set, and when it may be fetched. Rule: two fetches are COOL_DOWN_S apart at least.
 
     Times are those of the clock by which tokens end. When it is put back the cool-down is longer, once.
     """
@@ -109,11 +109,11 @@ class KeySetAge:
         self._read_s = self._asked_s = float("-inf")
 
     def may_ask(self, now_s: float) -> bool:
-        """Whether enough time has gone by since the last question."""
+        """Whether enough time has passed since the last fetch."""
         return now_s - self._asked_s >= COOL_DOWN_S
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to ask again, without anything that calls for it."""
+        """Whether it is time to fetch again, without a token that needs it."""
         return self.may_ask(now_s) and now_s - self._read_s >= REFRESH_S
 
     def asked(self, now_s: float) -> None:

@@ -1,6 +1,6 @@
-"""Whose a credential is: by the files of keys and secrets, by sessions that keys began, by tokens of issuers.
+"""Known credentials: by the files of keys and secrets, by sessions that keys began, by tokens of issuers.
 
-Files are looked at, and issuers asked, beside the loop: what comes of it is used from the next request on.
+A thread looks at files, and tasks ask issuers: their results count from the next request on.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""How often files are looked at: a revoked key is refused within two seconds."""
+"""Interval at which files are looked at: a revoked key is refused within two seconds."""
 
 CREDENTIALS, ISSUERS = "credentials", "issuers"
 """The causes by which a service is degraded: files of credentials cannot be used, issuers do not give their keys."""
 
 MAX_TOKENS = 10_000
-"""Tokens whose grants are kept, 2 KiB each. Another one is checked again when it comes."""
+"""Number of cached tokens, 2 KiB each. Others are checked again when they come."""
 
 
 class Refused(StrEnum):
-    """Why a request was refused: the labels of the metric."""
+    """The reason why a request was refused: the labels of the metric."""
 
     NO_CREDENTIAL = "no-credential"
     UNKNOWN_CREDENTIAL = "unknown-credential"
@@ -49,7 +49,7 @@ class Refused(StrEnum):
 
 
 class UnknownCredential(NamedTuple):
-    """Why a credential counts for nothing: for the metric, for who sent it, and for the log."""
+    """The reason why a credential does not count: for the metric, for its sender, and for the log."""
 
     refused: Refused
     told: str
@@ -57,7 +57,7 @@ class UnknownCredential(NamedTuple):
 
 
 class KnownCredentials:
-    """The credentials that count now. `accepts_peers`: those of other services of the application among them."""
+    """The credentials that count now. `accepts_peers`: they include those of other services of the application."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class KnownCredentials:
         self._audit = audit
         self._now_s = now_s
         self.keys = self._in_files()
-        """By id: keys, and tokens that were found to be good."""
+        """Keys by id, and tokens that were verified."""
         self._tokens: dict[str, None] = {}
-        """Those that are tokens; the oldest first."""
+        """The ids that are of tokens; the oldest first."""
         self._issuers: TrustedIssuers | None = None
         self._next: asyncio.TimerHandle | None = None
         self.rates: Rates | None = None
-        """How often who may ask; None while nobody is limited."""
+        """The rate limits of principals; None while there are no limits."""
         self._trust_issuers()
         self._limit()
 
@@ -88,14 +88,14 @@ class KnownCredentials:
         return f"KnownCredentials({len(self.keys)})"
 
     def principal(self, presented: Presented) -> Principal | None:
-        """Whose key or token it is; None for one that is unknown, revoked or expired, and for one not seen before."""
+        """Return the principal of a key or token; None if it is unknown, revoked, expired, or new."""
         key = self.keys.get(presented.key_id)
         if key is None or not (presented.proven is key or presented.proves(key)) or key.expires_s <= self._now_s():
             return None
         return key.principal
 
     def known(self, presented: Presented | None) -> Principal | None:
-        """Whose credential it is, of a key, a session or a token; None for none that counts."""
+        """Return the principal of a key, a session or a token; None when the credential does not count."""
         if presented is None:
             return None
         if isinstance(presented, Session):
@@ -108,7 +108,7 @@ class KnownCredentials:
         return found
 
     def _checks(self, token: PresentedToken) -> bool:
-        """Whether a token that is not known is good. It is then known; else `bad` says why."""
+        """Whether an unknown token is good. It is then cached; else `bad` says why."""
         if token.bad is None and self._issuers is not None:
             try:
                 self._keep(self._issuers.checked(token, self._now_s()))
@@ -118,11 +118,11 @@ class KnownCredentials:
         return False
 
     def key_of(self, presented: Presented) -> ApiKey | None:
-        """The key of that id, whether or not the credential proves it."""
+        """Return the key of that id, whether or not the credential proves it."""
         return self.keys.get(presented.key_id)
 
     def awaited(self, presented: Presented | None) -> asyncio.Task[None] | None:
-        """What would have to end before it is sure that a token does not count: a question to its issuer."""
+        """Return the request to its issuer that has to end before it is sure that a token does not count."""
         if self._issuers is None or not isinstance(presented, PresentedToken) or self.known(presented) is not None:
             return None
         awaited = None if presented.bad is None else self._issuers.asked_for(presented.bad)
@@ -131,7 +131,7 @@ class KnownCredentials:
         return awaited
 
     def why_unknown(self, presented: Presented | None) -> UnknownCredential:
-        """Why a credential, or none, counts for nothing."""
+        """Return why a credential, or its absence, does not count."""
         if presented is None:
             return _said(Refused.NO_CREDENTIAL, "the request has no credential")
         if isinstance(presented, Session):
@@ -156,7 +156,7 @@ class KnownCredentials:
         self.keys[token.key_id] = token
 
     def _forget_tokens(self) -> None:
-        """Tokens are checked again: their issuer has other keys, or grants other things."""
+        """Forget the checked tokens: their issuer has other keys, or grants other things."""
         for key_id in self._tokens:
             self.keys.pop(key_id, None)
         self._tokens.clear()
@@ -178,11 +178,11 @@ class KnownCredentials:
             self._next = None
 
     def look(self) -> None:
-        """Read again what changed, and use it. It blocks."""
+        """Read changed files again, and use them. It blocks."""
         self._use_if(self._read())
 
     def causes(self) -> dict[str, str]:
-        """Why the service is degraded, by cause; empty while its files can be used and its issuers answer."""
+        """Return why the service is degraded, by cause; empty while its files can be used and its issuers answer."""
         files = (self._file, self._identity.file)
         refused = [file.refused for file in files if file is not None and file.refused is not None]
         causes = {CREDENTIALS: f"credentials are as they were: {'; '.join(refused)}"} if refused else {}
@@ -232,7 +232,7 @@ class KnownCredentials:
         return {**keys, **self._identity.keys} if self._accepts_peers else dict(keys)
 
     def _limit(self) -> None:
-        """Keep to the limits of the file; while they stay as they are, so does what was counted."""
+        """Apply the limits of the file; while they do not change, the counts stay."""
         limits = RateLimits() if self._file is None else self._file.value.limits
         if self.rates is None or self.rates.limits != limits:
             self.rates = Rates(limits) if limits.is_on else None
@@ -255,5 +255,5 @@ def _said(refused: Refused, what: str) -> UnknownCredential:
 
 
 def _stored(key: ApiKey) -> tuple[object, ...]:
-    """What a file says of a key: the objects that it is read into are new each time."""
+    """Return the values of a key in a file for comparison: parsing makes new objects each time."""
     return key.digest, key.expires_s, key.principal.name, key.principal.grants

@@ -1,8 +1,8 @@
-"""What a request needs to be answered, by its decoded route, and whether a principal has it (pure).
+"""The right that a request needs, by its decoded route, and whether a principal has it (pure).
 
-The path is split first and each segment decoded then, as everything behind does it. A path that a framework might read
-in another way is refused before anything is decided. What is not in the table needs `admin`: a new call is closed until
-it is given a line here, and `tests/contract/test_access_matrix.py` asks for that line.
+The path is split first, and each segment decoded then, as all later code does. A path that a framework might read in
+another way is refused before anything is decided. A route that is not in the table needs `admin`: a new call is closed
+until it gets a line here, and `tests/contract/test_access_matrix.py` requires that line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _READING = frozenset(("GET", "HEAD"))
 
 
 class NeedKind(Enum):
-    """What a need is about."""
+    """The kind of a need."""
 
     NOTHING = auto()
-    """Anybody may ask."""
+    """A need of any client."""
     IDENTITY = auto()
-    """Whoever has a credential may ask; the answer shows what he may see."""
+    """A need of any client with a credential; the answer shows what it may see."""
     STORE = auto()
     SERVICE = auto()
     PEER = auto()
-    """Only another service of the application."""
+    """A need of another service of the application."""
     UNLISTED = auto()
 
 
 class Need(NamedTuple):
-    """What a route needs. A `STORE` without an action needs only to be seen; `peers`: other services may, too."""
+    """The need of a route. A `STORE` without an action needs only to be visible; `peers`: other services may, too."""
 
     kind: NeedKind
     action: Action | None = None
@@ -47,7 +47,7 @@ _MONITOR, _ADMIN = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE
 
 
 def need_of(method: str, raw_path: bytes) -> Need:
-    """The need of a request. Raises the problem of a path that has no one meaning."""
+    """Return the need of a request. Raises the problem of a path that has more than one meaning."""
     refuse_unroutable(raw_path)
     if raw_path.startswith(b"//"):
         return _UNLISTED
@@ -93,9 +93,9 @@ def _of_admin(method: str, rest: list[str]) -> Need:
 
 
 def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization | Problem:
-    """What a principal is granted, or the problem of having no right to it.
+    """Return what a principal is granted, or the problem of having no right to it.
 
-    What is hidden from a principal is answered as if it were not there, whether or not it is.
+    A store that is hidden from a principal is answered like one that does not exist.
     """
     match need:
         case Need(NeedKind.NOTHING | NeedKind.IDENTITY):
@@ -125,7 +125,7 @@ def _granted_in(principal: Principal, store: str, action: Action | None) -> Auth
 
 
 def hidden_store(store: str) -> Problem:
-    """What a principal reads of a store that it may not see, and of one that is not there."""
+    """Return the problem for a store that the principal may not see, and for one that does not exist."""
     return Problem(ProblemType.UNKNOWN_STORE, f"there is no store {store!r}", "path", HIDDEN_FIX)
 
 
@@ -133,7 +133,7 @@ HIDDEN_FIX = "GET /v1/stores lists the stores that your credential shows"
 
 
 def forbidden_key() -> Problem:
-    """A key outside of what the credential may read; nobody looked whether it exists."""
+    """Return the problem for a key outside of the credential's grant; its existence was not checked."""
     return Problem(
         ProblemType.FORBIDDEN,
         "the credential does not cover this key",
@@ -143,7 +143,7 @@ def forbidden_key() -> Problem:
 
 
 def no_peer(trouble: TlsTrouble) -> Problem:
-    """An internal call on a connection whose certificate is none of a peer."""
+    """Return the problem for an internal call on a connection whose certificate is not a peer's."""
     return Problem(
         ProblemType.FORBIDDEN,
         f"this call is for the routers and nodes of this application: {trouble.why}",
@@ -153,7 +153,7 @@ def no_peer(trouble: TlsTrouble) -> Problem:
 
 
 def rate_limited(wait_s: int) -> Problem:
-    """A principal that asks more often than it may."""
+    """Return the problem for a principal that asks more often than it may."""
     return Problem(
         ProblemType.RATE_LIMITED,
         "this principal asks more often than it may",

@@ -1,4 +1,4 @@
-"""The credential that a request carries: a key, or a token (JWT, RFC 7519), of which nothing was checked yet (pure)."""
+"""The credential that a request carries: a key, or a token (JWT, RFC 7519), not yet checked (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from understudy_shared.auth.api_keys import KEY, Presented, digest_of
 
 MAX_TOKEN_BYTES = 8192
-"""Half of what all headers of a request may take. Tokens with a user's hundred groups have 4 KiB."""
+"""Limit on a token: half of the limit of all headers. Tokens with a user's hundred groups have 4 KiB."""
 
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9_.-]+)")
 _KEY = re.compile(KEY.pattern.encode())
@@ -16,7 +16,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class PresentedToken(Presented):
-    """A token as a request carries it. `bad` is why it was found not to count, for this request."""
+    """A token as a request carries it. `bad` is the reason why it does not count for this request."""
 
     __slots__ = ("bad", "token")
 
@@ -28,20 +28,20 @@ class PresentedToken(Presented):
 
 
 class BadTokenError(Exception):
-    """Why a token is not good: for the log and the metric. The client learns less."""
+    """The reason why a token is not good: for the log and the metric. The client learns less."""
 
     def __init__(self, reason: str, *, is_expired: bool = False, lacks_key_of: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_expired = is_expired
         self.lacks_key_of = lacks_key_of
-        """The issuer whose key set has no such key: another one may have it."""
+        """The issuer whose key set lacks the key: its newest set may have it."""
 
 
 def presented_in(headers: Iterable[tuple[bytes, bytes]]) -> Presented | None:
-    """The credential of a request, None without one. Names of headers are in lower case.
+    """Return the credential of a request, None without one. Names of headers are in lower case.
 
-    One that has no form of ours, or is there twice, is nobody's: it is refused like a wrong key.
+    A credential of unknown form, or one that is there twice, is refused like a wrong key.
     """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:

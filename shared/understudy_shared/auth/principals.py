@@ -1,4 +1,4 @@
-"""Who asks, and what he may (pure). What no grant allows is denied.
+"""Principals and their grants (pure). An action without a grant is denied.
 
 A principal has grants: actions on stores, some of them only for keys that begin with certain values.
 """
@@ -14,7 +14,9 @@ import orjson
 
 
 class Action(StrEnum):
-    """What a grant allows: reading single keys, ranges, or changes of a store; looking at the service; changing it."""
+    """An action that a grant allows: reading keys, ranges, or changes of a store; looking at the service; changing
+    it.
+    """
 
     POINT = "point"
     SCAN = "scan"
@@ -25,23 +27,23 @@ class Action(StrEnum):
 
 OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.WATCH})
 OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
-"""They show or change every store, so nobody has them for some stores only."""
+"""Actions that show or change every store, so no grant limits them to some stores."""
 
 EVERY_STORE = "*"
 
 MAX_REMEMBERED = 1024
-"""Names of stores whose decision a principal remembers."""
+"""Number of store names whose decision a principal caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyScope:
-    """Which keys of a store: every key, or those whose first columns have the values of one of `prefixes`."""
+    """The allowed keys of a store: every key, or those whose first columns have the values of one of `prefixes`."""
 
     prefixes: tuple[tuple[bytes, ...], ...] | None = None
     """Each value as JSON, as answers print it: 1, true and "1" are three values."""
 
     def allows(self, key: Mapping[str, object]) -> bool:
-        """Whether a key as answers print it, by column in schema order, is one of these."""
+        """Whether the scope covers a key as answers print it, by column in schema order."""
         if self.prefixes is None:
             return True
         values = tuple([orjson.dumps(value) for value in key.values()])
@@ -49,7 +51,7 @@ class KeyScope:
 
 
 class NotingScope(KeyScope):
-    """The same, and how many keys it has refused."""
+    """A scope that counts the keys it has refused."""
 
     __slots__ = ("refused",)
 
@@ -81,7 +83,7 @@ class Grant:
 
 
 class Principal:
-    """Somebody with a name and grants, or another service of the same application (`is_peer`)."""
+    """A client with a name and grants, or another service of the same application (`is_peer`)."""
 
     __slots__ = ("_actions", "_points", "grants", "is_peer", "name", "sees_every_store")
 
@@ -97,7 +99,7 @@ class Principal:
         return f"Principal({self.name!r})"
 
     def may(self, action: Action) -> bool:
-        """Whether an action of the whole service is allowed. Who may change it may look at it."""
+        """Whether an action of the whole service is allowed. The right to change includes the right to look."""
         return action in self._actions or (action is Action.MONITOR and Action.ADMIN in self._actions)
 
     def sees(self, store: str) -> bool:
@@ -105,7 +107,7 @@ class Principal:
         return self.sees_every_store or any(grant.names(store) for grant in self.grants)
 
     def keys_of(self, store: str, action: Action) -> KeyScope | None:
-        """The keys of a store on which an action is allowed; None: it is not."""
+        """Return the keys of a store on which an action is allowed; None: it is not."""
         grants = [grant for grant in self.grants if action in grant.actions and grant.names(store)]
         if not grants:
             return None
@@ -114,7 +116,7 @@ class Principal:
         return KeyScope(tuple(dict.fromkeys(grant.key_prefix for grant in grants)))
 
     def points(self, segment: bytes) -> Authorization | None:
-        """What single lookups are granted in the store that a segment of a path names. The decision is remembered.
+        """Return what single lookups are granted in the store that a segment of a path names. The decision is cached.
 
         None: nothing is granted, or the name has to be decoded first.
         """
@@ -130,19 +132,19 @@ class Principal:
 
 
 class Authorization(NamedTuple):
-    """What one request was granted. It travels with the request: `keys` are those that it may ask for."""
+    """The grant of one request. It travels with the request: `keys` are those that it may ask for."""
 
     principal: Principal
     keys: KeyScope = EVERY_KEY
 
 
 ANONYMOUS = Principal("", ())
-"""Who sent no credential."""
+"""The principal of a request without a credential."""
 
 PEER = Principal("peer", (), is_peer=True)
 """A node or router of the same application."""
 
 ANYBODY = Principal("anybody", [Grant(frozenset(Action), frozenset({EVERY_STORE}))], is_peer=True)
-"""Who asks a service without authentication."""
+"""The principal of every request to a service without authentication."""
 
 UNGUARDED = Authorization(ANYBODY)

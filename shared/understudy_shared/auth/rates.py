@@ -1,4 +1,4 @@
-"""How often each principal may ask (pure: time is passed in). Off unless the file of credentials says a number.
+"""Rate limits of principals (pure: time is passed in). Off unless the file of credentials sets a number.
 
 Each process counts by itself. One batch is one request.
 """
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from understudy_shared.base.token_bucket import TokenBucket
 
 MAX_PRINCIPALS = 10_000
-"""Whose buckets are kept. Of more, the one who asked longest ago starts anew: with a full bucket."""
+"""Number of buckets. Beyond it, the principal that asked longest ago starts anew with a full one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Requests a second, of each principal that has no number of its own. None: as often as he likes."""
+    """Requests a second, of each principal without a number of its own. None: no limit."""
 
     requests_per_s: float | None = None
     burst_s: float = 2.0
-    """What a principal may save up, in seconds of his rate."""
+    """Seconds of its rate that a principal may save up."""
     principals: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -44,7 +44,7 @@ class Rates:
         return f"Rates({len(self._buckets)} principals)"
 
     def wait_s(self, name: str, now_s: float) -> int:
-        """0: this request is one of those that the principal may send. Else the whole seconds until the next one is."""
+        """Return 0 when the principal may send this request, else the whole seconds until it may."""
         per_s = self.limits.of(name)
         if per_s is None:
             return 0

@@ -1,7 +1,7 @@
-"""A browser's session instead of a key (pure): who signed in with a key has a cookie that proves it for some hours.
+"""A browser's session instead of a key (pure): after signing in with a key, a cookie proves it for some hours.
 
-The cookie is signed by what the cluster's secret gives, so every router of the application knows it and none keeps
-anything. It names a key: when that is revoked, or ends, its sessions end too.
+The cookie is signed by a key that is derived from the cluster's secret, so every router of the application knows it and
+no router stores it. It names a key: when that is revoked, or ends, its sessions end too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from understudy_shared.auth.api_keys import ApiKey, Presented
 
 COOKIE = "understudy_session"
 LIFETIME_S = 12 * 3600
-"""A day's work: a browser that is left open overnight is signed out."""
+"""Life of a session, a day's work: a browser that is left open overnight is signed out."""
 
 _COOKIE = re.compile(rb"(?:^|;) *%b=([^; ]*)" % COOKIE.encode())
 _FORM = re.compile(rb"([0-9a-f]{16})\.([0-9]{1,12})\.([A-Za-z0-9_-]{43})")
@@ -32,20 +32,20 @@ class Session(Presented):
         self.mac = mac
 
     def is_of(self, key: ApiKey, signing_keys: Sequence[bytes], now_s: float) -> bool:
-        """Whether somebody who had this key began it, and it has not ended."""
+        """Whether a holder of this key began it, and it has not ended."""
         known = [hmac.compare_digest(_mac(key, self.ends, each), self.mac) for each in signing_keys]
         is_ours = any(known) and key.key_id == self.key_id
         return is_ours and now_s < self.ends and not key.is_expired(now_s)
 
 
 def new_session(key: ApiKey, signing_key: bytes, now_s: float) -> str:
-    """The value of the cookie of a session that begins now."""
+    """Make the cookie's value of a session that begins now."""
     ends = int(min(now_s + LIFETIME_S, key.expires_s))
     return f"{key.key_id}.{ends}.{_mac(key, ends, signing_key).decode()}"
 
 
 def session_in(headers: Iterable[tuple[bytes, bytes]]) -> Session | None:
-    """The session of a request, None without one. One of another form, or one of several, is nobody's."""
+    """Return the session of a request, None without one. A malformed one, or one of several, counts for no key."""
     values = [value for name, cookies in headers if name == b"cookie" for value in _COOKIE.findall(cookies)]
     if not values:
         return None
@@ -54,6 +54,6 @@ def session_in(headers: Iterable[tuple[bytes, bytes]]) -> Session | None:
 
 
 def _mac(key: ApiKey, ends: int, signing_key: bytes) -> bytes:
-    """It holds for this very key: another one of the same id has another digest."""
+    """Return the MAC. It holds for this very key: another one of the same id has another digest."""
     said = b"%b.%d.%b" % (key.key_id.encode(), ends, key.digest)
     return urlsafe_b64encode(hmac.digest(signing_key, said, "sha256")).rstrip(b"=")

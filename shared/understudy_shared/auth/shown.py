@@ -1,6 +1,6 @@
-"""What a principal is shown of an answer that was made for everybody (pure).
+"""The view of an answer for a principal (pure).
 
-Who may not monitor a service is told no paths, no names of stores and no reasons of its inside.
+A principal without the right to monitor sees no paths, no names of other stores and no internal reasons.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _INSIDE = {
     ProblemType.NOT_INITIALISED: "this service is not ready yet",
     ProblemType.INTERNAL: "the request failed by a bug",
 }
-"""Problems whose texts name files, hosts or code, and what others read instead."""
+"""Problems whose texts name files, hosts or code, and the texts that replace them."""
 
 _INSIDE_BY_SLUG = {problem.slug: text for problem, text in _INSIDE.items()}
 
 _MARKS = (b'"candidates"', *(b'"%b"' % slug.encode() for slug in _INSIDE_BY_SLUG))
-"""A batch without any of these texts has nothing to hide."""
+"""Marks in a batch: without any of these texts it has nothing to hide."""
 
 _ASK = "Retry; the service's log, and a credential that may monitor, show why"
 _HIDDEN = "a credential that may monitor shows why"
 
 
 def shown_problem(principal: Principal, problem: Problem) -> Problem:
-    """The problem as this principal may read it."""
+    """Return the problem as this principal may read it."""
     if principal.may(Action.MONITOR):
         return problem
     if problem.type is ProblemType.UNKNOWN_STORE and not principal.sees_every_store:
@@ -44,7 +44,7 @@ def shown_problem(principal: Principal, problem: Problem) -> Problem:
 
 
 def shown_batch(principal: Principal, body: bytes) -> bytes:
-    """The answer to a batch as this principal may read it."""
+    """Return the answer to a batch as this principal may read it."""
     if principal.may(Action.MONITOR) or not any(mark in body for mark in _MARKS):
         return body
     answer = orjson.loads(body)
@@ -62,7 +62,7 @@ def _shown_item(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_details(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Members of a problem. What a node said when it was asked may name its files."""
+    """Return members of a problem, without nodes' messages, which may name files."""
     candidates = members.get("candidates")
     if not isinstance(candidates, list):
         return dict(members)
@@ -71,7 +71,7 @@ def _without_details(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_status(principal: Principal, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a probe: whether, and for those who may monitor also why."""
+    """Return the document of a probe: whether, and for principals that may monitor also why."""
     if principal.may(Action.MONITOR):
         return dict(document)
     return {name: _without_reason(value) for name, value in document.items()}
@@ -86,7 +86,7 @@ def _without_reason(value: object) -> object:
 def shown_stores(
     principal: Principal, described: Iterable[Mapping[str, Any]], not_served: Sequence[Mapping[str, Any]]
 ) -> dict[str, object]:
-    """The document of `GET /v1/stores`. What is not served has often no name, so only who sees all sees that."""
+    """Return the document of `GET /v1/stores`; unserved stores, often nameless, only to principals that see all."""
     return {
         "stores": [each for each in described if principal.sees(each["store"])],
         "not_served": list(not_served) if principal.sees_every_store else [],
@@ -94,12 +94,12 @@ def shown_stores(
 
 
 def require_key(authorization: Authorization, key: Mapping[str, object]) -> None:
-    """Raises the problem of a key that was not granted."""
+    """Raise the problem of a key that was not granted."""
     if not authorization.keys.allows(key):
         raise ProblemError(forbidden_key())
 
 
 def require_printed_key(keys: KeyScope, printed: bytes) -> None:
-    """The same for a key as its JSON."""
+    """Raise the same problem for a key given as its JSON."""
     if keys.prefixes is not None and not keys.allows(orjson.loads(printed)):
         raise ProblemError(forbidden_key())

@@ -26,7 +26,7 @@ from understudy_shared.http.problems import Problem, problem_of
 LOGIN, LOGOUT = b"/admin/login", b"/admin/logout"
 PATHS = frozenset((LOGIN, LOGOUT))
 PAGE = b"/admin/"
-"""Where a browser is sent when it is signed in, and where it is asked to sign in."""
+"""The page to which a browser is sent when it is signed in, and where it signs in."""
 
 MAX_FORM_BYTES = 4096
 
@@ -43,8 +43,8 @@ _NO_SESSIONS = (
 
 
 class Signing(NamedTuple):
-    """What one browser may do here: `sign_in` gives the cookie for a key, or says why there is none; `name` is whose
-    session it has.
+    """The actions of one browser here: `sign_in` gives the cookie for a key, or a problem; `name` is the principal of
+    its session.
     """
 
     sign_in: Callable[[str], str | Problem]
@@ -58,7 +58,7 @@ def wants_page(scope: Scope) -> bool:
 
 
 def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
-    """The page; `said` is why it is shown, `name` who is signed in."""
+    """Render the page; `said` is why it is shown, `name` who is signed in."""
     out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT}"
     body = (
         f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}{out}'
@@ -69,7 +69,7 @@ def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> b
 
 
 def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> App:
-    """The application that answers a browser with the page instead of a problem. `name` is who is signed in."""
+    """Return the application that answers a browser with the page instead of a problem. `name` is who is signed in."""
 
     async def ask(_scope: Scope, _receive: Receive, send: Send) -> None:
         page = sign_in_page(said_of(problem), has_sessions=has_sessions, name=name)
@@ -79,7 +79,7 @@ def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> 
 
 
 def signing(browser: Signing, *, has_sessions: bool) -> App:
-    """The application that shows the forms, and takes them."""
+    """Return the application that shows the forms, and takes them."""
 
     async def sign(scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -107,7 +107,7 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
 
 
 def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Problem | None:
-    """Why a form is not taken: it was not posted, or not by a page of this service."""
+    """Return why a form is refused: it was not posted, or not by a page of this service."""
     if method != "POST":
         return not_allowed(method, "POST" if is_out else "GET, HEAD, POST")
     return why_foreign(headers)
@@ -122,7 +122,7 @@ async def _send_on(send: Send, is_secure: bool, value: str, where: bytes) -> Non
 
 
 async def _taken(receive: Receive, sign_in: Callable[[str], str | Problem]) -> str | Problem:
-    """The cookie for the key in a form; or what is wrong with the form or its key."""
+    """Return the cookie for the key in a form; or the problem of the form or its key."""
     try:
         form = parse_qs((await read_body(receive, max_bytes=MAX_FORM_BYTES)).decode("latin-1"), max_num_fields=8)
     except UnderstudyError as error:

@@ -1,8 +1,8 @@
 """Time as an argument: durations come from a monotonic clock, wall time is only printed.
 
-No clock of this machine is compared with another machine's, but for two purposes: a signed message that is minutes
-away from the clock here is refused (`bus/replay.py`); and a TTL, which Spark counts by the time of day, is over when
-the time of day here says so (`stores/state_variables.py` of nodes).
+Clocks of two machines are compared for two purposes only: a signed message that is minutes away from the clock here is
+refused (`bus/replay.py`); and a TTL, which Spark counts by the time of day, is over when the time of day here says so
+(`stores/state_variables.py` of nodes).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code that measures durations needs; tests pass one that they move by hand."""
+    """The clock that code needs to measure durations; tests pass one that they move by hand."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds since an arbitrary point, never going back."""
+        """Return milliseconds since an arbitrary point, never going back."""
 
     def wall_us(self) -> int:
-        """Microseconds since the Unix epoch, for people to read."""
+        """Return microseconds since the Unix epoch, for people to read."""
 
 
 class SystemClock:
@@ -32,5 +32,5 @@ class SystemClock:
 
 
 def wall_ms() -> int:
-    """The time of day in milliseconds since the Unix epoch."""
+    """Return the time of day in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000

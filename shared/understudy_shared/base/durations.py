@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration_text(ms: int) -> str:
-    """Milliseconds in a unit that fits."""
+    """Print milliseconds in a unit that fits."""
     if ms < 10_000:
         return f"{ms} ms"
     for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):

@@ -22,11 +22,11 @@ class UnderstudyError(Exception):
 
 
 class CheckpointError(UnderstudyError):
-    """Something about a checkpoint, as a whole or one of its files."""
+    """Trouble with a checkpoint, as a whole or with one of its files."""
 
 
 class NotACheckpointError(CheckpointError):
-    """The path does not exist, is empty, or is not a streaming query's checkpoint."""
+    """The path does not exist, is empty, or is not the checkpoint of a streaming query."""
 
 
 class UnsupportedError(CheckpointError):
@@ -50,8 +50,8 @@ class BadKeyError(UnderstudyError):
 
 
 class UnknownStoreError(UnderstudyError):
-    """No store of that name; `fix` lists the names there are."""
+    """No store has that name; `fix` lists the names that exist."""
 
 
 class SettingsError(UnderstudyError):
-    """A setting, or a file that a setting names, that is wrong: the caller's to correct before anything is served."""
+    """A setting, or a file that a setting names, is wrong; the caller has to correct it before the service starts."""

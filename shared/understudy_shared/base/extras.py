@@ -1,4 +1,4 @@
-"""How a missing package is installed. Understudy is on no package index: a name alone would find nothing there."""
+"""The command that installs a missing package. Understudy is on no package index: a name alone finds nothing there."""
 
 from __future__ import annotations
 

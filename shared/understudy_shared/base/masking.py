@@ -20,10 +20,10 @@ _REDIS_PATH = re.compile(r"[\w./-]*")
 _HOST_PORT = r"(?:\w[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\]):\d{1,5}"
 _NO_SCHEME = re.compile(rf"{_HOST_PORT}(?:,{_HOST_PORT})*(?:/\d*)?")
 _CHAIN = re.compile(r"(?:[a-z0-9]{1,32}::)*")
-"""What fsspec allows before a URL: `filecache::s3://...`."""
+"""Prefixes that fsspec allows before a URL: `filecache::s3://...`."""
 
 _CONTAINER_SCHEMES = frozenset(("abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs"))
-"""In these schemes, text without a colon before the `@` names a container or a user: it is not a secret."""
+"""Schemes in which text without a colon before the `@` names a container or a user: it is not a secret."""
 
 _SECRET_WORD = re.compile(r"(?i)(?:pass|pwd|secret|token|credential|key|sig|auth)[\w.%-]*\s*[=:]")
 _OPTION_NAME = re.compile(r"[A-Za-z_]{1,40}")
@@ -61,7 +61,7 @@ class _Parts(NamedTuple):
 
 
 def masked(url: str) -> str:
-    """The URL of a server without its secrets. Text that is not a URL is shown only as a plain `host:port`."""
+    """Return the URL of a server without its secrets. Text that is not a URL is shown only as a plain `host:port`."""
     if "://" not in url:
         return url if _NO_SCHEME.fullmatch(url) else HIDDEN
     parts = _parts(url)
@@ -73,7 +73,7 @@ def masked(url: str) -> str:
 
 
 def masked_location(text: str) -> str:
-    """The location of files without its secrets: a path, or a URL for fsspec."""
+    """Return the location of files without its secrets: a path, or a URL for fsspec."""
     chain = _CHAIN.match(text)
     assert chain is not None, "it matches nothing, too"
     rest = text[chain.end() :]
@@ -100,7 +100,7 @@ def is_ambiguous(url: str) -> bool:
 
 
 def words_of(error: BaseException, url: str) -> str:
-    """The text of a library's error about a URL; only the error's type when the text repeats a secret of the URL."""
+    """Return the text of a library's error about a URL; only the error's type when it repeats a secret of the URL."""
     text = str(error) or type(error).__name__
     if repeats(text, url):
         return f"{type(error).__name__}, whose text repeats what is hidden here"
@@ -118,7 +118,7 @@ def repeats_location(text: str, location: str) -> bool:
 
 
 def masked_text(text: str) -> str:
-    """Free text, such as a log line or a traceback, without the logins and secrets of complete URLs in it."""
+    """Remove the logins and secrets of complete URLs from free text, such as a log line or a traceback."""
     if "://" in text:
         text = _LOGIN_IN_TEXT.sub(rf"\1\2:{HIDDEN}@", text)
         text = _SECRET_IN_TEXT.sub(rf"\1{HIDDEN}", text)
@@ -126,14 +126,14 @@ def masked_text(text: str) -> str:
 
 
 def masked_value(value: object) -> str:
-    """The value of a setting for an error. A container is shown only by its type, because it may hold a secret."""
+    """Print the value of a setting for an error; of a container only its type, because it may hold a secret."""
     if isinstance(value, str):
         return repr(masked_location(value))
     return repr(value) if value is None or isinstance(value, (bool, int, float)) else f"a {type(value).__name__}"
 
 
 def _parts(url: str) -> _Parts | None:
-    """The parts of a URL; None when an `@` stands behind the end of the host, or when the host is malformed."""
+    """Split a URL into its parts; None when an `@` stands behind the end of the host, or when the host is malformed."""
     scheme, _, rest = url.partition("://")
     end = next((index for index, character in enumerate(rest) if character in "/?#"), len(rest))
     authority, tail = rest[:end], rest[end:]
@@ -178,7 +178,7 @@ def _repeats(text: str, url: str, shown: str) -> bool:
 
 
 def _pieces(text: str) -> list[str]:
-    """Everything in a URL that a parser could take for a part of it, and the words of that."""
+    """List every piece of a URL that a parser could take for a part of it, and the words in those pieces."""
     both = f"{text} {unquote(text)}".casefold()
     found = re.split(r"[/?#@:&=;,\s]+", both) + re.split(r"[\W_]+", both)
     return [piece for piece in found if piece]

@@ -1,4 +1,4 @@
-"""Whether a number in a message can be true (pure). Every number that is heard, read or remembered is judged here.
+"""The check whether a number in a message can be true (pure). Every number that is heard, read or remembered passes it.
 
 A number is refused when it is far above all that a cluster counts to, or far above the number that this process knows.
 Both limits leave room above every accepted number. Redis' scripts count in doubles, which are exact up to 2^53.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 CEILING = 2**48
-"""No document has a number above this. A thousand steps a second reach it in 8,900 years."""
+"""The limit on every number in a document. A thousand steps a second reach it in 8,900 years."""
 
 FIRST_SIGHT = 2**47
 """The highest number that is accepted while no number is known: half of the room is left above it."""
@@ -24,11 +24,11 @@ sent later.
 """
 
 Order = tuple[int, int]
-"""(term, epoch) of an assignment; (0, 0) is before the first."""
+"""The (term, epoch) of an assignment; (0, 0) is before the first."""
 
 
 class Succession(Enum):
-    """How a sequence number relates to the known one."""
+    """The relation of a sequence number to the known one."""
 
     NEWER = "newer"
     OLDER = "older"
@@ -36,7 +36,7 @@ class Succession(Enum):
 
 
 def limit_above(known: int) -> int:
-    """The highest number that can follow `known`; 0 means that nothing is known."""
+    """Return the highest number that can follow `known`; 0 means that nothing is known."""
     return min(CEILING, known + MAX_JUMP) if known else FIRST_SIGHT
 
 
@@ -56,7 +56,7 @@ def is_later(claimed: Order, known: Order) -> bool:
 
 
 def highest_plausible(claimed: Iterable[Order], known: Order) -> Order:
-    """The highest of `claimed` that can exist beside `known`; (0, 0) when there is none."""
+    """Return the highest of `claimed` that can exist beside `known`; (0, 0) when no claimed number can."""
     return max((order for order in claimed if is_plausible_order(order, known)), default=(0, 0))
 
 
@@ -67,7 +67,7 @@ def is_far_ahead(own: Order, others: Iterable[Order]) -> bool:
 
 
 def succession(claimed: int, known: int, *, later_ms: float, heartbeat_ms: float) -> Succession:
-    """How a sequence number relates to the known one of the same process, which was sent `later_ms` earlier.
+    """Return how a sequence number relates to the known one of the same process, which was sent `later_ms` earlier.
 
     Another process may have sent the known one under this name. The next number of the real process then lies far below
     it, or continues its own count. So the known number stops counting after LATE_HEARTBEATS.

@@ -12,19 +12,20 @@ from contextlib import ExitStack
 from random import SystemRandom
 
 CHOSEN_FROM = range(20_000, 30_000)
-"""Below the ephemeral ranges of Linux, of macOS, and below the node ports of Kubernetes."""
+"""Ports below the ephemeral ranges of Linux and macOS, and below the node ports of Kubernetes."""
 
 _TRIES = 100
-_random = SystemRandom()  # tests that run side by side may have seeded the common one alike
+_random = SystemRandom()  # The common generator may be seeded alike in tests that run side by side.
 
 
 def free_port() -> int:
-    """A loopback port that is free now."""
+    """Choose a loopback port that is free now."""
     return free_ports([0])[0]
 
 
 def free_ports(wanted: Sequence[int]) -> list[int]:
-    """One for each of `wanted`, in order, all different: it, or another where it is 0 or somebody has it.
+    """Choose a port for each of `wanted`, in order, all different: the wanted port, or another one where that is 0 or
+    taken.
 
     All are held until all are chosen.
     """
@@ -43,7 +44,7 @@ def _any(held: ExitStack) -> int:
 
 
 def _bound(port: int, held: ExitStack) -> int | None:
-    """The port of a socket that `held` closes; None when somebody has it."""
+    """Bind a port with a socket that `held` closes, and return its number; None when the port is taken."""
     listener = held.enter_context(socket.socket())
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

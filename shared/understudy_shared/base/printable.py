@@ -4,12 +4,14 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` with everything that is not printable as `\\uXXXX`."""
+    """Return `text` with everything that is not printable as `\\uXXXX`."""
     return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def clipped(value: object, limit: int = 80) -> str:
-    """A wrong value for an error: cut, and of a list or an object its type alone, which may be deep and long."""
+    """Print a wrong value for an error: text is cut; of a list or an object, which may be deep and long, only its type
+    is shown.
+    """
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[:limit] + "...")
     is_small = not value or isinstance(value, (bool, int, float))

@@ -1,4 +1,4 @@
-"""When to log again what stays wrong, and which of many equal lines to log (pure: time is passed in)."""
+"""Limits on log lines: reminders of a fault that lasts, and one line for many equal ones (pure: time is passed in)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_KINDS = 1024
 
 
 class Reminder:
-    """Decides when one lasting fault is logged: at once, after ten seconds, then after twice as long each time. It
+    """A schedule for logging one lasting fault: at once, after ten seconds, then after twice as long each time. It
     starts again when the fault was gone.
     """
 
@@ -28,21 +28,21 @@ class Reminder:
         return True
 
     def reset(self) -> None:
-        """The fault is gone."""
+        """Start again: the fault is gone."""
         self._next_ms, self._gap_ms = float("-inf"), FIRST_GAP_MS
 
 
 class Repeats:
-    """Decides which lines are logged of those that a flood of requests would write: one of each kind in a minute."""
+    """A filter for log lines that a flood of requests would write: it passes one line of each kind in a minute."""
 
     def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
-        """When there are more than `max_kinds`, the kind that was logged longest ago is forgotten."""
+        """Remember at most `max_kinds`: above that, forget the kind that was logged longest ago."""
         self._max_kinds = max_kinds
         self._logged: dict[Hashable, tuple[float, int]] = {}
-        """When a line of each kind was logged last, and how many were left out since; the oldest first."""
+        """The time at which a line of each kind was logged last, and how many were left out since; the oldest first."""
 
     def due(self, kind: Hashable, now_ms: float) -> int | None:
-        """How many lines of this kind were left out since the last one. None: leave this one out as well."""
+        """Return how many lines of this kind were left out since the last one. None: leave this one out as well."""
         logged_ms, left_out = self._logged.get(kind, (float("-inf"), 0))
         if now_ms - logged_ms < REPEAT_MS:
             self._logged[kind] = (logged_ms, left_out + 1)

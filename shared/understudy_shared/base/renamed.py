@@ -1,4 +1,4 @@
-"""Which of two names of one setting counts, when a proposal gave it a new one (KIP-770's `StreamsConfigUtils`)."""
+"""The choice between two names of one setting, when a proposal renamed it (KIP-770's `StreamsConfigUtils`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def resolve(new_name: str, new: T | None, old_name: str, old: T | None) -> tuple[T | None, str | None]:
-    """The value that counts and what to warn of; None is "not set", so `(None, None)` leaves the default.
+    """Return the value that counts, and a warning; None is "not set", so `(None, None)` leaves the default.
 
     A value is set when it was given, whatever the default is: callers pass None for what was not given. The new name
     wins, and it is worth a warning only when the two differ. The old name alone counts, with a warning.

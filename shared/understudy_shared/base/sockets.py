@@ -16,15 +16,15 @@ from pathlib import Path
 from understudy_shared.base.errors import UnderstudyError
 
 MAX_SOCKET_PATH_BYTES = 107
-"""`sun_path` of Linux is 108 bytes with its closing zero."""
+"""The kernel's limit: `sun_path` of Linux is 108 bytes with its closing zero."""
 
 
 class SocketPathError(UnderstudyError):
-    """A unix socket's path that the kernel would refuse."""
+    """The path of a unix socket is longer than the kernel allows."""
 
 
 def socket_path(folder: Path, name: str) -> Path:
-    """The path of a socket in `folder`, checked against the kernel's limit."""
+    """Return the path of a socket in `folder`, checked against the kernel's limit."""
     path = folder / name
     length_bytes = len(os.fsencode(path))
     if length_bytes > MAX_SOCKET_PATH_BYTES:
@@ -38,7 +38,7 @@ def socket_path(folder: Path, name: str) -> Path:
 
 @contextmanager
 def private_socket_dir(longest_name: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that only this user may enter (0700), removed at the end.
+    """Make a new folder that only this user may enter (0700), and remove it at the end.
 
     `longest_name` is the longest file name that will be opened in it: a folder too deep for it is refused now. The
     parent is the system's folder for temporary files; when that one is too deep, /tmp serves in its place.

@@ -11,7 +11,7 @@ MAX_WORD_CHARS = 100
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that `word` was probably meant to be; None when nothing is close."""
+    """Find the known name that `word` was probably meant to be; None when no name is close."""
     if len(word) > MAX_WORD_CHARS:
         return None
     names = {name.lower(): name for name in islice(known, MAX_KNOWN)}
@@ -22,6 +22,6 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`Did you mean 'aircraft'? `, or nothing: text to put before a fix."""
+    """Return text to put before a fix: `Did you mean 'aircraft'? `, or nothing."""
     name = closest(word, known)
     return "" if name is None else f"Did you mean {name!r}? "

@@ -15,11 +15,13 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 
 CANCEL_AGAIN_S = 0.5
-"""`asyncio.wait_for` of Python 3.11, which redis-py uses, loses a cancellation that comes as its work is done."""
+"""The wait before a task is cancelled again: `asyncio.wait_for` of Python 3.11, which redis-py uses, loses a
+cancellation that comes as its work is done.
+"""
 
 
 class Supervisor:
-    """The background tasks of one service. `failure` is the first that died, None while all live."""
+    """The background tasks of one service. `failure` names the first that died, and its error; None while all live."""
 
     def __init__(self) -> None:
         self.failure: tuple[str, BaseException] | None = None
@@ -35,7 +37,7 @@ class Supervisor:
 
     @property
     def dead(self) -> str | None:
-        """Why the service cannot go on; None while it can."""
+        """The reason why the service cannot go on; None while it can."""
         return None if self.failure is None else f"background task {self.failure[0]!r} died: {self.failure[1]!r}"
 
     async def stop(self) -> None:

@@ -1,13 +1,14 @@
-"""A token bucket: so many of something a second, and a burst (pure: time is passed in)."""
+"""A token bucket: it allows a rate per second, and a burst (pure: time is passed in)."""
 
 from __future__ import annotations
 
 _ONE = 1 - 1e-9
-"""As good as one: sums of fractions are not exact, and who waits as long as he was told finds one."""
+"""As good as one token: sums of fractions are not exact, and after a wait of `wait_s` a token must be there."""
 
 
 class TokenBucket:
-    """It is full at first. Rule: 0 <= tokens <= burst, so in any `t` seconds at most `burst + per_s * t` are taken, and
+    """A bucket that is full at first. Rule: 0 <= tokens <= burst, so in any `t` seconds at most `burst + per_s * t` are
+    taken, and
     what was given.
     """
 
@@ -21,7 +22,7 @@ class TokenBucket:
         return f"TokenBucket({self._tokens:.1f} of {self._burst:g})"
 
     def take(self, now_s: float) -> bool:
-        """Take one, if there is one. A clock that goes back adds nothing."""
+        """Take one token, if there is one. A clock that goes back adds nothing."""
         if now_s > self._at_s:
             self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._per_s)
             self._at_s = now_s
@@ -35,5 +36,5 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def wait_s(self) -> float:
-        """How long after the last look there is one again."""
+        """Return how long after the last `take` the next token is there."""
         return max(0.0, (1 - self._tokens) / self._per_s)

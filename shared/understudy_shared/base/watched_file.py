@@ -1,4 +1,4 @@
-"""A file that is read again when it changes. What cannot be used is said, and the last good content counts."""
+"""A file that is read again when it changes. Unusable content is logged, and the last good content stays in use."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _Signature = tuple[int, int, int, int, int]
 
 
 class WatchedFile(Generic[T]):
-    """`value` is what the file last said. `refused` is why its present content is not used; None while it is.
+    """A file with its parsed content in `value`. `refused` says why its present content is not used; None while it is.
 
-    Kubernetes replaces a mounted secret by another file, an operator's editor may write in place: both are noticed by
-    what the file system says of the file. Each change has a line in the audit log.
+    Kubernetes replaces a mounted secret by another file, an operator's editor may write in place: the file system's
+    signature of the file shows both. Each change has a line in the audit log.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class WatchedFile(Generic[T]):
         max_bytes: int = MAX_FILE_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        """Raises SettingsError for a file that cannot be used at the start. `parse` raises UnderstudyError."""
+        """Read the file for the first time. Raises SettingsError if it cannot be used; `parse` raises
+        UnderstudyError.
+        """
         self.path = path
         self.refused: str | None = None
         self._parse = parse
@@ -53,7 +55,7 @@ class WatchedFile(Generic[T]):
         return f"WatchedFile({self.path}, {self.refused or 'used'})"
 
     def look(self) -> bool:
-        """Read the file if it changed; True when there is a new value. It blocks."""
+        """Read the file if it changed; return True when there is a new value. It blocks."""
         try:
             if _signature_of(os.stat(self.path)) == self._signature and self.refused is None:  # noqa: PTH116
                 return False
@@ -72,7 +74,7 @@ class WatchedFile(Generic[T]):
         if why != self.refused:
             self._reminder.reset()
         if self._reminder.is_due(self._clock.monotonic_ms()):
-            log.error("%s. What it said before still counts", why, extra={**self._said, "outcome": "refused"})
+            log.error("%s. Its previous content stays in use", why, extra={**self._said, "outcome": "refused"})
         self.refused = why
 
     @property
@@ -81,7 +83,7 @@ class WatchedFile(Generic[T]):
 
 
 def _read(path: Path, max_bytes: int) -> tuple[_Signature, bytes]:
-    """The content, and the signature from before it was read: what is written meanwhile is another one."""
+    """Read the content, with a signature taken before: a write in between then shows as another signature."""
     with path.open("rb") as file:
         signature = _signature_of(os.fstat(file.fileno()))
         data = file.read(max_bytes + 1)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NewType
 
 ApplicationId = NewType("ApplicationId", str)
-"""Names one streaming query and its checkpoint location in every message, key and token."""
+"""The name of one streaming query and its checkpoint location in every message, key and token."""
 
 Lineage = NewType("Lineage", str)
 """One life of an application: the id in its checkpoint's `metadata` file."""
@@ -40,16 +40,16 @@ FORK_FOUND = "fork-found"
 
 
 class StoreKind(StrEnum):
-    """What a store keeps of a key, and so what an answer says of it."""
+    """The kind of a store: what it stores for a key, and so what an answer holds."""
 
     VALUE = "value"
     """One value."""
     SET = "set"
-    """That the key was seen; with `expires_at` where that is forgotten."""
+    """The fact that the key was seen; with `expires_at` where Spark forgets it at some time."""
     SESSION = "session"
     """Sessions, each with start, end and value."""
     JOIN_SIDE = "join-side"
-    """The rows that one side of a join waits with, each with whether it found a match."""
+    """The rows that wait on one side of a join, each with whether it found a match."""
     LIST = "list"
     """Values, in the order in which the query put them there."""
     MAP = "map"
@@ -59,7 +59,7 @@ class StoreKind(StrEnum):
 
 
 class Role(StrEnum):
-    """What a replica is for its task."""
+    """The role of a replica for its task."""
 
     ACTIVE = "active"
     STANDBY = "standby"
@@ -88,7 +88,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """Where a node listens (Kafka Streams' `HostInfo`)."""
+    """The address at which a node listens (Kafka Streams' `HostInfo`)."""
 
     host: str
     port: int
@@ -96,10 +96,10 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class LagInfo:
-    """How far a store partition's replica is behind (KIP-535's `LagInfo`, plus time).
+    """The lag of a store partition's replica (KIP-535's `LagInfo`, plus time).
 
-    `offset_lag` counts versions, >= 0. Both lags and the end are `None` while unknown: an end that is not
-    confirmed is not an end. `time_lag_ms` never compares clocks of two machines.
+    `offset_lag` counts versions, >= 0. Both lags and the end are `None` while unknown: an end that is not confirmed is
+    not an end. `time_lag_ms` never compares clocks of two machines.
     """
 
     current_offset_position: int
@@ -110,7 +110,7 @@ class LagInfo:
 
 @dataclass(frozen=True, slots=True)
 class KeyQueryMetadata:
-    """Who holds a key (KIP-535): the active host, the standbys, and the key's partition."""
+    """The hosts of a key (KIP-535): the active host, the standbys, and the key's partition."""
 
     active_host: HostInfo | None
     standby_hosts: tuple[HostInfo, ...]

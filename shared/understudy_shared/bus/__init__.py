@@ -1,1 +1,1 @@
-"""What carries messages between processes: `Bus` moves bytes, `Gossip` gives them names and types."""
+"""The carriers of messages between processes: `Bus` moves bytes, `Gossip` gives them names and types."""

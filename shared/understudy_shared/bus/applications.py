@@ -1,4 +1,4 @@
-"""The applications that have keys on one bus, and what to say when the one that is looked for is not heard (pure).
+"""The applications that have keys on one bus, and the message when the wanted one is not heard (pure).
 
 Names come from keys that anybody may have written: what cannot be an application id is left out, the rest is clipped.
 """
@@ -21,17 +21,17 @@ MAX_ID_CHARS = 256
 
 
 def key_root(application_id: str) -> str:
-    """What every key of an application begins with."""
+    """Return the prefix of every key of an application."""
     return f"{KEY_PREFIX}{quote(application_id, safe='')}}}:"
 
 
 @dataclass(frozen=True, slots=True)
 class Applications:
-    """How many nodes each application has on a bus; 0 where only its other keys are left."""
+    """The number of nodes that each application has on a bus; 0 where only its other keys are left."""
 
     nodes: dict[str, int]
     is_all: bool = True
-    """False when the bus has more keys than were read."""
+    """Whether these are all: False when the bus has more keys than were read."""
 
     @classmethod
     def of_keys(cls, keys: Iterable[str], *, is_all: bool) -> Applications:
@@ -45,16 +45,16 @@ class Applications:
         return cls(dict(sorted(nodes.items())), is_all)
 
     def others(self, application_id: str) -> list[str]:
-        """The other applications that have nodes."""
+        """List the other applications that have nodes."""
         return [name for name, nodes in self.nodes.items() if nodes and name != application_id]
 
     def without_nodes(self, application_id: str) -> list[str]:
-        """The other applications that have keys, but no node that lives."""
+        """List the other applications that have keys, but no live node."""
         return [name for name, nodes in self.nodes.items() if not nodes and name != application_id]
 
 
 def unheard_text(application_id: str, found: Applications, *, where: str) -> str:
-    """What a router says that hears no node of its application."""
+    """Say, for a router, that it hears no node of its application."""
     heard, silent = found.others(application_id), found.without_nodes(application_id)
     text = f"no node of application {clipped(application_id)} is heard on {where}; "
     if heard:
@@ -67,7 +67,7 @@ def unheard_text(application_id: str, found: Applications, *, where: str) -> str
 
 
 def unheard_fix(application_id: str, found: Applications, *, where: str) -> str:
-    """What a reader of such a router is to do, with the reason."""
+    """Say what a reader of such a router has to do, with the reason."""
     text = unheard_text(application_id, found, where=where)
     known = [*found.others(application_id), *found.without_nodes(application_id)]
     return f"{text[0].upper()}{text[1:]}. {did_you_mean(application_id, known)}{CHECK}"
@@ -77,6 +77,6 @@ CHECK = "Check --application-id and --redis, or start nodes"
 
 
 def named(names: list[str]) -> str:
-    """A few names, and how many more there are."""
+    """Print a few names, and how many more there are."""
     shown = ", ".join(clipped(name) for name in names[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

@@ -16,20 +16,21 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
-"""Longest value that is read: a document and its header line. The rest of a longer value is not read."""
+"""Limit on a value that is read: a document and its header line. The rest of a longer value is not read."""
 
 MAX_SCANNED = 4096
-"""Most values of one scan: four times the largest planned cluster, as in admission.py."""
+"""Limit on the values of one scan: four times the largest planned cluster, as in admission.py."""
 
 MAX_KEYS_VISITED = 100_000
-"""Keys of any kind that one listing of keys looks at: others may use the same Redis."""
+"""Limit on the keys of any kind that one listing of keys looks at: others may use the same Redis."""
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
-"""Most bytes of one scan: an ordinary heartbeat has less than 1 kB."""
+"""Limit on the bytes of one scan: an ordinary heartbeat has less than 1 kB."""
 
 LONGEST_EXPIRIES, LONGEST_LEFT_MS = 60, 900_000
-"""An owner renews its lease or key with a short expiry. So one with more time left than LONGEST_LEFT_MS, and than
-LONGEST_EXPIRIES times the expiry of the process that wants it, has no owner that renews it: it gets that one expiry.
+"""Limits that show an expiry without an owner. An owner renews its lease or key with a short expiry. So one with more
+time left than LONGEST_LEFT_MS, and than LONGEST_EXPIRIES times the expiry of the process that wants it, has no owner
+that renews it: it gets that one expiry.
 """
 
 
@@ -42,7 +43,7 @@ class BusRefusedError(BusError):
 
 
 class BusGarbageError(BusError):
-    """The bus sent what is no reply, or one above a limit. The connection was closed."""
+    """The bus sent bytes that are no reply, or a reply above a limit. The connection was closed."""
 
 
 class Stored(NamedTuple):
@@ -79,21 +80,21 @@ class Fence:
 
 
 class Bus(Protocol):
-    """Every call raises BusError when the bus cannot do it within its deadline. Payloads are bytes, keys are text."""
+    """The contract of a bus. Payloads are bytes, keys text. Calls raise BusError when they miss their deadline."""
 
     bad_replies: int
     """The number of connections that were closed for a BusGarbageError."""
 
     async def get(self, key: str) -> Stored | None:
-        """The payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""
+        """Return the payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
-        """Owned values whose key begins with `prefix`. The values of `known` keys come first, then others up to
+        """Return owned values whose key begins with `prefix`: those of `known` keys first, then others up to
         MAX_SCANNED values and MAX_SCANNED_BYTES.
         """
 
     async def keys(self, prefix: str) -> ListedKeys:
-        """Keys of any kind that begin with `prefix`: up to MAX_SCANNED, from MAX_KEYS_VISITED at most."""
+        """List keys of any kind that begin with `prefix`: up to MAX_SCANNED, from MAX_KEYS_VISITED at most."""
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""
@@ -108,9 +109,9 @@ class Bus(Protocol):
         """Publish to the current subscribers."""
 
     def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Messages in their order, with `Back` when the subscription works and `Lost` when it broke. It does not end by
-        itself, does not raise BusError, and reconnects with growing, jittered pauses. Its queue is bounded: a reader
-        that is too slow gets `Lost`.
+        """Yield messages in their order, with `Back` when the subscription works and `Lost` when it broke. It does not
+        end by itself, does not raise BusError, and reconnects with growing, jittered pauses. Its queue is bounded: a
+        reader that is too slow gets `Lost`.
         """
 
     async def acquire(
@@ -136,7 +137,7 @@ class Bus(Protocol):
         """Give the lease up, if it belongs to the fence."""
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """The owner of the lease; None while it is free."""
+        """Return the owner of the lease; None while it is free."""
 
     async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value; else False.
@@ -145,4 +146,4 @@ class Bus(Protocol):
         """
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close all connections."""

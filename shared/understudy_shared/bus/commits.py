@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from understudy_shared.base.plausible import CEILING
 
 NEWEST: Final = 2
-"""Commits that a heartbeat carries: a node that has not seen the newest one yet can compare the one before."""
+"""Number of commits in a heartbeat: a node that has not seen the newest one yet can compare the one before."""
 
 MAX_TIME_US: Final = 2**62
 _GRAINS_US: Final = (1_000_000, 1_000)

@@ -35,7 +35,7 @@ from understudy_shared.bus.sliced_assignment import decode
 log = logging.getLogger(__name__)
 
 EXPIRY_HEARTBEATS = 3
-"""Heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
+"""Number of heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
 
 BACK_SPREAD_HEARTBEATS = 0.25
 """Processes that lost the bus together read its keys within so long of each other."""
@@ -44,10 +44,10 @@ SLICE_S = 0.002
 """Longest work on waiting messages before other tasks run: taking a message from a full inbox does not yield."""
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
-"""Nodes rewrite theirs far more often. A catalogue that no node has announced for a day is never read."""
+"""Expiry of a catalogue. Nodes rewrite theirs far more often; one that is a day old is never read."""
 
 MAX_SOURCES = 256
-"""Sources of refused documents that have a line in the log each; more of them share one, as kinds do."""
+"""Number of sources of refused documents that have a line in the log each; more of them share one line per kind."""
 
 M = TypeVar("M", bound=Message)
 Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement
@@ -96,7 +96,7 @@ class Gossip:
     """
 
     def __init__(self, bus: Bus, application_id: str, auth: MessageAuth | None = None) -> None:
-        """`auth` signs and judges documents; without it nothing is signed."""
+        """Take a bus. `auth` signs and judges documents; without it nothing is signed."""
         self.application_id = application_id
         self.names = Names(application_id)
         self._refused: Counter[str] = Counter()
@@ -104,11 +104,11 @@ class Gossip:
         self.auth.on_refused = self._unauthentic
         self._bus = bus
         self._sources: set[tuple[str, str]] = set()
-        """Who was named in the log for which reason."""
+        """The sources that a log line has named, each with its reason."""
 
     @property
     def refused(self) -> Counter[str]:
-        """What was not used, by kind: documents, and replies that are none of a Redis (`reply`)."""
+        """The number of refused inputs by kind: documents, and bytes that are no reply of a Redis (`reply`)."""
         return self._refused + Counter(reply=self._bus.bad_replies)
 
     async def beat(self, heartbeat: Heartbeat) -> bool:
@@ -131,7 +131,9 @@ class Gossip:
         await self._bus.delete_owned(key, farewell.incarnation, self._sealed(farewell), channel=self.names.channel)
 
     async def nodes(self, *, known: Collection[str] = ()) -> list[Seen]:
-        """The last heartbeat of each live node and its age: `known` nodes first, others up to the bounds of a scan."""
+        """Return the last heartbeat of each live node, and its age: `known` nodes first, others up to a scan's
+        bounds.
+        """
         found = []
         keys = [self.names.node(node_id) for node_id in sorted(known)]
         turns = _Turns()
@@ -150,7 +152,7 @@ class Gossip:
         return found
 
     async def applications(self) -> Applications:
-        """All applications that have keys on this bus, as far as they are read."""
+        """Count the applications that have keys on this bus, as far as they are read."""
         keys = await self._bus.keys(KEY_PREFIX)
         return Applications.of_keys(keys.found, is_all=keys.is_all)
 
@@ -159,7 +161,7 @@ class Gossip:
         await self._bus.put(self.names.catalogue(digest), self._sealed(catalogue), expiry_ms=CATALOGUE_EXPIRY_MS)
 
     async def catalogue(self, digest: str) -> Catalogue | None:
-        """The catalogue with this hash; None without one, and for content that does not have this hash."""
+        """Return the catalogue with this hash; None without one, and for content that does not have this hash."""
         key = self.names.catalogue(digest)
         stored = await self._bus.get(key)
         if stored is None:
@@ -187,8 +189,8 @@ class Gossip:
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
         """Take the lease of the assignor under a term above `above`; None while another node has it.
 
-        With a key the owner is signed, and an owner that is not is replaced: it has no key, so nobody who has one
-        follows what it assigns.
+        With a key the owner is signed, and an unsigned owner is replaced: it has no key, so no process with a key
+        follows its assignments.
         """
         signed, over = self.auth.signed_owner(owner), None
         term = await self._acquire(signed, above, expiry_ms, over)
@@ -224,7 +226,7 @@ class Gossip:
         await self._bus.publish(self.names.channel, self._sealed(hint))
 
     async def announce(self, announcement: Announcement) -> None:
-        """Write and publish what the pipeline says of its query."""
+        """Write and publish the pipeline's announcement of its query."""
         spoken = self._sealed(announcement)
         await self._bus.put(self.names.announcement, spoken)
         await self._bus.publish(self.names.channel, spoken)
@@ -233,7 +235,7 @@ class Gossip:
         return await self._read(Announcement, self.names.announcement)
 
     async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
-        """Messages from now on. After each `Back` the caller must read the keys again."""
+        """Yield messages from now on. After each `Back` the caller must read the keys again."""
         messages = self._bus.listen(self.names.channel)
         turns = _Turns()
         try:
@@ -243,7 +245,9 @@ class Gossip:
                 if heard is not None:
                     yield heard
         finally:
-            if isinstance(messages, AsyncGenerator):  # its connection goes back now, not when it is collected
+            if isinstance(
+                messages, AsyncGenerator
+            ):  # Close it now: the garbage collector would return its connection later.
                 await messages.aclose()
 
     async def _hear(self, payload: bytes, turns: _Turns) -> Spoken | None:
@@ -262,7 +266,7 @@ class Gossip:
         return None if found is None else await self._open(kind, found, _Turns(), where=key)
 
     async def _authentic(self, payload: bytes, *, where: str, is_heard: bool = False) -> Authentic | None:
-        """The document in a payload, if this cluster has signed it, and, of what is heard, just now."""
+        """Return the document in a payload if this cluster signed it; if `is_heard`, only a fresh one."""
         try:
             is_large = self.auth.is_on and len(payload) > LARGE_BYTES
             found = await asyncio.to_thread(self.auth.opened, payload) if is_large else self.auth.opened(payload)
@@ -303,7 +307,7 @@ class Gossip:
         return None
 
     def handle(self, heard: Spoken, work: Callable[[Spoken], None]) -> None:
-        """Handle one message. An error is counted for this message, and does not end the listening."""
+        """Handle one message. An error is counted for this message, and does not end the subscription."""
         try:
             work(heard)
         except Exception as error:
@@ -311,7 +315,7 @@ class Gossip:
             log.debug("could not be handled", exc_info=True, extra={"action": "bad-message"})
 
     def refuse(self, kind: str, why: str, *, source: str | None = None) -> None:
-        """Count and log a document that is not used, or only partly used. What has a `source` is logged once for it."""
+        """Count and log a document that is not used, or only partly used; one line for each `source`."""
         self._refused[kind] += 1
         count = self._refused[kind]
         if source is not None and ((kind, source) in self._sources or len(self._sources) < MAX_SOURCES):
@@ -324,7 +328,7 @@ class Gossip:
 
 
 class _Turns:
-    """Lets other tasks run at intervals during work that never awaits."""
+    """A clock that lets other tasks run at intervals during work that never awaits."""
 
     def __init__(self) -> None:
         self._until_s = time.monotonic() + SLICE_S
@@ -336,22 +340,22 @@ class _Turns:
 
 
 def sealed(auth: MessageAuth, message: Message) -> bytes:
-    """The bytes of a document on the bus: its signature if `auth` has a key, its kind, a line end, and its JSON."""
+    """Return the bytes of a document on the bus: its signature if `auth` has a key, kind, line end, JSON."""
     return auth.sealed(_KIND_OF[type(message)], message.encode())
 
 
 def digest_of(catalogue: Catalogue) -> str:
-    """The name of a catalogue: a hash of its content."""
+    """Return the name of a catalogue: a hash of its content."""
     return digest_of_document(catalogue.encode())
 
 
 def _is_named(document: bytes, digest: str) -> bool:
     try:
         return digest_of_document(document) == digest
-    except (TypeError, RecursionError):  # nested more deeply than any release writes
+    except (TypeError, RecursionError):  # JSON that is nested more deeply than any release writes
         return False
 
 
 def digest_of_document(document: bytes) -> str:
-    """The same for a catalogue's JSON as it was written, including fields that only another release knows."""
+    """Return that hash of a catalogue's JSON as it was written, including fields that only another release knows."""
     return hashlib.sha256(orjson.dumps(orjson.loads(document), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

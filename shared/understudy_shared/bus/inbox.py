@@ -13,7 +13,7 @@ from understudy_shared.bus.base import Back, Lost
 
 MAX_MESSAGES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
-"""Sixteen messages of the largest allowed size; an ordinary heartbeat has less than 1 kB."""
+"""Limit on the waiting bytes: sixteen messages of the largest size; an ordinary heartbeat has less than 1 kB."""
 
 Heard = bytes | Lost | Back
 
@@ -31,7 +31,7 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Keep a message for the reader. Without room, drop all waiting messages and give the reader `Lost`."""
+        """Store a message for the reader. Without room, drop all waiting messages and give the reader `Lost`."""
         self._waiting.append(heard)
         self._bytes += _size(heard)
         if len(self._waiting) > self._max_messages or self._bytes > self._max_bytes:

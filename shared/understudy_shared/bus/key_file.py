@@ -1,7 +1,7 @@
 """The file with the keys that gossip is signed with: one key per line, the one to sign with first.
 
-It is looked at once a second, so keys are exchanged without a restart. A file that cannot be used is refused at the
-start; later it changes nothing, and the log says why.
+The service looks at the file once a second, so keys are exchanged without a restart. At the start it refuses a file
+that it cannot use; later it keeps the last good keys and logs the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from understudy_shared.bus.signing import MAX_KEYS, Keyring, key_id_of
 log = logging.getLogger(__name__)
 
 MIN_KEY_CHARS, MAX_KEY_CHARS = 32, 512
-"""32 random hexadecimal digits are 128 bits; `openssl rand -hex 32` makes 64."""
+"""Limits on a key: 32 random hexadecimal digits are 128 bits; `openssl rand -hex 32` makes 64."""
 
 LOOK_EVERY_MS = 1000
 
@@ -28,10 +28,10 @@ _READABLE_BY_OTHERS = 0o004
 
 
 class KeyFile:
-    """The keys in a file. It must be on a disk that answers: it is read where messages are judged."""
+    """The keys in a file. It must be on a disk that answers: reading it blocks the loop that judges messages."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises SettingsError for a file that cannot be used."""
+        """Read the file. Raises SettingsError for a file that cannot be used."""
         self._clock = clock
         self._looked_ms = clock.monotonic_ms()
         self._file = WatchedFile(path, lambda data: Keyring(parse_keys(data)), max_bytes=MAX_FILE_BYTES, clock=clock)
@@ -39,7 +39,7 @@ class KeyFile:
             log.warning("every user of this machine may read %s", path, extra={"action": "key-file-open"})
 
     def current(self) -> Keyring:
-        """The keys as they are now, or were when the file could last be used."""
+        """Return the keys in the file, or the last ones that could be used."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms >= LOOK_EVERY_MS:
             self._looked_ms = now_ms
@@ -51,7 +51,7 @@ class KeyFile:
 def message_auth(
     application_id: str, key_file: Path | None, *, accept_unsigned: bool, sender: str, clock: Clock | None = None
 ) -> MessageAuth:
-    """The signatures of one process by its settings. Raises SettingsError for a file that cannot be used."""
+    """Make the signatures of one process by its settings. Raises SettingsError for a file that cannot be used."""
     clock = clock or SystemClock()
     if key_file is None:
         if accept_unsigned:
@@ -72,9 +72,10 @@ def _say_signed(keys: Keyring) -> None:
 
 
 def parse_keys(content: bytes) -> list[bytes]:
-    """The keys in the content of a file (pure): one per line; empty lines, and those with a `#` first, are left out.
+    """Parse the keys in the content of a file (pure): one per line; empty lines, and those with a `#` first, are left
+    out.
 
-    Raises SettingsError, which shows nothing of them.
+    Raises SettingsError, which shows no part of a key.
     """
     lines = [line.strip() for line in content.splitlines()]
     keys = [line for line in lines if line and not line.startswith(b"#")]
@@ -88,5 +89,5 @@ def parse_keys(content: bytes) -> list[bytes]:
             what = f"key {number} has no {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters without blanks"
             raise SettingsError(what, fix=_MAKE_ONE)
     if len({key_id_of(key) for key in keys}) < len(keys):
-        raise SettingsError("the same key twice", fix="Write each key once")
+        raise SettingsError("the same key is in it twice", fix="Write each key once")
     return keys

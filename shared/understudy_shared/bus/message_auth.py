@@ -1,7 +1,8 @@
-"""Signs what this process says and judges what it hears, reads, is answered and remembers. One object per process.
+"""Signs the messages that this process sends, and judges those that it hears, reads, receives as answers and remembers.
+One object per process.
 
-Without a key nothing is signed, and signatures of others are not looked at: processes get their key one by one. With a
-key whatever is unsigned, forged, replayed or outdated is refused, unless unsigned documents are accepted for a while.
+Without a key nothing is signed, and signatures of others are ignored: processes get their key one by one. With a key
+every unsigned, forged, replayed or outdated message is refused, unless unsigned documents are accepted for a while.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ log = logging.getLogger(__name__)
 
 NONCE_HEADER = "understudy-nonce"
 SIGNATURE_HEADER = "understudy-signature"
-"""A caller sends a nonce, and the signature of the answer is for that nonce alone: it needs no clock."""
+"""Header of a signed answer. The signature is for the nonce of the caller alone: it needs no clock."""
 
 NONCE_CHARS = 32
 KEPT_MS = 60_000
-"""How long it is said that a process without the key held the lease."""
+"""Time for which the service reports that a process without the key held the lease."""
 
 SIGNED_HEARD_MS = 10_000
-"""How long after the last signed heartbeat a process without a key leaves the lease to those that have one."""
+"""Time after the last signed heartbeat for which a process without a key leaves the lease to those that have one."""
 
 LARGE_BYTES = 256 * 1024
-"""A document above this is hashed in a thread: it takes a millisecond or more."""
+"""Size above which a document is hashed in a thread: it takes a millisecond or more."""
 
 _BUS, _REMEMBERED, _ANSWER, _LEASE = b"bus", b"remembered", b"answer ", b"lease"
 _OWNER = Stamp("owner", "0" * 32, 0, 0)
-"""An owner names its process and its life, and a lease ends by itself."""
+"""The stamp of every owner's signature: an owner names its process and its life, and a lease ends by itself."""
 
 _HEX = frozenset("0123456789abcdef")
 
 
 class UnauthenticError(UnderstudyError):
-    """A document that is not shown to come from this cluster now. `source` is who is said to send it."""
+    """A document is not shown to come from this cluster now. `source` is its alleged sender."""
 
     def __init__(self, reason: str, what: str, *, source: str = "", fix: str = "") -> None:
         super().__init__(what, fix=fix)
@@ -69,13 +70,13 @@ class Authentic(NamedTuple):
 
 
 class KeySource(Protocol):
-    """The keys as they are now: a `Keyring`, or a file that is read again when it changes."""
+    """The current keys: a `Keyring`, or a file that is read again when it changes."""
 
     def current(self) -> Keyring: ...
 
 
 Refuse = Callable[[UnauthenticError, str], None]
-"""Counts and logs what is refused, and where it was found."""
+"""A function that counts and logs a refusal, and where the document was found."""
 
 
 def _only_log(error: UnauthenticError, where: str) -> None:
@@ -94,11 +95,11 @@ class MessageAuth:
         accepts_unsigned: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """`sender` names this process to people. Without `keys` nothing is signed and nothing checked."""
+        """Take the keys; without them nothing is signed and nothing checked. `sender` names this process to people."""
         assert sender, "a signature names its sender"
         self.on_refused: Refuse = _only_log
         self.accepted_unsigned = 0
-        """Unsigned documents that were used although there is a key."""
+        """The number of unsigned documents that were used although there is a key."""
         self._application_id = application_id
         self._keys = keys
         self._accepts_unsigned = accepts_unsigned
@@ -109,7 +110,7 @@ class MessageAuth:
         self._guard = ReplayGuard()
         self._reminder = Reminder()
         self._signed: tuple[str, float] | None = None
-        """The sender of the last signed heartbeat, and when it came, where there is no key."""
+        """The sender of the last signed heartbeat, and when it came, where this process has no key."""
         self._unsigned_lease: tuple[str, float] | None = None
         """The node that held the lease unsigned, and when that was seen last."""
 
@@ -119,7 +120,7 @@ class MessageAuth:
         return self._keys is not None
 
     def accepting_unsigned(self) -> str | None:
-        """That unsigned documents are accepted, for people to see; None while they are not."""
+        """Return a warning for people that unsigned documents are accepted; None while they are not."""
         if not self.is_on or not self._accepts_unsigned:
             return None
         return "unsigned gossip is accepted (gossip_accept_unsigned): end that when every process signs"
@@ -151,7 +152,7 @@ class MessageAuth:
     # ---- the lease
 
     def signed_owner(self, owner: str) -> str:
-        """The owner of a lease, with a signature behind it if there is a key."""
+        """Return the owner of a lease, with a signature behind it if there is a key."""
         if self._keys is None:
             return owner
         line = self._keys.current().sign(_OWNER, SignedContent(_LEASE, self._application_id, _LEASE, owner.encode()))
@@ -168,7 +169,7 @@ class MessageAuth:
         return self._keys is not None and self._keys.current().is_valid(signature, content)
 
     def note_unsigned_lease(self, holder: str) -> None:
-        """A process without the key holds the lease."""
+        """Note that a process without the key holds the lease."""
         shown = holder[:200]
         if self._lease_taken_over() is None:
             log.warning(
@@ -179,27 +180,27 @@ class MessageAuth:
     # ---- the bus
 
     def sealed(self, kind: bytes, document: bytes) -> bytes:
-        """The bytes to send or to write: the signature's line if there is a key, the kind, and the document."""
+        """Return the bytes to send or to write: the signature's line if there is a key, the kind, and the document."""
         line = self._sign(_BUS, kind, document)
         return b"%b\n%b" % (kind, document) if line is None else b"%b\n%b\n%b" % (line, kind, document)
 
     def opened(self, payload: bytes) -> Authentic:
-        """The document in a payload of the bus, whatever its age. Raises UnauthenticError."""
+        """Open a payload of the bus, whatever its age, and return its document. Raises UnauthenticError."""
         try:
             signature, rest = split(payload)
         except MalformedSignatureError as error:
-            raise UnauthenticError("forged", f"a message with {error.what}") from None
+            raise UnauthenticError("forged", f"in a message {error.what}") from None
         kind, _, document = rest.partition(b"\n")
         return Authentic(kind, document, self._checked(signature, _BUS, kind, document))
 
     def refuse_stale(self, found: Authentic) -> None:
-        """Refuse a heard message that was sent before, or at another time. Raises UnauthenticError."""
+        """Refuse a heard message that is a repetition, or is too old or too new. Raises UnauthenticError."""
         if found.stamp is not None:
             self._judge(found.stamp, self._guard.heard(found.stamp, now_ms=self._now_ms()))
 
     def is_current(self, found: Authentic, *, kept_ms: int) -> bool:
-        """Whether a document in a key, which keeps it for `kept_ms`, may be used: False when a newer one was heard
-        meanwhile. Raises UnauthenticError for one that somebody put back.
+        """Whether a document in a key, which stores it for `kept_ms`, may be used: False when a newer one was heard
+        meanwhile. Raises UnauthenticError when an old document was put back.
         """
         if found.stamp is None:
             return True
@@ -210,11 +211,11 @@ class MessageAuth:
     # ---- answers over HTTP, and files
 
     def new_nonce(self) -> str | None:
-        """What to send with a question; None without a key."""
+        """Make a nonce to send with a question; None without a key."""
         return secrets.token_hex(NONCE_CHARS // 2) if self.is_on else None
 
     def answer_line(self, nonce: str | None, kind: bytes, document: bytes) -> str | None:
-        """The signature of an answer to a question with this nonce; None without a key, or a nonce of ours."""
+        """Sign the answer to a question with this nonce; None without a key, or for a malformed nonce."""
         if nonce is None or len(nonce) != NONCE_CHARS or not _HEX.issuperset(nonce):
             return None
         line = self._sign(_ANSWER + nonce.encode(), kind, document)
@@ -226,7 +227,7 @@ class MessageAuth:
             self._checked(_parsed(line), _ANSWER + (nonce or "").encode(), kind, document)
 
     def remembered_line(self, kind: bytes, document: bytes) -> bytes | None:
-        """The signature of a document in a file; None without a key."""
+        """Sign a document in a file; None without a key."""
         return self._sign(_REMEMBERED, kind, document)
 
     def check_remembered(self, line: str | None, kind: bytes, document: bytes) -> None:
@@ -237,7 +238,9 @@ class MessageAuth:
     def _sign(self, purpose: bytes, kind: bytes, document: bytes) -> bytes | None:
         if self._keys is None:
             return None
-        number = next(self._numbers) if purpose is _BUS else 0  # answers would leave gaps, and nobody counts them
+        number = (
+            next(self._numbers) if purpose is _BUS else 0
+        )  # A number per answer would leave gaps in the numbers that hearers of the bus count.
         stamp = Stamp(self._sender, self._session, number, self._now_ms())
         return self._keys.current().sign(stamp, SignedContent(purpose, self._application_id, kind, document))
 

@@ -1,4 +1,4 @@
-"""What nodes, routers and pipelines tell each other: versioned documents, validated where they arrive.
+"""Messages between nodes, routers and pipelines: versioned documents, validated where they arrive.
 
 Unknown fields are ignored, so that old and new releases mix; a document of a later major format is refused by name. No
 document holds a clock reading that another machine would compare with its own: ages are durations.
@@ -23,16 +23,16 @@ FORMAT: Literal[1] = 1
 """The major format of every document here. A reader accepts its own format and older ones."""
 
 MAX_ERRORS = 100
-"""Most validation errors of one document that are collected."""
+"""Limit on the validation errors of one document that are collected."""
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""Above an assignment of 100,000 replicas; nothing longer is parsed."""
+"""Limit on the bytes of a message: above an assignment of 100,000 replicas; nothing longer is parsed."""
 
 MAX_TASKS = 131_072
-"""Most tasks of one document: above an assignment of 100,000."""
+"""Limit on the tasks of one document: above an assignment of 100,000."""
 
 SLICE_TASKS = 512
-"""Tasks of an assignment that are written in one piece: about a millisecond."""
+"""Number of tasks of an assignment that are written in one piece: about a millisecond."""
 
 _NO_TASKS = b'"tasks":{}'
 
@@ -46,13 +46,13 @@ MAX_SCHEMAS = 32
 
 MAX_SCHEMA_CHARACTERS = 262_144
 MAX_TYPE_CHARACTERS = 65_536
-"""Longest type of a result: an array of structs of some hundred columns."""
+"""Limit on the type of a result: an array of structs of some hundred columns."""
 
 MAX_ANNOUNCED = 256
-"""Stores of one announcement; each is tried against the checkpoint."""
+"""Limit on the stores of one announcement; each is tried against the checkpoint."""
 
 MAX_FORKS = 16
-"""Nodes that one heartbeat names as forks."""
+"""Limit on the nodes that one heartbeat names as forks."""
 
 MAX_FORK_CHARACTERS = 2048
 
@@ -61,11 +61,11 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=0, le=CEILING)]
 ForkText = Annotated[str, StringConstraints(max_length=MAX_FORK_CHARACTERS)]
 TaskKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})$")]
-"""A task within its application: `{operator}_{partition}`, in the only way to write it."""
+"""A task within its application: `{operator}_{partition}`, without leading zeros."""
 
 
 class BadMessageError(UnderstudyError):
-    """A document from the bus that is malformed, oversized, foreign or of a later format. Nothing of it was used."""
+    """A document from the bus is malformed, oversized, foreign or of a later format. Nothing of it was used."""
 
 
 class Message(BaseModel):
@@ -81,40 +81,40 @@ class Message(BaseModel):
 
     @classmethod
     def decode(cls, payload: bytes, *, application_id: str, where: str) -> Self:
-        """The document in `payload`. Raises BadMessageError: what was wrong, and in which key or channel."""
+        """Parse the document in `payload`. Raises BadMessageError with the reason, and the key or channel."""
         kind = cls.__name__.lower()
         if len(payload) > MAX_MESSAGE_BYTES:
-            raise BadMessageError(f"a {kind} of {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
+            raise BadMessageError(f"the {kind} has {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
         try:
             fields = orjson.loads(payload)
         except (orjson.JSONDecodeError, RecursionError) as error:
-            raise BadMessageError(f"a {kind} that is not JSON: {error}", where=where) from None
+            raise BadMessageError(f"the {kind} is not JSON: {error}", where=where) from None
         if not isinstance(fields, dict):
-            raise BadMessageError(f"a {kind} that is not a JSON object", where=where)
+            raise BadMessageError(f"the {kind} is not a JSON object", where=where)
         found_format = fields.get("format")
         if type(found_format) is int and found_format > FORMAT:
             raise BadMessageError(
-                f"a {kind} of format {found_format}; this release reads up to {FORMAT}",
+                f"the {kind} has format {found_format}; this release reads up to {FORMAT}",
                 where=where,
                 fix="Upgrade this process before those that write",
             )
         for name, declared in cls.model_fields.items():
-            if declared.is_required() and name not in fields:  # pydantic copies the whole document for each
-                raise BadMessageError(f"a {kind} whose {name} is wrong: Field required", where=where)
+            if declared.is_required() and name not in fields:  # pydantic would copy the whole document into each error
+                raise BadMessageError(f"the {kind} lacks the field {name}", where=where)
         del fields
         try:
             message = cls.model_validate_json(payload)
         except ValidationError as error:
-            raise BadMessageError(f"a {kind} {_first_of(error)}", where=where) from None
+            raise BadMessageError(f"the {kind} is malformed: {_first_of(error)}", where=where) from None
         if message.application_id != application_id:
             raise BadMessageError(
-                f"a {kind} of application {message.application_id!r}, not of {application_id!r}", where=where
+                f"the {kind} is of application {message.application_id!r}, not of {application_id!r}", where=where
             )
         return message
 
 
 class Endpoint(BaseModel):
-    """Where a node listens for other processes."""
+    """The address at which a node listens for other processes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -126,7 +126,7 @@ class Endpoint(BaseModel):
 
 
 class Restore(BaseModel):
-    """How far a restore is. `total_bytes` is None while that is not known."""
+    """The progress of a restore. `total_bytes` is None while that is not known."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -145,20 +145,20 @@ class Freshness(BaseModel):
 
 
 class QueryProgress(BaseModel):
-    """What the checkpoint's files show of the query itself, as far as a node saw them change."""
+    """The progress of the query itself, as far as a node saw the checkpoint's files change."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     since_commit_ms: Count | None = None
-    """Since the last commit arrived; None when this node saw none arrive."""
+    """Time since the last commit arrived; None when this node saw no commit arrive."""
     commit_interval_ms: Count | None = None
-    """Between the last two commits that it saw arrive."""
+    """Time between the last two commits that it saw arrive."""
     batch_ms: Count | None = None
-    """Since it first saw that the batch after the end has begun; None: that batch has not begun."""
+    """Time since it first saw that the batch after the end has begun; None: that batch has not begun."""
 
 
 class Applied(BaseModel):
-    """How far a replica is. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
+    """The progress of a replica. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -172,55 +172,55 @@ class Applied(BaseModel):
 
 class Heartbeat(Message):
     """One node, now. Its size does not grow with the tasks that are in step: `applied` holds for every task that the
-    node's epoch gives it, but for those in `exceptions`. Roles follow from the epoch.
+    node's epoch gives it, except for those in `exceptions`. Roles follow from the epoch.
     """
 
     node_id: Name
     incarnation: Name
-    """Identifies the process: another process with the same node id has another incarnation."""
+    """The id of the process: another process with the same node id has another incarnation."""
     sequence: Count
-    """Counts the heartbeats of an incarnation; an older one that arrives later is dropped."""
+    """The number of this heartbeat within its incarnation; an older one that arrives later is dropped."""
     endpoint: Endpoint
     zone: str | None = Field(default=None, max_length=256)
     state: Literal["starting", "serving", "draining", "failed"]
     leaving: bool = False
-    """It is stopping and answers for a moment more: ask it last, and leave its replicas where they are."""
+    """Whether it is stopping, and answers for a moment more: ask it last, leave its replicas where they are."""
     heartbeat_ms: int = Field(ge=1, le=3_600_000)
     """Time to the next one; after three of these without one the node is dead."""
     lineage: Name | None
-    """None while the checkpoint could not be read."""
+    """The lineage; None while the checkpoint could not be read."""
     partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] | None = None
     """Shuffle partitions of the layout that is served; None before the first commit."""
     end_version: Count
     end_age_ms: Count | None
-    """How long ago this node's poll confirmed the end; None while the end is not confirmed: lag is unknown then."""
+    """Age of the poll that confirmed the end here; None while the end is not confirmed: lag is unknown then."""
     applied: Applied
     exceptions: dict[TaskKey, Applied] = Field(default_factory=dict, max_length=MAX_TASKS)
     held: list[TaskKey] | None = Field(default=None, max_length=MAX_TASKS)
-    """Every task held, when that is not what the assignment of (term, epoch) gives this node; else None."""
+    """All tasks that the node holds, if not those that the assignment of (term, epoch) gives it; else None."""
     term: Count
     epoch: Count
     """The epoch of the assignment that this node follows."""
     catalogue: str | None = Field(default=None, max_length=64)
-    """Hash of the catalogue it serves by."""
+    """Hash of the catalogue by which it serves."""
     checkpoint: str = Field(default="", max_length=4096)
     """The checkpoint's location in this node's settings, for people to compare."""
     degraded: list[Name] = Field(default_factory=list, max_length=32)
-    """Causes, by name, of what does not work at this node although lookups do."""
+    """Names of the causes by which this node is degraded: something does not work although lookups do."""
     freshness: Freshness | None = None
-    """None when this node made nothing visible lately, or does not know when it was committed."""
+    """Freshness; None when this node made nothing visible lately, or does not know when it was committed."""
     query: QueryProgress | None = None
     """None while the node cannot say all of its state, and while it waits for its checkpoint."""
     waits_for: str | None = Field(default=None, max_length=2048)
-    """What must be there before it can hold anything, in words: the checkpoint, or the query's first commit."""
+    """Description of what must exist before the node can hold anything: the checkpoint, or the query's first commit."""
     commits: list[SeenCommit] = Field(default_factory=list, max_length=8)
     """The newest commits as this node read them; empty before the first."""
     forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
-    """The nodes that this node found to follow another history of the same checkpoint id, and how that shows."""
+    """Nodes that this node found to follow another history of the same checkpoint id, with the evidence."""
 
     @property
     def standing(self) -> str:
-        """The state that readers and people care for: a node that leaves does, whatever else it is. One that starts and
+        """The state for readers and people: a leaving node is `leaving` in any other state, and one that starts and
         waits for its checkpoint is `waiting`.
         """
         if self.leaving:
@@ -229,7 +229,7 @@ class Heartbeat(Message):
 
     @property
     def is_asked_last(self) -> bool:
-        """Whether readers should go to others while there are any: it goes, or something in it has died."""
+        """Whether readers should prefer other nodes: this one leaves, or something in it has died."""
         return self.standing in {"leaving", "draining", "failed"}
 
 
@@ -260,7 +260,7 @@ class CatalogueStore(BaseModel):
     operator_id: Count
     operator: Name
     kind: Name = StoreKind.VALUE.value
-    """What it keeps of a key (`StoreKind`)."""
+    """The kind of the store (`StoreKind`): what it keeps of a key."""
     key_schema: str = Field(max_length=MAX_SCHEMA_CHARACTERS)
     """Spark's JSON of the key columns' struct."""
     key_names: list[str] = Field(max_length=MAX_COLUMNS)
@@ -278,7 +278,7 @@ class CatalogueStore(BaseModel):
 
 
 class Catalogue(Message):
-    """What can be asked of an application in one layout of one lineage; named by the hash of its bytes."""
+    """The stores of an application in one layout of one lineage; named by the hash of its bytes."""
 
     lineage: Name
     partitions: Partitions
@@ -287,7 +287,7 @@ class Catalogue(Message):
 
 
 class AssignedTask(BaseModel):
-    """Who has a task: node ids. A warm-up restores and is read from like a standby, but counts as none."""
+    """The nodes that have a task, by id. A warm-up is read from like a standby, but does not count as one."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -297,12 +297,12 @@ class AssignedTask(BaseModel):
 
     @property
     def holders(self) -> list[str]:
-        """Everybody who has a replica, the active first."""
+        """All nodes that have a replica, the active first."""
         return [*([] if self.active is None else [self.active]), *self.standbys, *self.warmups]
 
 
 class Assignment(Message):
-    """Which node has which task. (term, epoch) only ever grows; written by the holder of `term`."""
+    """The distribution of tasks to nodes. (term, epoch) only ever grows; written by the holder of `term`."""
 
     term: Count
     epoch: Count
@@ -312,12 +312,12 @@ class Assignment(Message):
     """Shuffle partitions of the layout that these tasks belong to."""
     tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
     members: dict[str, Endpoint] = Field(default_factory=dict)
-    """Where the nodes it names listened when it was written; those that only keep a place meanwhile are left out."""
+    """Addresses of its nodes, as of its writing; nodes that are away, with a reserved place only, are left out."""
     draining: list[str] = Field(default_factory=list)
 
     @property
     def order(self) -> tuple[int, int]:
-        """Grows from one assignment to the next."""
+        """The (term, epoch), which grows from one assignment to the next."""
         return (self.term, self.epoch)
 
     @cached_property
@@ -326,13 +326,13 @@ class Assignment(Message):
         return frozenset(node_id for task in self.tasks.values() for node_id in task.holders)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As every model's, without what was computed of the original."""
+        """Copy the model, without values that were computed of the original."""
         copied = super().model_copy(update=update, deep=deep)
         vars(copied).pop("holders", None)
         return copied
 
     def encode(self) -> bytes:
-        """As every message, but in slices: a thread that does it lets the others work in between."""
+        """Encode as every message, but in slices: a thread that does it lets others work in between."""
         text = orjson.dumps(self.model_copy(update={"tasks": {}}).model_dump(mode="json"))
         head, _, tail = text.partition(_NO_TASKS)  # in a string its quotes would be escaped
         tasks = iter(self.tasks.items())
@@ -361,7 +361,7 @@ class ResultColumn(BaseModel):
     buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
     """Indexes of the value columns it is made of, in Spark's order."""
     type: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TYPE_CHARACTERS)]
-    """Spark's name of the output type; of an array its JSON."""
+    """Spark's name of the output type; for an array its JSON."""
 
 
 class AnnouncedStore(BaseModel):
@@ -377,7 +377,7 @@ class AnnouncedStore(BaseModel):
 
 
 class Announcement(Message):
-    """What the pipeline tells of its query, by one call in the user's job. Names only: never needed to answer."""
+    """The names that the pipeline announces for its query, by one call in the user's job. Never needed to answer."""
 
     query_id: Name
     """The lineage it is about; ignored by nodes that follow another."""
@@ -385,13 +385,13 @@ class Announcement(Message):
 
 
 def _first_of(error: ValidationError) -> str:
-    """What is wrong first. Of very many errors their number: pydantic makes a dict of each before one can be seen."""
+    """Describe the first error, or count very many: pydantic makes a dict of each before one can be seen."""
     if error.error_count() > MAX_ERRORS:
-        return f"of which {error.error_count()} values are wrong"
+        return f"{error.error_count()} values are wrong"
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"whose {'.'.join(map(str, first['loc']))[:200] or 'content'} is wrong: {first['msg']:.300}"
+    return f"{'.'.join(map(str, first['loc']))[:200] or 'content'} is wrong: {first['msg']:.300}"
 
 
 def task_key(task: TaskId) -> str:
-    """The task within its application."""
+    """Return the task's name within its application."""
     return f"{task.operator_id}_{task.partition}"

@@ -50,12 +50,12 @@ from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16
-"""Calls in flight at once; more wait, inside their deadline."""
+"""Number of calls in flight at once; more wait, inside their deadline."""
 
 SCAN_COUNT = 1000
 READ_AT_ONCE = 1000
 SCAN_DEADLINES = 5
-"""A scan may take this many deadlines: it needs several round trips, more when applications share the database."""
+"""Number of deadlines that a scan may take: it needs several round trips, more when applications share the database."""
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
 """Least and longest pause between attempts to subscribe."""
@@ -71,7 +71,7 @@ class RedisBus:
     """Keys and a channel in a Redis that others use too."""
 
     def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
-        """Nothing is connected yet. Raises SettingsError for a URL that names no Redis."""
+        """Prepare the connections without opening one. Raises SettingsError for a URL that names no Redis."""
         self.where = masked(url)
         self._url = url
         self._timeout_ms = call_timeout_ms
@@ -84,14 +84,14 @@ class RedisBus:
         self.bad_replies = 0
         """The number of connections that were closed because of what arrived on them."""
         self._bounded = 0
-        """How many scans left values out."""
+        """The number of scans that left values out."""
         self._random = random.SystemRandom()
 
     def __repr__(self) -> str:
         return f"RedisBus({self.where}, {len(self._readers)} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """The value under a key; an empty payload for a value that no bus wrote."""
+        """Return the value under a key; an empty payload for a value that no bus wrote."""
         found: _Found = await self._call(f"reading {key}", lambda: self._read([key]))
         if key not in found:
             return None
@@ -99,7 +99,7 @@ class RedisBus:
         return Stored(b"" if value is None else value.payload, left_ms)
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
-        """Owned values under a prefix, known keys first."""
+        """Return owned values under a prefix, known keys first."""
         found: _Found = await self._call(
             f"scanning {prefix}*", lambda: self._scan(prefix, known), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
@@ -110,7 +110,7 @@ class RedisBus:
         }
 
     async def keys(self, prefix: str) -> ListedKeys:
-        """Keys of any kind under a prefix."""
+        """List keys of any kind under a prefix."""
         found: ListedKeys = await self._call(
             f"listing {prefix}*", lambda: self._list(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
@@ -169,7 +169,7 @@ class RedisBus:
         await self._run(scripts.RELEASE, [key], scripts.lease(fence.owner, fence.term), doing=f"giving up {key}")
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """The owner of the lease; None while it is free, and for a value that no bus wrote."""
+        """Return the owner of the lease; None while it is free, and for a value that no bus wrote."""
         found: _Found = await self._call(f"reading {lease_key}", lambda: self._read([lease_key]))
         opened, _ = found.get(lease_key, (None, None))
         return None if opened is None else scripts.holder_of(opened)
@@ -182,7 +182,7 @@ class RedisBus:
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Messages in their order. The subscription has its own connection and task while it is read."""
+        """Yield messages in their order. The subscription has its own connection and task while it is read."""
         self._open()
         inbox = Inbox()
         reader = Supervisor()
@@ -200,12 +200,12 @@ class RedisBus:
         self._closed = True
         for inbox, reader in list(self._readers.items()):
             inbox.end()
-            await reader.stop()  # now, so that it asks for no connection after this
+            await reader.stop()  # Stop it now, so that it asks for no connection after this.
         await self._client.aclose()
         await self._pool.aclose()
 
     async def _fill(self, inbox: Inbox, channel: str) -> None:
-        """Keep a subscription, and put `Lost` for each loss. The reader gets unexpected errors, else it would hang."""
+        """Hold a subscription, and put `Lost` for each loss. The reader gets unexpected errors, else it would hang."""
         try:
             clock = asyncio.get_running_loop().time
             attempt = 0
@@ -214,7 +214,7 @@ class RedisBus:
                 stood, why = await self._subscribed(inbox, channel)
                 if stood:
                     inbox.put(Lost(str(why)))
-                # one that breaks at once again and again is not subscribed to at once again and again
+                # A subscription that breaks at once every time is renewed after growing pauses.
                 attempt = 0 if stood and clock() >= began_s + MAX_PAUSE_MS / 1000 else attempt + 1
                 await asyncio.sleep(pause_ms(attempt, self._random.random()) / 1000)
         except Exception as error:
@@ -222,7 +222,7 @@ class RedisBus:
             raise
 
     async def _subscribed(self, inbox: Inbox, channel: str) -> tuple[bool, BusError]:
-        """Hold one subscription until it breaks. Returns whether it ever worked, and why it broke."""
+        """Hold one subscription until it breaks. Return whether it ever worked, and why it broke."""
         connection = self._connection()
         stood = False
         try:
@@ -268,11 +268,11 @@ class RedisBus:
                 await connection.send_command("PING")
 
     def _connection(self) -> AbstractConnection:
-        """A connection that the pool does not count."""
+        """Make a connection that the pool does not count."""
         return self._pool.connection_class(**self._pool.connection_kwargs)
 
     async def _read(self, keys: list[str]) -> _Found:
-        """The value under each key that exists, and the rest of its expiry."""
+        """Return the value under each key that exists, and the rest of its expiry."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.getrange(key, 0, MAX_VALUE_BYTES)
@@ -292,7 +292,7 @@ class RedisBus:
         return found
 
     async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
-        """Values up to a number and a size, so that a full database cannot fill this process."""
+        """Read values up to a number and a size, so that a full database cannot fill this process."""
         pattern = _pattern(prefix)
         found: _Found = {}
         keys = list(known)
@@ -315,7 +315,7 @@ class RedisBus:
             keys = _decoded(raw)
 
     async def _list(self, prefix: str) -> ListedKeys:
-        """A part of the keys: in a large database of others not all of it is looked through."""
+        """List a part of the keys: in a large database of others not all of it is looked through."""
         found: dict[str, None] = {}  # SCAN may name a key twice
         cursor = 0
         for _ in range(MAX_KEYS_VISITED // SCAN_COUNT):
@@ -332,7 +332,7 @@ class RedisBus:
             log.warning(text, prefix, extra={"action": "scan-bounded", "count": self._bounded})
 
     async def _lengths(self, keys: Sequence[str]) -> dict[str, int]:
-        """The size of each value in bytes; 0 for a value that is not a string."""
+        """Return the size of each value in bytes; 0 for a value that is not a string."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.strlen(key)
@@ -357,7 +357,9 @@ class RedisBus:
                     return await work()
         except FAILURES as error:
             if isinstance(error, OTHER_SHAPE):
-                await self._pool.disconnect(inuse_connections=False)  # what comes next on it may be no answer either
+                await self._pool.disconnect(
+                    inuse_connections=False
+                )  # The next bytes on this connection may be no reply either.
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:
@@ -380,7 +382,7 @@ def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _pattern(prefix: str) -> str:
-    """The pattern of SCAN for keys that begin with `prefix`."""
+    """Return the pattern of SCAN for keys that begin with `prefix`."""
     return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
 
 
@@ -389,7 +391,8 @@ def _decoded(keys: Iterable[bytes | str]) -> list[str]:
 
 
 def pause_ms(attempt: int, chance: float) -> float:
-    """The pause in ms before subscribing again after `attempt` failures in a row: doubled each time, up to a limit.
+    """Return the pause in ms before subscribing again after `attempt` failures in a row: doubled each time, up to a
+    limit.
 
     `chance` in [0, 1) scales it to between one half and all of it, so that processes do not reconnect together.
     """

@@ -30,20 +30,21 @@ _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
 
 FAILURES = (RedisError, OSError, *OTHER_SHAPE)
-"""What a call to Redis may raise."""
+"""Exceptions that a call to Redis may raise."""
 
 T = TypeVar("T")
 _HUNG_UP = ("closed by server", "reset by peer")
-"""What redis-py says of a peer that ends a connection, as a port for TLS does with plain text."""
+"""Parts of redis-py's messages about a peer that ends a connection, as a port for TLS does with plain text."""
 
 _SPEAKS_FIRST = "Connection not ready"
-"""What redis-py says of a server that answers a connection before it is asked anything."""
+"""Part of redis-py's message about a server that sends something before it is asked."""
 
 _KEY = re.compile(r"(us:\{[^}]*\}:)([a-z]+)(:?)")
 _DENIED_COMMAND = re.compile(r"run the '([\w|-]+)'")
 _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
-"""What Redis says, with another code than outside of scripts, when a script of ours may not do something. 6.2 and 7.0
-have the second form, which names the line of the script and no command."""
+"""Parts of Redis' messages when a script may not do something; their code differs from that outside of scripts. 6.2 and
+7.0 have the second form, which names the line of the script and no command.
+"""
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 Parse = Callable[[str], Mapping[str, Any]]
@@ -60,7 +61,7 @@ class SentinelPlace(NamedTuple):
 
 
 def sentinel_place(url: str) -> SentinelPlace | None:
-    """The sentinels of a URL and the service to ask them for; None when the URL names the Redis itself.
+    """Return the sentinels of a URL and the service to ask them for; None when the URL names the Redis itself.
 
     `redis+sentinel://user:password@host1:port1,host2:port2/service/db?option=...`, with `rediss+sentinel` for TLS to
     the servers. Login, db and options are the servers'; options that begin with `sentinel_` are the sentinels', with
@@ -99,7 +100,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
 
 
 def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
-    """The options of a redis-py connection pool: those of the URL, overridden by those that the bus relies on.
+    """Return the options of a redis-py connection pool: those of the URL, overridden by those that the bus relies on.
 
     Raises SettingsError for a URL that names no Redis.
     """
@@ -125,7 +126,7 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
 
 
 def checked(url: str, make: Callable[[], T]) -> T:
-    """The result of `make`, which does no I/O. Raises SettingsError for options of the URL that `make` rejects."""
+    """Return the result of `make`, which does no I/O. Raises SettingsError for options that `make` rejects."""
     try:
         return make()
     except (TypeError, ValueError) as error:
@@ -144,8 +145,8 @@ def closed_transport_as_os_error() -> Iterator[None]:
 
 
 def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) -> BusError:
-    """The BusError for a failed call to the Redis of `url`."""
-    if isinstance(error.__cause__, RedisError):  # redis-py wraps a refused login on a unix socket, for one
+    """Return the BusError for a failed call to the Redis of `url`."""
+    if isinstance(error.__cause__, RedisError):  # redis-py wraps some errors, such as a refused login on a unix socket
         error = error.__cause__
     if isinstance(error, OTHER_SHAPE) and not isinstance(error, OSError):
         error = BadReplyError(f"its reply is not one to the command ({type(error).__name__}: {error!s:.80})")
@@ -190,7 +191,7 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
 
 
 def _missing_right(said: str, doing: str) -> str:
-    """Which rule the ACL user lacks. Redis names the command or a line of a script, never the key or the channel."""
+    """Return the rule that the ACL user lacks. Redis names a command or a script's line, never a key or channel."""
     found = _KEY.search(doing)
     root, kind, rest = ("us:", "*", "") if found is None else found.groups()
     command = _DENIED_COMMAND.search(said)
@@ -207,7 +208,7 @@ def _missing_right(said: str, doing: str) -> str:
 
 
 def _about_tls(url: str, error: BaseException) -> str:
-    """What else to check when one side may speak TLS and the other not: neither is told so by the other."""
+    """Return what else to check when one side may speak TLS and the other not: neither side reports that."""
     is_late = isinstance(error, (TimeoutError, RedisTimeoutError))
     was_hung_up = any(text in str(error) for text in _HUNG_UP)
     if url.lower().startswith("rediss"):
@@ -236,8 +237,8 @@ def _settings_error(url: str, why: str) -> SettingsError:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """The address of one sentinel. Raises ValueError."""
+    """Parse the address of one sentinel. Raises ValueError."""
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError(f"{text!r} is no host and port of a sentinel")
+        raise ValueError(f"{text!r} is not host and port of a sentinel")
     return parts.hostname, parts.port or SENTINEL_PORT

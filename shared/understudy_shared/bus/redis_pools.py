@@ -23,7 +23,7 @@ from understudy_shared.bus.redis_tls import RedisTlsConnection, ThreadTlsConnect
 
 
 def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.BlockingConnectionPool:
-    """Up to `max_connections` for the tasks of a loop; more calls wait. Raises SettingsError for a malformed URL."""
+    """Make a pool of `max_connections` for the tasks of a loop; more calls wait. Raises SettingsError."""
     place = sentinel_place(url)
     retry = RetryOfTasks(NoBackoff(), 0)
     bounds: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_s}
@@ -34,7 +34,7 @@ def task_pool(url: str, *, timeout_s: float, max_connections: int) -> aio.Blocki
 
 
 def thread_pool(url: str, *, timeout_s: float, parser: type = BoundedThreadParser) -> redis.ConnectionPool:
-    """One connection for a thread that makes one call at a time. Raises SettingsError for a malformed URL."""
+    """Make a pool of one connection for a thread that makes one call at a time. Raises SettingsError."""
     place = sentinel_place(url)
     retry = Retry(NoBackoff(), 0)
     if place is not None:

@@ -20,20 +20,20 @@ from understudy_shared.bus.base import MAX_SCANNED_BYTES
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 MAX_REPLY_BYTES = 2 * MAX_MESSAGE_BYTES
-"""Longest reply: twice the longest document, so that one that is a little too long is refused by its own name."""
+"""Limit on a reply: twice the longest document, so that a document that is a little too long gets its own error."""
 
 MAX_ELEMENTS = 65_536
-"""Most elements of a reply, nested ones included. The longest that is asked for names 1,000 keys, or a few more."""
+"""Limit on the elements of a reply, nested ones included. The longest expected reply names about 1,000 keys."""
 
 MAX_DEPTH = 8
 MAX_LINE_BYTES = 65_536
-"""Longest header, error or status."""
+"""Limit on a header, error or status line."""
 
 MAX_CALL_BYTES = MAX_SCANNED_BYTES + MAX_REPLY_BYTES
-"""Most bytes of all replies of one call: a pipeline reads a thousand."""
+"""Limit on the bytes of all replies of one call: a pipeline reads a thousand."""
 
 OTHER_SHAPE = (TypeError, ValueError, LookupError, AttributeError)
-"""What redis-py and its callers raise for a reply of another shape than its command's."""
+"""Exceptions that redis-py and its callers raise for a reply of another shape than its command's."""
 
 _SHOWN_BYTES = 40
 _TEXTS = (b"+", b"-")
@@ -44,11 +44,11 @@ _left_in_call: ContextVar[list[int] | None] = ContextVar("left_in_call", default
 
 
 class BadReplyError(RedisConnectionError):
-    """A server sent what is no reply of a Redis, or one above a limit. redis-py closes the connection for it."""
+    """A server sent bytes that are no reply of a Redis, or a reply above a limit. redis-py closes the connection."""
 
 
 class ReplyBudget:
-    """Judges one reply by its header lines: its types, lengths, elements and depth."""
+    """The limits of one reply, checked by its header lines: types, lengths, elements and depth."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -57,7 +57,7 @@ class ReplyBudget:
         """The elements that each open array still lacks, outermost first."""
 
     def take(self, line: bytes) -> None:
-        """Take a line without its end, and what it announces. Raises BadReplyError."""
+        """Count a line without its end, and what it announces. Raises BadReplyError."""
         kind, text = line[:1], line[1:]
         elements = 0
         size = len(line) + 2
@@ -104,8 +104,8 @@ def bounded_call(max_bytes: int = MAX_CALL_BYTES) -> Iterator[None]:
 
 
 class BoundedParser(_AsyncRESP2Parser):
-    """The parser of a connection for tasks. It takes from the stream all that has arrived: redis-py's asks it for each
-    line, which makes a message cost four times as much.
+    """The parser of a connection for tasks. It takes all bytes that have arrived from the stream: redis-py's parser
+    awaits the stream for each line, which makes a message cost four times as much.
     """
 
     async def read_response(self, disable_decoding: bool = False) -> Any:
@@ -165,12 +165,12 @@ class BoundedThreadParser(_RESP2Parser):
 
 
 class _BoundedBuffer(SocketBuffer):
-    """redis-py's buffer, whose lines have an end."""
+    """A buffer as redis-py's, with a limit on its lines."""
 
     budget: ReplyBudget
 
     def readline(self, timeout: Any = SENTINEL) -> bytes:
-        """The next line without its end."""
+        """Read the next line without its end."""
         line = self._buffer.readline()
         while not line.endswith(b"\r\n"):
             if len(line) > MAX_LINE_BYTES:
@@ -203,5 +203,5 @@ def _number(line: bytes, text: bytes) -> int:
 
 
 def _shown(line: bytes) -> str:
-    """The beginning of a line for an error: ASCII alone, and short."""
+    """Print the beginning of a line for an error: ASCII alone, and short."""
     return repr(line[:_SHOWN_BYTES])[1:] + ("..." if len(line) > _SHOWN_BYTES else "")

@@ -1,12 +1,12 @@
 """The atomic steps, as scripts that run inside Redis, and the values that they write (pure).
 
-Every value begins with a line that says what it is: `us1 put`, `us1 owned {owner}`, `us1 fenced {term} {epoch}` or
-`us1 lease {term} {owner}`; the payload follows. Owners are percent-encoded, so that the header is always one line. No
-bus wrote a value without such a line.
+Every value begins with a header line: `us1 put`, `us1 owned {owner}`, `us1 fenced {term} {epoch}` or `us1 lease {term}
+{owner}`; the payload follows. Owners are percent-encoded, so that the header is always one line. No bus wrote a value
+without such a line.
 
 A script uses the keys that it names, all of one application and thus on one shard, and publishes on its channel. A
-value that no bus wrote does not count, except under a lease: there it counts as a held lease, because two assignors
-would be worse than none. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a
+value that no bus wrote does not count, except under a lease: there it counts as a held lease, because two assignors are
+worse than no assignor. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a
 lease, and takes the lease afterwards.
 """
 
@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from understudy_shared.bus.base import LONGEST_EXPIRIES, LONGEST_LEFT_MS
 
 MAX_HEADER_BYTES = 4096
-"""Longest header line: an owner of 256 characters takes at most 3,072 bytes when encoded."""
+"""Limit on a header line: an owner of 256 characters takes at most 3,072 bytes when encoded."""
 
 PUT = b"us1 put\n"
 _KINDS = frozenset((b"put", b"owned", b"fenced", b"lease"))
@@ -35,17 +35,17 @@ class Opened(NamedTuple):
 
 
 def owned(owner: str) -> bytes:
-    """The header line of an owned value."""
+    """Return the header line of an owned value."""
     return _line(f"us1 owned {quote(owner, safe='')}")
 
 
 def lease(owner: str, term: int) -> bytes:
-    """The whole value of a lease."""
+    """Return the whole value of a lease."""
     return _line(f"us1 lease {term} {quote(owner, safe='')}")
 
 
 def opened(value: bytes) -> Opened | None:
-    """The parts of a value; None when no bus wrote it."""
+    """Split a value into its parts; None when no bus wrote it."""
     end = value.find(b"\n", 0, MAX_HEADER_BYTES)
     mark, _, rest = value[: max(end, 0)].partition(b" ")
     kind, _, fields = rest.partition(b" ")
@@ -53,7 +53,7 @@ def opened(value: bytes) -> Opened | None:
 
 
 def holder_of(found: Opened) -> str | None:
-    """The owner that a lease's value names."""
+    """Return the owner that a lease's value names."""
     if found.kind != b"lease":
         return None
     return unquote(found.fields.partition(b" ")[2].decode("ascii", "replace"))

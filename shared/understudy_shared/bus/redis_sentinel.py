@@ -42,10 +42,10 @@ _FAILURE = re.compile(r" - (?:\w+:)?(\w+)")
 
 
 class SentinelPool(tasks.SentinelConnectionPool, aio.BlockingConnectionPool):
-    """A bounded number of connections to the primary; a call that finds none free waits."""
+    """A bounded number of connections to the primary; a call that finds no free one waits."""
 
     def __init__(self, place: SentinelPlace, *, timeout_s: float, retry: object, **options: Any) -> None:
-        """`timeout_s` is the deadline of a call on a connection, `options` are those of a BlockingConnectionPool.
+        """Take the deadline of a call on a connection (`timeout_s`), and the `options` of a BlockingConnectionPool.
 
         Only files are read. Raises what redis-py raises for options that it does not know, SettingsError for bad files.
         """
@@ -97,7 +97,7 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
         self._check_at_s = 0.0
 
     def get_connection(self, command_name: object = None, *keys: object, **options: object) -> Any:
-        """A connection to the primary; an open one is closed here when the primary has moved."""
+        """Return a connection to the primary; close an open one first when the primary has moved."""
         if time.monotonic() >= self._check_at_s:
             with suppress(RedisError):
                 self.get_master_address()  # type: ignore[no-untyped-call]
@@ -154,13 +154,13 @@ def _refuse_replica(hello: list[Any]) -> None:
 def _server_options(
     place: SentinelPlace, parse: Parse, tls_class: type, *, timeout_s: float, **ours: object
 ) -> dict[str, Any]:
-    """Options for connections to the primary; a pool without a class of its own takes one without TLS."""
+    """Return options for connections to the primary; a pool without a class of its own takes one without TLS."""
     options = connection_options(place.server_url, parse, timeout_s=timeout_s, **ours)
     return with_verified_tls(options, tls_class)
 
 
 def _sentinel_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
-    """Options for a client of a sentinel, which chooses its connections itself: `ssl` says whether they use TLS."""
+    """Return options for a client of a sentinel. It chooses its connections: `ssl` says whether they use TLS."""
     options = connection_options(url, parse, timeout_s=timeout_s, **ours)
     is_tls = options.pop("connection_class", None) is not None
     if is_tls:
@@ -169,18 +169,18 @@ def _sentinel_options(url: str, parse: Parse, *, timeout_s: float, **ours: objec
 
 
 def _bound_replies(sentinels: tasks.Sentinel | threads.Sentinel, parser: type) -> None:
-    """Have the clients of the sentinels use this parser; redis-py's clients take none."""
+    """Make the clients of the sentinels use this parser; redis-py's clients take no parser argument."""
     for client in sentinels.sentinels:
         client.connection_pool.connection_kwargs["parser_class"] = parser
 
 
 def _turn_s(place: SentinelPlace, timeout_s: float) -> float:
-    """Deadline of one sentinel in s: if all but the last hang, the call still has time left for the server."""
+    """Return the deadline of one sentinel in s: if all but the last hang, time is left for the server."""
     return timeout_s / (len(place.sentinels) + 1)
 
 
 def _shuffled(place: SentinelPlace) -> list[tuple[str, int]]:
-    """The sentinels in random order, so that processes do not all ask the same one."""
+    """Return the sentinels in random order, so that processes do not all ask the same one."""
     return random.SystemRandom().sample(place.sentinels, len(place.sentinels))
 
 

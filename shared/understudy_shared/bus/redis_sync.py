@@ -33,12 +33,12 @@ Work = tuple[Callable[[], None], "Future[None]"]
 
 
 class SyncPublisher:
-    """Publishes commits and the announcement of one query. Any thread may call; one call is made at a time."""
+    """A publisher of commits and of the announcement of one query. Any thread may call; one call is made at a time."""
 
     def __init__(self, url: str, application_id: str, auth: MessageAuth | None = None) -> None:
-        """Nothing is connected yet; without `auth` nothing is signed. Raises SettingsError for what is no Redis URL."""
+        """Connect at the first call; without `auth` sign nothing. Raises SettingsError for a malformed URL."""
         self.failures = 0
-        """How many hints could not be sent."""
+        """The number of hints that could not be sent."""
         self.where = masked(url)
         self._url = url
         self._application_id = application_id
@@ -64,7 +64,7 @@ class SyncPublisher:
                 log.warning("no hint: %s", error, extra={"action": "hint-failed", "count": count})
 
     def announce(self, announcement: Announcement) -> None:
-        """Write and publish what the pipeline says of its query. Raises BusError."""
+        """Write and publish the pipeline's announcement of its query. Raises BusError."""
         spoken = sealed(self._auth, announcement)
 
         def write() -> None:
@@ -104,7 +104,7 @@ class SyncPublisher:
         try:
             done.result(DEADLINE_MS / 1000)
         except (RedisError, OSError, TimeoutError) as error:
-            done.cancel()  # if it has not begun: its caller no longer waits
+            done.cancel()  # Cancel it if it has not begun: its caller no longer waits.
             raise self._failed(error, doing) from error
 
     def _failed(self, error: BaseException, doing: str) -> BusError:

@@ -1,4 +1,4 @@
-"""TLS to a Redis: whom its connections trust, and what is said of a handshake that failed.
+"""TLS to a Redis: the authorities that its connections trust, and the errors of failed handshakes.
 
 A certificate is verified unless the URL says `ssl_cert_reqs=none`. When a CA file is given, only that file is trusted;
 redis-py would trust the system's authorities as well. A context is made once and again when its files change, so a
@@ -25,12 +25,12 @@ _OF_TLS = "ssl_"
 _MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 Stamp = tuple[int, int, int]
-"""What changes when a file is exchanged: its inode, size and time."""
+"""The inode, size and time of a file, which change when it is exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """The options of a URL that begin with `ssl_`. Any other is refused: somebody might rely on what does nothing."""
+    """The options of a URL that begin with `ssl_`. Unknown ones are refused: users might rely on them."""
 
     ca_certs: str | None = None
     ca_path: str | None = None
@@ -44,7 +44,7 @@ class TlsOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> TlsOptions:
-        """Those among the options of a connection. Raises ValueError for an unknown one, or a wrong value."""
+        """Read them from the options of a connection. Raises ValueError for an unknown one, or a wrong value."""
         found = {name.removeprefix(_OF_TLS): value for name, value in options.items() if name.startswith(_OF_TLS)}
         unknown = sorted(found.keys() - {each.name for each in fields(cls)})
         if unknown:
@@ -58,13 +58,13 @@ class TlsOptions:
 
     @property
     def files(self) -> dict[str, str]:
-        """The named files, by what they are."""
+        """The named files, by their purpose."""
         named = {"CA file": self.ca_certs, "client certificate": self.certfile, "key": self.keyfile}
         return {what: path for what, path in named.items() if path is not None}
 
 
 def context_of(options: TlsOptions) -> ssl.SSLContext:
-    """The context for these options. It reads files when they are new or changed. Raises OSError (SSLError is one)."""
+    """Return the context for these options; read files that are new or changed. Raises OSError (SSLError is one)."""
     return _context(options, tuple(_stamp(path) for path in options.files.values()))
 
 
@@ -89,7 +89,7 @@ def _stamp(path: str) -> Stamp:
 
 
 class _TlsOfTasks:
-    """Gives redis-py's connection for tasks our context. No I/O before it connects."""
+    """A mixin that gives redis-py's connection for tasks our context. No I/O before it connects."""
 
     def __init__(self, **options: Any) -> None:
         self._tls = TlsOptions.of(options)
@@ -102,7 +102,7 @@ class _TlsOfTasks:
 
 
 class _TlsOfThreads:
-    """Gives redis-py's connection for threads our context."""
+    """A mixin that gives redis-py's connection for threads our context."""
 
     def __init__(self, **options: Any) -> None:
         self._tls = TlsOptions.of(options)
@@ -113,7 +113,7 @@ class _TlsOfThreads:
 
 
 class RedisTlsConnection(_TlsOfTasks, aio.SSLConnection):
-    """One connection of a loop's tasks."""
+    """A connection of a loop's tasks."""
 
 
 class SentinelTlsConnection(_TlsOfTasks, tasks.SentinelManagedSSLConnection):
@@ -121,7 +121,7 @@ class SentinelTlsConnection(_TlsOfTasks, tasks.SentinelManagedSSLConnection):
 
 
 class ThreadTlsConnection(_TlsOfThreads, SSLConnection):
-    """One connection of a thread."""
+    """A connection of a thread."""
 
 
 class ThreadSentinelTlsConnection(_TlsOfThreads, threads.SentinelManagedSSLConnection):
@@ -129,7 +129,7 @@ class ThreadSentinelTlsConnection(_TlsOfThreads, threads.SentinelManagedSSLConne
 
 
 def with_verified_tls(options: Mapping[str, Any], connection_class: type) -> dict[str, Any]:
-    """The options of a pool, with our class of connections if they ask for TLS by redis-py's.
+    """Return the options of a pool, with our class of connections if they ask for TLS by redis-py's.
 
     Raises SettingsError for files that cannot be used, ValueError for wrong options.
     """
@@ -160,14 +160,14 @@ def refuse_bad_files(options: TlsOptions) -> None:
 
 
 class RedisTlsTrouble(NamedTuple):
-    """Why a connection by TLS failed, and what to do."""
+    """The reason why a connection by TLS failed, and what to do."""
 
     why: str
     fix: str
 
 
 _UNTRUSTED = RedisTlsTrouble(
-    "nobody whom this process trusts has signed its certificate",
+    "no authority that this process trusts has signed its certificate",
     "Give the certificate of its authority: --redis-ca-file, or ssl_ca_certs in the URL",
 )
 _OTHER_NAME = "In the URL, name it as its certificate does; else issue one with that name as subjectAltName"
@@ -181,7 +181,7 @@ _VERIFIED: Mapping[int, RedisTlsTrouble] = {
     62: RedisTlsTrouble("its certificate is of another host name", _OTHER_NAME),
     64: RedisTlsTrouble("its certificate is of another address", _OTHER_NAME),
 }
-"""By OpenSSL's numbers (X509_V_ERR_...)."""
+"""Troubles by OpenSSL's numbers (X509_V_ERR_...)."""
 
 _ASKS_FOR_ONE = RedisTlsTrouble(
     "it asks for a client certificate",
@@ -201,11 +201,11 @@ _BY_REASON = (
     ("RECORD_LAYER_FAILURE", _SPEAKS_NONE),
     ("PACKET_LENGTH_TOO_LONG", _SPEAKS_NONE),
 )
-"""By parts of OpenSSL's reasons; the first that fits counts."""
+"""Troubles by parts of OpenSSL's reasons; the first that fits counts."""
 
 
 def tls_trouble(error: BaseException) -> RedisTlsTrouble | None:
-    """What TLS had to do with an error of redis-py; None when nothing (pure)."""
+    """Find the TLS trouble behind an error of redis-py; None when TLS had no part in it (pure)."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__ or found.__context__

@@ -1,6 +1,6 @@
-"""Puts into the URL of a Redis what settings name beside it: files for TLS, and a password from a file.
+"""Puts the files for TLS and the password file, which settings name, into the URL of a Redis.
 
-So that neither has to stand in a command line, and everything behind the settings knows one URL only.
+So a password never stands in a command line, and all code behind the settings knows one URL only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WITH_TLS = ("rediss", "rediss+sentinel")
 
 
 def with_tls_files(url: str, *, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> str:
-    """The URL with these files as its options, for the sentinels too where they speak TLS. Raises SettingsError."""
+    """Add these files to the URL as options, for the sentinels too where they speak TLS. Raises SettingsError."""
     named = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
     options = {name: str(path) for name, path in named.items() if path is not None}
     if not options or is_ambiguous(url):  # the bus refuses an ambiguous URL, with the reason
@@ -25,7 +25,7 @@ def with_tls_files(url: str, *, ca_file: Path | None, cert_file: Path | None, ke
     parts = urlsplit(url)
     if parts.scheme not in _WITH_TLS:
         raise SettingsError(
-            "files for TLS are given, but the URL asks for none",
+            "files for TLS are given, but the URL asks for no TLS",
             where=masked(url),
             fix="Write rediss:// (with Sentinel: rediss+sentinel://), or leave out the files",
         )
@@ -42,7 +42,7 @@ def with_tls_files(url: str, *, ca_file: Path | None, cert_file: Path | None, ke
 
 
 def with_password_file(url: str, file: Path | None) -> str:
-    """The URL with the password in a file: its first line. Raises SettingsError; no error shows any of it."""
+    """Return the URL with the password in a file: its first line. Raises SettingsError; no error shows any of it."""
     if file is None or is_ambiguous(url):
         return url
     parts = urlsplit(url)

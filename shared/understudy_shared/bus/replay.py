@@ -1,4 +1,4 @@
-"""Whether a signed message is new, or somebody sends an old one again (pure: time is passed in).
+"""The check whether a signed message is new or a replay of an old one (pure: time is passed in).
 
 Each process numbers its messages. A number counts once, as in RFC 4303: messages of one process may overtake each other
 by WIDTH numbers and LATE_MS of its own time. A message whose time is further than WINDOW_MS from this host's clock is
@@ -18,27 +18,27 @@ WINDOW_MS = 300_000
 
 WIDTH = 64
 LATE_MS = 10_000
-"""Above the longest call to the bus: a message that a slow connection held back."""
+"""Time by which a message may be late: above the longest call to the bus, on a slow connection."""
 
 MAX_SESSIONS = 16_384
-"""Four times the nodes that may be known at once; each entry needs a valid signature of the last five minutes."""
+"""Limit on sessions: four times the nodes that may be known; each has a valid signature of the last five minutes."""
 
 _ALL = (1 << WIDTH) - 1
 
 
 class Timeliness(Enum):
-    """What is known of a message by its number and its time."""
+    """The freshness of a message by its number and its time."""
 
     FRESH = "fresh"
     OVERTAKEN = "overtaken"
-    """Read from a key while a newer one arrived: not used, and nobody's fault."""
+    """The message was read from a key while a newer one arrived: not used, and no sign of an attack."""
     REPLAYED = "replayed"
     OUTDATED = "outdated"
 
 
 @dataclass(slots=True)
 class _Session:
-    """What was heard of one process. Bit i of `heard` is number `highest` - i."""
+    """The numbers that were heard of one process. Bit i of `heard` is number `highest` - i."""
 
     highest: int
     heard: int
@@ -46,7 +46,7 @@ class _Session:
 
 
 class ReplayGuard:
-    """Remembers the numbers of each process for as long as its messages are in the window."""
+    """The numbers of each process, for as long as its messages are in the window."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
@@ -61,7 +61,7 @@ class ReplayGuard:
             return Timeliness.OUTDATED
         known = self._sessions.get(stamp.session)
         if known is None:
-            # What was sent before may be somebody's recording.
+            # A message that was sent before may be a recording.
             self._remember(stamp, _Session(stamp.number, _ALL, stamp.sent_ms), now_ms)
             return Timeliness.FRESH
         step = stamp.number - known.highest
@@ -75,7 +75,7 @@ class ReplayGuard:
         return Timeliness.FRESH
 
     def read(self, stamp: Stamp, *, now_ms: int, kept_ms: int) -> Timeliness:
-        """Judge a message that was read from a key, which keeps it for `kept_ms`. It may be heard as well, once."""
+        """Judge a message that was read from a key, which stores it for `kept_ms`. It may be heard as well, once."""
         if not -WINDOW_MS <= now_ms - stamp.sent_ms <= WINDOW_MS + kept_ms:
             return Timeliness.OUTDATED
         known = self._sessions.get(stamp.session)
@@ -90,7 +90,7 @@ class ReplayGuard:
         return Timeliness.OVERTAKEN if -step < WIDTH else Timeliness.REPLAYED
 
     def _remember(self, stamp: Stamp, session: _Session, now_ms: int) -> None:
-        """Make room first: what is out of the window would be refused by its time."""
+        """Remember a number. Make room first: sessions out of the window would be refused by their time."""
         if len(self._sessions) >= self._sweep_at:
             begin_ms = now_ms - WINDOW_MS
             self._sessions = {name: known for name, known in self._sessions.items() if known.sent_ms >= begin_ms}

@@ -1,9 +1,9 @@
-"""Signatures of what processes tell each other: HMAC-SHA-256 under a key that the processes of a cluster share (pure).
+"""Signatures of messages between processes: HMAC-SHA-256 under a key that the processes of a cluster share (pure).
 
 A signed document goes with a line: `signed1 key mac sender session number time`. The MAC is of the other parts of that
 line, the purpose of the signature, the application, the kind of the document, and the hash of its bytes as they are
-sent. Each part is one line of text without a line end in it, so no two messages are signed by the same bytes, and
-nobody has to write JSON in one agreed way. A MAC for one purpose, application or kind is none for another.
+sent. Each part is one line of text without a line end in it, so no two messages are signed by the same bytes, and JSON
+needs no canonical form. A MAC for one purpose, application or kind is not valid for another.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from understudy_shared.base.errors import UnderstudyError
 
 MARK = b"signed1 "
 MAX_LINE_BYTES = 4096
-"""A sender of 256 characters takes at most 3,072 bytes when encoded; the other parts have fixed lengths."""
+"""Limit on a signature's line: an encoded sender takes at most 3,072 bytes; the other parts have fixed lengths."""
 
 MAX_KEYS = 2
-"""One to sign with, and one that is being replaced."""
+"""Limit on the keys: one to sign with, and one that is being replaced."""
 
 MAX_NAMES = 4096
-"""Names whose quoted form is kept: senders, and the application."""
+"""Number of names whose quoted form is cached: senders, and the application."""
 
 _DOMAIN = b"understudy-signature-1"
 _LINE = re.compile(
@@ -36,11 +36,11 @@ _LINE = re.compile(
 
 
 class MalformedSignatureError(UnderstudyError):
-    """A line that begins as a signature does and is none."""
+    """A line begins as a signature does, but is malformed."""
 
 
 class Stamp(NamedTuple):
-    """Who signs, in which life of its process, which of its messages this is, and when, by that process' clock."""
+    """The stamp of a message: its sender, the life of that process, the message's number, the sender's time."""
 
     sender: str
     session: str
@@ -52,7 +52,7 @@ class Stamp(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What stands in the line of a signed document."""
+    """The parts of a signature's line."""
 
     key_id: bytes
     mac: bytes
@@ -62,7 +62,7 @@ class Signature(NamedTuple):
 
 
 class SignedContent(NamedTuple):
-    """What is signed beside the stamp: for what, in which application, and the document as it is sent."""
+    """The signed content beside the stamp: purpose, application, and the document as it is sent."""
 
     purpose: bytes
     application_id: str
@@ -83,18 +83,18 @@ class Keyring:
 
     @property
     def key_ids(self) -> list[str]:
-        """The names of the keys, which tell nothing of them; the one that signs first."""
+        """The names of the keys, which reveal nothing of them; the one that signs first."""
         return [key_id.decode() for key_id in self._secrets]
 
     def current(self) -> Keyring:
-        """Itself: these keys do not change."""
+        """Return itself: these keys do not change."""
         return self
 
     def knows(self, key_id: bytes) -> bool:
         return key_id in self._secrets
 
     def sign(self, stamp: Stamp, content: SignedContent) -> bytes:
-        """The line, without a line end."""
+        """Return the signature's line, without a line end."""
         stamped = stamp.line()
         mac = self._mac(self._signing_id, stamped, content)
         return b"%b%b %b %b" % (MARK, self._signing_id, mac, stamped)
@@ -108,31 +108,33 @@ class Keyring:
 
     def _mac(self, key_id: bytes, stamped: bytes, content: SignedContent) -> bytes:
         application = _quoted(content.application_id).encode()
-        digest = hashlib.sha256(content.document).hexdigest().encode()  # of a large one without the interpreter's lock
+        digest = (
+            hashlib.sha256(content.document).hexdigest().encode()
+        )  # hashes a large document without the interpreter's lock
         signed = b"\n".join((_DOMAIN, key_id, content.purpose, application, stamped, content.kind, digest))
         return hmac.digest(self._secrets[key_id], signed, "sha256").hex().encode()
 
 
 def key_id_of(secret: bytes) -> bytes:
-    """A key's public name."""
+    """Return a key's public name."""
     return hmac.digest(secret, b"understudy-key-id-1", "sha256").hex()[:16].encode()
 
 
 def split(payload: bytes) -> tuple[Signature | None, bytes]:
-    """The signature before a document, and the rest; None before an unsigned one. Raises MalformedSignatureError."""
+    """Split a payload into signature (None if unsigned) and document. Raises MalformedSignatureError."""
     if not payload.startswith(MARK):
         return None, payload
     end = payload.find(b"\n", 0, MAX_LINE_BYTES)
     if end < 0:
-        raise MalformedSignatureError("a signature without an end")
+        raise MalformedSignatureError("the signature has no line end")
     return parse_line(payload[:end]), payload[end + 1 :]
 
 
 def parse_line(line: bytes) -> Signature:
-    """The signature in its line. Raises MalformedSignatureError."""
+    """Parse a signature's line. Raises MalformedSignatureError."""
     found = _LINE.fullmatch(line)
     if found is None:
-        raise MalformedSignatureError(f"a signature that does not parse: {line[:80]!r}")
+        raise MalformedSignatureError(f"the signature does not parse: {line[:80]!r}")
     key_id, mac, sender, session, number, sent_ms = found.groups()
     stamp = Stamp(_sender_of(sender), session.decode(), int(number), int(sent_ms))
     return Signature(key_id, mac, stamp, line[found.start("sender") :])
@@ -145,8 +147,8 @@ def _quoted(text: str) -> str:
 
 @lru_cache(maxsize=MAX_NAMES)
 def _sender_of(quoted: bytes) -> str:
-    """Raises MalformedSignatureError for a name that we write otherwise."""
+    """Unquote the sender. Raises MalformedSignatureError for a name that is not quoted as `stamp` quotes it."""
     sender = unquote(quoted.decode(), errors="replace")
     if quote(sender, safe="").encode() != quoted:
-        raise MalformedSignatureError("a signature whose sender is not written as we write it")
+        raise MalformedSignatureError("the signature's sender is not quoted in the canonical form")
     return sender

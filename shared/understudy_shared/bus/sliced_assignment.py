@@ -23,10 +23,10 @@ from understudy_shared.bus.messages import (
 )
 
 MIN_BYTES = 64 * 1024
-"""A smaller document is read in one piece, in a few milliseconds."""
+"""Size from which a document is read in slices; a smaller one takes a few milliseconds in one piece."""
 
 SLICE_BYTES = 32 * 1024
-"""About 450 tasks: a millisecond or two."""
+"""Size of a slice, about 450 tasks: a millisecond or two."""
 
 M = TypeVar("M", bound=Message)
 
@@ -40,7 +40,7 @@ _SLICE = TypeAdapter(dict[TaskKey, AssignedTask])
 async def decode(
     kind: type[M], document: bytes, *, application_id: str, where: str, give: Callable[[], Awaitable[None]]
 ) -> M:
-    """`kind.decode`, but a large assignment in slices: `give` lets other tasks run. Raises BadMessageError."""
+    """Decode as `kind.decode`, a large assignment in slices: `give` lets other tasks run. Raises BadMessageError."""
     if kind is Assignment and MIN_BYTES <= len(document) <= MAX_MESSAGE_BYTES:
         slices = decode_slices(document, application_id=application_id, where=where)
         found: Assignment | None = None
@@ -50,7 +50,7 @@ async def decode(
                 await give()
         except StopIteration as ended:
             found = ended.value
-        except (ValidationError, BadMessageError):  # the whole says what is wrong with it
+        except (ValidationError, BadMessageError):  # Decoding the whole document says what is wrong with it.
             pass
         if isinstance(found, kind):
             return found
@@ -58,13 +58,13 @@ async def decode(
 
 
 def decode_slices(document: bytes, *, application_id: str, where: str) -> Generator[None, None, Assignment | None]:
-    """An assignment, with a `yield` before each slice; None when its text does not divide as expected.
+    """Decode an assignment, with a `yield` before each slice; None when its text does not divide as expected.
 
-    Raises ValidationError or BadMessageError when a part is not what it is taken for.
+    Raises ValidationError or BadMessageError when a part is malformed.
 
-    The parts prove that they are what they are taken for: the text before the tasks must be an object when it is
-    closed there, so that the tasks are a field of the document itself; each slice must be an object when it is put
-    into braces; and the document without them must be an assignment without tasks.
+    The split is proved correct: the text before the tasks must be an object when it is closed there, so that the tasks
+    are a field of the document itself; each slice must be an object when it is put into braces; and the document
+    without them must be an assignment without tasks.
     """
     begin, end = document.find(_TASKS), document.find(_END_OF_TASKS)
     if not 0 < begin < end:

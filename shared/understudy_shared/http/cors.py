@@ -1,4 +1,4 @@
-"""Pages of other origins that may read from a service: CORS, as the Fetch standard has it. None unless they are named.
+"""CORS for pages of named other origins, as the Fetch standard has it. By default no other origin may read.
 
 It opens the calls of the OpenAPI document to scripts of these pages, no page, and no call between services. It never
 allows credentials that a browser sends by itself: a script has to send `Authorization`. Changes stay refused
@@ -17,7 +17,7 @@ from understudy_shared.http.edge import App, Receive, Scope, Send
 MAX_ORIGINS = 64
 
 MAX_AGE_S = 600
-"""How long a browser need not ask again whether it may ask. An origin that is named no more is refused at once."""
+"""Seconds for which a browser caches the permission. An origin that is no longer named is refused at once."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -33,7 +33,7 @@ _BATCH = re.compile(rb"/v1/stores/[^/]+/lookup")
 _ALLOW_ORIGIN = b"access-control-allow-origin"
 _VARY = (b"vary", b"origin")
 _EXPOSED = (b"access-control-expose-headers", b"etag, retry-after, www-authenticate")
-"""Those that a script may read beyond the usual ones: what a reader acts on."""
+"""Headers that a script may read beyond the usual ones: those that a reader acts on."""
 
 _TO_SEND = (
     (
@@ -46,14 +46,16 @@ _FOR_OTHERS: Headers = (_VARY,)
 
 
 def parse_origins(text: str) -> frozenset[bytes]:
-    """The origins in `text`, with commas between. Raises SettingsError: which one is wrong, and how it is written."""
+    """Parse origins with commas between. Raises SettingsError: which one is wrong, and how it is written."""
     found = [each for each in map(str.strip, text.split(",")) if each]
     for origin in found:
         why = _why_no_origin(origin)
         if why is not None:
             raise SettingsError(f"{origin[:200]!r} {why}", where="cors_origins", fix=_FIX)
     if len(found) > MAX_ORIGINS:
-        raise SettingsError(f"{len(found)} origins, above {MAX_ORIGINS}", where="cors_origins", fix="Name those in use")
+        raise SettingsError(
+            f"there are {len(found)} origins, above {MAX_ORIGINS}", where="cors_origins", fix="Name those in use"
+        )
     return frozenset(origin.encode() for origin in found)
 
 
@@ -61,7 +63,7 @@ _FIX = "Give origins as browsers send them, with commas between: https://app.exa
 
 
 def _why_no_origin(text: str) -> str | None:
-    """What is wrong with a text as an origin; None when it is one, to the letter as browsers send it."""
+    """Return what is wrong with a text as an origin; None when it is one, to the letter as browsers send it."""
     if text == "*":
         return "would let every page that a user opens read what that user's browser can reach: name each origin"
     if text == "null":
@@ -77,7 +79,7 @@ def _why_no_origin(text: str) -> str | None:
 
 
 def origin_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The origin of the page that a request says it comes from; empty when it says several."""
+    """Return the origin of the page that a request states; empty when it states several."""
     found = [value for name, value in headers if name == b"origin"]
     return (found[0] if len(found) == 1 else b"") if found else None
 
@@ -94,12 +96,13 @@ class Cors:
         return f"Cors({', '.join(origin.decode() for origin in sorted(self._by_origin))})"
 
     def headers(self, origin: bytes | None) -> Headers:
-        """What goes with each answer to a request of that origin. A cache has to know that answers differ by it."""
+        """Return the headers of each answer to a request of that origin. They tell caches that answers differ by it."""
         return self._by_origin.get(origin or b"", _FOR_OTHERS)
 
     def preflight(self, scope: Scope) -> App | None:
-        """The application that tells a browser what a page may ask; None for everything else, and for other origins,
-        which are answered as if nobody were named. It comes before authentication: browsers ask without credentials.
+        """Return the application that answers a browser's preflight; None for everything else, and for other origins,
+        which get the answer of a service without CORS. It comes before authentication: browsers send preflights without
+        credentials.
         """
         if scope["method"] != "OPTIONS" or not is_shared(scope["raw_path"]):
             return None
@@ -117,7 +120,7 @@ class Cors:
         return tell
 
     def around(self, scope: Scope, app: App) -> App:
-        """`app`, whose answer to this request has the headers."""
+        """Wrap `app`: its answer to this request gets the headers."""
         if not is_shared(scope["raw_path"]):
             return app
         added = self.headers(origin_in(scope["headers"]))
@@ -133,5 +136,5 @@ class Cors:
 
 
 def is_shared(raw_path: bytes) -> bool:
-    """Whether pages of other origins may have it: a call of the OpenAPI document."""
+    """Whether pages of other origins may read this path: a call of the OpenAPI document."""
     return raw_path.startswith(_SHARED_BELOW) or raw_path in _SHARED

@@ -17,11 +17,11 @@ READING = frozenset(("GET", "HEAD", "OPTIONS"))
 _FORM = "application/x-www-form-urlencoded"
 
 _OWN_SITES = frozenset(("same-origin", "none"))
-"""`Sec-Fetch-Site` of a page of this service, and of an address that the user typed."""
+"""Values of `Sec-Fetch-Site` for a page of this service, and for an address that the user typed."""
 
 
 def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
-    """Why a request is refused as one of another site; None when it may pass. Header names are in lower case."""
+    """Return why a request is refused as one of another site; None when it may pass. Header names are in lower case."""
     if method in READING:
         return None
     foreign = why_foreign(headers)
@@ -29,7 +29,7 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
         return foreign
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == _FORM and ("sec-fetch-site" in headers or "origin" in headers):
-        return None  # a form of a page of this service: the browser says so
+        return None  # The browser says that a page of this service sends the form.
     if kind != "application/json":
         return Problem(
             ProblemType.NOT_JSON,

@@ -21,10 +21,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
 NOSNIFF = (b"x-content-type-options", b"nosniff")
-"""With every answer but those that carry it already: a browser shall take nothing of ours for a script or a page."""
+"""Header of every answer without it: a browser must not take an answer for a script or a page."""
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""Room for 1,000 keys of 8 KiB, or 100 of the longest that are accepted by default."""
+"""Limit on a body: room for 1,000 keys of 8 KiB, or 100 of the longest that are accepted by default."""
 
 MAX_FLAG_BYTES = 1024
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. Raises a too-large problem before the body takes more than `max_bytes`."""
+    """Read the whole body. Raises a too-large problem before the body takes more than `max_bytes`."""
     parts: list[bytes] = []
     size_bytes = 0
     while True:
@@ -51,7 +51,7 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
 
 
 async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
-    """The flag in a body of `{name: boolean}`; `default` without a body.
+    """Read the flag in a body of `{name: boolean}`; `default` without a body.
 
     Raises a problem for any other body: a flag that is misread would do the opposite of the request.
     """
@@ -99,12 +99,12 @@ def without_body(send: Send) -> Send:
 
 
 def bug(error: Exception) -> Problem:
-    """The internal problem of an unexpected error, which is logged with its traceback."""
+    """Log an unexpected error with its traceback, and return the internal problem for it."""
     log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})
     return Problem(ProblemType.INTERNAL, f"{type(error).__name__}: {error}", fix="Report it, with the log")
 
 
 def not_allowed(method: str, allow: str) -> Problem:
-    """The problem of a method that the path does not accept; `allow` lists the accepted ones."""
+    """Return the problem of a method that the path does not accept; `allow` lists the accepted ones."""
     detail = f"{method} is not taken at this path"
     return Problem(ProblemType.METHOD_NOT_ALLOWED, detail, fix=f"Send {allow}", allow=allow)

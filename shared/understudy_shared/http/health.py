@@ -1,7 +1,7 @@
-"""Health as an operator needs it: what is wrong, who is hurt, why, and what to do (data).
+"""Health for an operator: the fault, its impact, its cause, and what to do (data).
 
-Each indicator looks at one thing; the worst state wins. What a reader notices is `hurt`, what takes away a reserve is
-`attention`. Nodes and routers report alike.
+Each indicator looks at one thing; the worst state wins. A fault that readers notice is `hurt`, one that takes away a
+reserve is `attention`. Nodes and routers report alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_AFFECTED = 100
 
 
 class State(IntEnum):
-    """A higher one wins. The numbers are values of the metric `understudy_health`."""
+    """The state of an indicator; the higher one wins. The numbers are values of the metric `understudy_health`."""
 
     OK = 0
     ATTENTION = 1
@@ -31,7 +31,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """One thing that is looked at. The texts are empty while it is ok."""
+    """One checked aspect of health. The texts are empty while it is ok."""
 
     name: str
     state: State = State.OK
@@ -66,14 +66,14 @@ class Indicator:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """All indicators, causes before what follows from them, and since when each is in its state."""
+    """All indicators, causes before their consequences, and since when each is in its state."""
 
     indicators: tuple[Indicator, ...]
     since_us: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def after(cls, before: HealthReport | None, found: Sequence[Indicator], now_us: int) -> Self:
-        """The report of a look. What was in its state at the look before keeps its time."""
+        """Make the report of a look. An indicator that keeps its state keeps its time."""
         known = {} if before is None else {each.name: each.state for each in before.indicators}
         since_us = {
             each.name: before.since_us[each.name] if before and known.get(each.name) is each.state else now_us
@@ -83,7 +83,7 @@ class HealthReport:
 
     @property
     def worst(self) -> Indicator:
-        """The first of the worst."""
+        """The first indicator among the worst."""
         return max(self.indicators, key=lambda each: each.state)
 
     @property

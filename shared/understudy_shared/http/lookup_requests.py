@@ -1,6 +1,6 @@
-"""What a lookup's request says, the same for nodes and routers (pure): keys out of paths and JSON, bounds.
+"""Parsing of a lookup's request, the same for nodes and routers (pure): keys from paths and JSON, bounds.
 
-Targets repeat, so what they parse to is kept (`parsed_cache`).
+Targets repeat, so parsed ones are cached (`parsed_cache`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ReadParams = Mapping[str, object]
 
 
 def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row, dict[str, str]]:
-    """The key, and the other parameters, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
+    """Return the key, and the other parameters, of `["keys", k1, k2, ...]` or `["lookup"]` with `?key=<JSON>`.
 
-    Raises the problem of a request that says neither.
+    Raises the problem of a request without a key.
     """
     parameters = parse_query(query)
     match form:
@@ -35,7 +35,7 @@ def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row,
 
 
 def require_own_position(bound: Bound, application_id: str) -> Bound:
-    """The bound, unless its position is of another application: no replica could compare with it."""
+    """Return the bound, unless its position is of another application: no replica could compare with it."""
     position = bound.min_position
     if position is None or position.application_id == application_id:
         return bound
@@ -50,7 +50,7 @@ def require_own_position(bound: Bound, application_id: str) -> Bound:
 
 
 def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
-    """The key's UnsafeRow bytes; a too-large problem above `max_bytes`."""
+    """Encode the key as UnsafeRow bytes; a too-large problem above `max_bytes`."""
     encoded = codec.encode(row)
     if len(encoded) > max_bytes:
         detail = f"the key takes {len(encoded)} bytes, above {max_bytes}"
@@ -60,7 +60,7 @@ def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
 
 
 def pop_longs(parameters: dict[str, str]) -> bool:
-    """Whether whole numbers are to be printed as strings: takes `longs` out of the parameters of a request."""
+    """Whether whole numbers are to be printed as strings; removes `longs` from the parameters of a request."""
     value = parameters.pop("longs", "number")
     if value not in ("number", "string"):
         raise BadBoundError(
@@ -70,7 +70,7 @@ def pop_longs(parameters: dict[str, str]) -> bool:
 
 
 def longs_as_text(body: bytes) -> bytes:
-    """An answer, or the results of a batch, with every whole number in `key` and in what was found as a string.
+    """Print an answer, or the results of a batch, with every whole number in the key and the found values as a string.
 
     By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
     decimal point in JSON, so the two cannot be confused.
@@ -83,7 +83,7 @@ def longs_as_text(body: bytes) -> bytes:
 
 
 def numbers_as_text(value: object) -> object:
-    """A JSON value with its whole numbers as strings."""
+    """Return a JSON value with its whole numbers as strings."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, dict):
@@ -120,7 +120,7 @@ def _json_key(text: str | None) -> object:
 
 
 def unknown_path(raw_path: bytes) -> Problem:
-    """404 that cannot be mistaken for an absent key."""
+    """Return a 404 that cannot be mistaken for an absent key."""
     return Problem(
         ProblemType.UNKNOWN_PATH,
         f"nothing is at {raw_path[:200].decode(errors='replace')}",

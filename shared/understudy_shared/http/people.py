@@ -35,7 +35,7 @@ _HOW = {
     ProblemType.TOO_LARGE: "A key is one line that begins with usk_: paste that line alone",
     ProblemType.METHOD_NOT_ALLOWED: "Use the form of the page",
 }
-"""What a person does about a problem, where its `fix` is for programs."""
+"""Advice for a person about a problem, where its `fix` is for programs."""
 
 
 def is_for_people(scope: Scope) -> bool:
@@ -47,7 +47,7 @@ def is_for_people(scope: Scope) -> bool:
 
 
 def small_page(title: str, body: str) -> bytes:
-    """A page. `body` is HTML."""
+    """Render a page. `body` is HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
@@ -63,7 +63,7 @@ def said_of(problem: Problem) -> str:
 
 
 def problem_page(problem: Problem) -> bytes:
-    """A problem, for a person."""
+    """Render a problem for a person."""
     said = f'<p role="alert">{escape(said_of(problem))}</p><p><a href="/admin/">Back to the page</a></p>'
     return small_page(problem.type.title, said)
 

@@ -1,4 +1,4 @@
-"""The HTTP face of everything that fails: `application/problem+json` (RFC 9457) with a stable `type`.
+"""The HTTP form of every failure: `application/problem+json` (RFC 9457) with a stable `type`.
 
 A problem says what was wrong (`detail`), `where`, and what to do (`fix`). One table maps our errors to it.
 """
@@ -17,11 +17,11 @@ from understudy_shared.reads.position import BadPositionError, LineageChangedErr
 
 CONTENT_TYPE = b"application/problem+json"
 AUTHENTICATE = b'Bearer realm="understudy"'
-"""What a request without a valid credential is asked for (RFC 6750)."""
+"""Challenge to a request without a valid credential (RFC 6750)."""
 
 
 class ProblemType(Enum):
-    """Stable names, with status and title."""
+    """The stable names of problems, with status and title."""
 
     BAD_KEY = ("bad-key", 400, "The key does not fit the store's key columns")
     BAD_BOUND = ("bad-bound", 400, "A bound is unknown, mistyped or out of range")
@@ -77,7 +77,7 @@ class Problem:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What goes with it into the head of a response, besides type and length."""
+        """The headers of the response, besides type and length."""
         found = [(b"retry-after", b"%d" % self.retry_after_s)] if self.status in (429, 503) else []
         found += [(b"www-authenticate", AUTHENTICATE)] if self.status == 401 else []
         return [*found, (b"allow", self.allow.encode())] if self.allow else found
@@ -87,7 +87,7 @@ class Problem:
         return self.type.status
 
     def as_dict(self) -> dict[str, object]:
-        """The members of the JSON object, empty ones left out."""
+        """Return the members of the JSON object, empty ones left out."""
         members = {
             "type": self.type.slug,
             "title": self.type.title,
@@ -123,7 +123,7 @@ _BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
 
 
 def problem_of(error: UnderstudyError) -> Problem:
-    """The problem an error stands for; what has no entry is a bug of ours."""
+    """Return the problem of an error; an error without an entry is a bug of ours."""
     if isinstance(error, ProblemError):
         return error.problem
     for kind, problem_type in _BY_ERROR:
@@ -149,7 +149,7 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
 
 
 def refused(reason: Refusal, *, candidates: list[dict[str, object]]) -> Problem:
-    """The problem of a bound that no replica keeps, with each candidate and its reason."""
+    """Return the problem of a bound that no replica satisfies, with each candidate and its reason."""
     problem_type, fix = _REFUSALS[reason]
     return Problem(
         problem_type,

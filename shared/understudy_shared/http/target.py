@@ -11,20 +11,20 @@ from urllib.parse import unquote_to_bytes
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024
-"""Longest path, and longest query, that is parsed; longer keys come in a body."""
+"""Limit on a path, and on a query, that is parsed; longer keys come in a body."""
 
 STORES = b"/v1/stores/"
-"""How the target of every lookup begins."""
+"""Beginning of the target of every lookup."""
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2[Ff]")
 
 
 def refuse_unroutable(raw_path: bytes) -> None:
-    """Raises the problem of a path that a framework, which decodes before it splits, may take for another.
+    """Raise the problem of a path that a framework, which decodes before it splits, may take for another.
 
     Escapes may stand in names (of a store, of a node) and in keys, and an escaped slash in keys only. Everywhere else a
-    path has one way to be written: a proxy's rule about `/admin/` holds for whatever is routed there.
+    path has one way to be written: a proxy's rule about `/admin/` holds for everything that is routed there.
     """
     if b"%" not in raw_path and raw_path.isascii():
         return
@@ -47,7 +47,7 @@ def refuse_unroutable(raw_path: bytes) -> None:
 
 
 def split_path(raw_path: bytes) -> list[str]:
-    """`b"/v1/stores/a%2Fb"` -> `["v1", "stores", "a/b"]`. Raises a bad-request problem when not UTF-8."""
+    """Split and decode: `b"/v1/stores/a%2Fb"` -> `["v1", "stores", "a/b"]`. Raises a problem if not UTF-8."""
     _refuse_too_long(raw_path, where="path")
     if b"%" not in raw_path and raw_path.isascii():  # most keys: nothing to decode
         return raw_path.decode().lstrip("/").split("/")
@@ -55,7 +55,7 @@ def split_path(raw_path: bytes) -> list[str]:
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """Query parameters by name; a repeated name is refused, because guessing which one counts would be a lie."""
+    """Parse query parameters by name; a repeated name is refused, because the choice of one would be a guess."""
     _refuse_too_long(query, where="query")
     parameters: dict[str, str] = {}
     for part in query.split(b"&"):

@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE = 64
 PAUSE_S = 0.5
-"""After accepting failed, for want of descriptors or memory."""
+"""Pause after a failed accept, for lack of descriptors or memory."""
 
 
 class Acceptor:
-    """Accepts while there is a worker with room; else connections wait in the kernel's queue."""
+    """The listener that accepts while a worker has room; else connections wait in the kernel's queue."""
 
     def __init__(self, listener: socket.socket, workers: Sequence[WorkerProcess]) -> None:
         listener.setblocking(False)
@@ -32,7 +32,7 @@ class Acceptor:
         self._is_reading = False
 
     def open(self, backlog: int) -> None:
-        """Listen, and hand over what comes."""
+        """Listen, and hand connections over."""
         if not self._is_open:
             self._is_open = True
             self._listener.listen(backlog)
@@ -49,12 +49,12 @@ class Acceptor:
             self._returned.popleft().close()
 
     def give_back(self, connection: socket.socket) -> None:
-        """A worker did not take a connection: another one gets it."""
+        """Queue a connection that a worker did not take: another worker gets it."""
         self._returned.append(connection)
         self.go_on()
 
     def go_on(self) -> None:
-        """Hand on what was given back, and accept when a worker has room."""
+        """Hand on returned connections, and accept when a worker has room."""
         if self._is_reading and not self._returned:
             return
         while self._returned and self._hand_over(self._returned[0]):

@@ -1,8 +1,8 @@
-"""Which worker process gets the next connection (pure).
+"""The choice of the worker process that gets the next connection (pure).
 
-The one with the fewest open connections: a connection that is kept alive stays where it is for hours, so a bad
-distribution would stay, too. What the kernel does is not even: with SO_REUSEPORT it throws dice, and of the processes
-that wait at one listener nearly always the same one is woken first.
+It is the one with the fewest open connections: a keep-alive connection stays where it is for hours, so a bad
+distribution would stay, too. The kernel does not distribute evenly: with SO_REUSEPORT it chooses by a hash, and of the
+processes that wait at one listener it nearly always wakes the same one first.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 STALLED_MS = 250
-"""A worker that has not taken a connection for so long hangs: it gets none while another one does not."""
+"""Time without taking a connection after which a worker hangs: other workers then get the connections."""
 
 MAX_WAITING = 128
-"""Connections that wait for one worker, and confirmations that wait for the supervisor: half of what a socket pair
-takes by default. Beyond that they wait in the kernel's queue.
+"""Limit on the connections that wait for one worker, and on confirmations that wait for the supervisor: half of a
+socket pair's default. Further ones wait in the kernel's queue.
 """
 
 
 class WorkerLoad(NamedTuple):
-    """What is known of a worker that runs. `waiting`: connections handed over that it has not taken yet."""
+    """The standing of a running worker. `waiting`: connections handed over that it has not taken yet."""
 
     number: int
     connections: int
     waiting: int
     hangs: bool
-    """It has not taken a connection for STALLED_MS."""
+    """Whether it has not taken a connection for STALLED_MS."""
     last_given: int
-    """Counts hand-overs: who got one longest ago has the lowest number."""
+    """Number of the last hand-over to it: the worker that got one longest ago has the lowest."""
 
 
 def choose_worker(workers: Iterable[WorkerLoad]) -> int | None:
-    """The worker for a new connection; None while it has to wait for one."""
+    """Choose the worker for a new connection; None while the connection has to wait."""
     free = [worker for worker in workers if worker.waiting < MAX_WAITING]
     if not free:
         return None

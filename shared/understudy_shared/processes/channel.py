@@ -1,7 +1,7 @@
-"""What the supervisor and a worker process say to each other, over a socket pair: JSON in frames with a length.
+"""The channel between the supervisor and a worker process, over a socket pair: JSON in frames with a length.
 
 Both sides may ask, and notify without an answer. Either side notices the end of the other by the end of the channel. An
-ask has a deadline, a frame a longest size, and each side answers only so many asks at a time.
+ask has a deadline, a frame a size limit, and each side answers MAX_ASKS asks at a time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import orjson
 log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Above the metrics of a node with 100,000 tasks."""
+"""Limit on a frame: above the metrics of a node with 100,000 tasks."""
 
 MAX_ASKS = 16
-"""Asks of one side that are answered at a time; each side asks for two things, once at a time."""
+"""Number of asks of one side that are answered at a time; each side asks for two things, once at a time."""
 
 _LENGTH_BYTES = 4
 
@@ -32,7 +32,7 @@ class ChannelError(Exception):
 
 
 class Channel:
-    """One side. `answer` gives the answer to an ask, `on_notification` takes what needs none."""
+    """One side. `answer` gives the answer to an ask, `on_notification` takes notifications."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class Channel:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """From here on asks and notifications can be sent."""
+        """Open the channel: asks and notifications can be sent from here on."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
 
     async def run(self) -> None:
-        """Take what comes until the other side ends."""
+        """Handle frames until the other side ends."""
         reader = self._reader
         assert reader is not None, "the channel is open"
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES))
                 if size > MAX_FRAME_BYTES:
-                    raise ValueError(f"a frame of {size} bytes")
+                    raise ValueError(f"a frame has {size} bytes")
                 self._take(orjson.loads(await reader.readexactly(size)))
         except (asyncio.IncompleteReadError, OSError):
             return
@@ -71,7 +71,7 @@ class Channel:
             self.close()
 
     async def ask(self, what: str, *, timeout_s: float) -> Any:
-        """The other side's answer. Raises ChannelError."""
+        """Ask the other side, and return its answer. Raises ChannelError."""
         number = next(self._numbers)
         answer = self._open[number] = asyncio.get_running_loop().create_future()
         try:
@@ -79,12 +79,12 @@ class Channel:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise ChannelError(f"no answer within {timeout_s:g} s") from None
+            raise ChannelError(f"there was no answer within {timeout_s:g} s") from None
         finally:
             del self._open[number]
 
     def notify(self, what: str, document: object) -> None:
-        """Say something that needs no answer. Raises ChannelError."""
+        """Send a notification, which needs no answer. Raises ChannelError."""
         self.send(["notify", what, document])
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Channel:
             case ["failed", number, why]:
                 self._settle(number, lambda answer: answer.set_exception(ChannelError(why)))
             case _:
-                raise ValueError(f"not a message: {message!r:.100}")
+                raise ValueError(f"it is not a message: {message!r:.100}")
 
     def _settle(self, number: int, settle: Callable[[asyncio.Future[Any]], None]) -> None:
         answer = self._open.get(number)  # None: it came after the deadline
@@ -135,7 +135,7 @@ class Channel:
         try:
             self.send(["answer", number, await self._answer(what)])
         except ChannelError:
-            return  # nobody waits for it any more
+            return  # the other side does not wait for it any more
         except Exception as error:
             log.exception("a question of a process of this service failed", extra={"action": "ask-failed"})
             with contextlib.suppress(ChannelError):
@@ -143,7 +143,7 @@ class Channel:
 
 
 def frame(document: object) -> bytes:
-    """A document as it is sent."""
+    """Encode a document as a frame."""
     body = orjson.dumps(document)
     return len(body).to_bytes(_LENGTH_BYTES) + body
 

@@ -1,4 +1,4 @@
-"""What a service says of itself, alone or with others: whether it is ready, and its metrics.
+"""The state of a service, alone or with others: whether it is ready, and its metrics.
 
 The routes for /readyz and /metrics ask a `Group`. `Alone` is a service of one process; `WorkerLink` asks the
 supervisor, which asks every worker process.
@@ -21,7 +21,7 @@ WORKERS = "workers"
 
 
 class Status(NamedTuple):
-    """Why a service is not ready, empty when it is; and what does not work although lookups do, by cause."""
+    """The reasons why a service is not ready, empty when it is; and the causes by which it is degraded."""
 
     reasons: tuple[str, ...] = ()
     causes: Mapping[str, str] = {}
@@ -31,18 +31,18 @@ class Status(NamedTuple):
         return 503 if self.reasons else 200
 
     def document(self) -> dict[str, object]:
-        """What /readyz answers."""
+        """Return the answer of /readyz."""
         degraded = "; ".join(self.causes.values()) or None
         return {"ready": not self.reasons, "reasons": list(self.reasons), "degraded": degraded}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """How to ask one process for what it knows of itself."""
+    """The functions that ask one process for its state."""
 
     status: Callable[[], Status]
     dead: Callable[[], str | None]
-    """Why it cannot go on."""
+    """Returns the reason why the process cannot go on."""
     metrics: Callable[[], Iterable[Metric]]
     connections: Callable[[], int]
 
@@ -51,16 +51,16 @@ class Group(Protocol):
     """The processes of a service, one or more."""
 
     def join(self, report: ProcessReport) -> None:
-        """Give the group what this process knows of itself; before it serves."""
+        """Give the group the report of this process; before it serves."""
 
     def causes(self) -> Mapping[str, str]:
-        """Why the service is degraded by its processes."""
+        """Return why the service is degraded by its processes."""
 
     async def status(self) -> Status:
-        """The status of all processes together."""
+        """Return the status of all processes together."""
 
     async def metrics(self) -> bytes:
-        """The exposition for `GET /metrics`, of all processes."""
+        """Return the exposition for `GET /metrics`, of all processes."""
 
 
 class Alone:
@@ -85,7 +85,7 @@ class Alone:
 
 
 def exposition(families: Iterable[Metric]) -> bytes:
-    """Families as Prometheus reads them. A thousand series take some 10 ms: no event loop should wait for that."""
+    """Print families for Prometheus. A thousand series take some 10 ms: no event loop should wait for that."""
     registry = CollectorRegistry()
     registry.register(_Families(families))
     return generate_latest(registry)
@@ -100,9 +100,9 @@ class _Families(Collector):
 
 
 def merged_status(statuses: Mapping[int, Status | None], down: Mapping[int, str], causes: Mapping[str, str]) -> Status:
-    """The status of all workers. A worker that is `down` or has no status is a reason, so ready means: all are.
+    """Merge the status of all workers. A worker that is `down` or has no status is a reason, so ready means: all are.
 
-    What every worker says is said once, without a name; `causes` are the supervisor's.
+    A text of every worker appears once, without a name; `causes` are the supervisor's.
     """
     reasons = [f"worker {number} {why}" for number, why in sorted(down.items())]
     known = {number: status for number, status in sorted(statuses.items()) if status is not None}
@@ -117,7 +117,7 @@ def merged_status(statuses: Mapping[int, Status | None], down: Mapping[int, str]
 
 
 def _said(said: list[tuple[int, str]], workers: int) -> list[str]:
-    """Each text once: alone when all workers say it, else with the name of each that does."""
+    """Return each text once: alone when all workers report it, else with the name of each that does."""
     by_text: dict[str, list[int]] = {}
     for number, text in said:
         by_text.setdefault(text, []).append(number)

@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 _ONE = b"c"
 _ACKS = 4096
-"""More than may wait."""
+"""Number of confirmations that are read at once: more than may wait."""
 
 _TAKEN_AT_ONCE = 32
-"""Connections taken in one turn of the loop; requests come between."""
+"""Number of connections taken in one turn of the loop; requests come between."""
 
 
 class HandedOver:
@@ -42,11 +42,11 @@ class HandedOver:
         return len(self._waiting)
 
     def waits_s(self, now_s: float) -> float:
-        """How long the first one has waited."""
+        """Return how long the first one has waited."""
         return now_s - self._waiting[0][1] if self._waiting else 0.0
 
     def give(self, connection: socket.socket, now_s: float) -> bool:
-        """Hand a connection over. False: not now."""
+        """Hand a connection over. False: it cannot be handed over now."""
         try:
             socket.send_fds(self._ours, [_ONE], [connection.fileno()])
         except OSError:  # its buffer is full, or too many descriptors are on their way
@@ -55,7 +55,7 @@ class HandedOver:
         return True
 
     def taken(self) -> int:
-        """Let go of what was taken meanwhile; returns how many."""
+        """Close what the worker has taken meanwhile; return how many."""
         try:
             acks = self._ours.recv(_ACKS)
         except OSError:
@@ -65,17 +65,17 @@ class HandedOver:
         return len(acks)
 
     def take_back(self) -> list[socket.socket]:
-        """The connections that the worker has not taken; it does not get them any more."""
+        """Take back the connections that the worker has not taken; it does not get them any more."""
         count = 0
         while (descriptors := _receive(self._theirs)) is not None:
             count += 1
             for descriptor in descriptors:
                 os.close(descriptor)
-        # They are the last ones: the worker takes the first, and may not have said so yet.
+        # They are the last ones: the worker takes the first, and may not have confirmed that yet.
         return [self._waiting.pop()[0] for _ in range(count)][::-1]
 
     def ended(self) -> list[socket.socket]:
-        """The worker ended: the connections that it did not take."""
+        """End the hand-over to a worker that ended, and return the connections that it did not take."""
         self.taken()
         self._ours.close()
         self._theirs.close()
@@ -102,7 +102,7 @@ class Intake:
         asyncio.get_running_loop().add_reader(self._pair.fileno(), self._take)
 
     async def stop(self) -> None:
-        """Take those that are there, and no more."""
+        """Take the connections that are there, and no more."""
         new_protocol, self._new_protocol = self._new_protocol, None
         if new_protocol is None:
             return
@@ -124,7 +124,7 @@ class Intake:
         if descriptors is None:
             return False
         loop = asyncio.get_running_loop()
-        self._pair.send(_ONE)  # before anything is read of it: it is this process's from here on
+        self._pair.send(_ONE)  # confirmed before anything is read of it: it is this process's from here on
         for descriptor in descriptors:
             task = loop.create_task(self._begin(socket.socket(fileno=descriptor), new_protocol))
             self._beginning.add(task)
@@ -134,13 +134,13 @@ class Intake:
     async def _begin(self, connection: socket.socket, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(new_protocol, connection)
-        except Exception as error:  # its peer left; nothing of it may end the others
+        except Exception as error:  # its peer left; its errors must not end the others
             log.debug("a connection ended as it began: %s", error, extra={"action": "not-taken"})
             connection.close()
 
 
 def _receive(pair: socket.socket) -> list[int] | None:
-    """The descriptors of the next connection; none when this process may open no more. None: there is no next one."""
+    """Return the next connection's descriptors; empty when this process may open no more; None without a next one."""
     try:
         said, descriptors, _, _ = socket.recv_fds(pair, len(_ONE), 1)
     except OSError:

@@ -1,6 +1,6 @@
-"""A worker process's side: answers the supervisor, and asks it for what holds of the whole service.
+"""A worker process's side: answers the supervisor, and asks it about the whole service.
 
-When the supervisor ends, this process ends at once: nobody would start it again, and its port belongs to the next
+When the supervisor ends, this process ends at once: it would not be started again, and its port belongs to the next
 service.
 """
 
@@ -25,20 +25,20 @@ from understudy_shared.processes.metric_sums import family_of, from_document, to
 log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 5.0
-"""Longer than the supervisor waits for any worker."""
+"""Seconds for an answer: longer than the supervisor waits for any worker."""
 
 STARTED, FAILED, TAKES_NO_MORE, CAUSES = "started", "failed", "takes-no-more", "causes"
 """Notifications."""
 
 STATUS, METRICS = "status", "metrics"
-"""What is asked for."""
+"""Subjects of asks."""
 
 
 class WorkerLink:
     """The worker's place among the processes of its service; a `Group`."""
 
     def __init__(self, number: int, control: socket.socket, handover: socket.socket | None) -> None:
-        """`handover` brings connections; None: the worker listens by itself."""
+        """Take the ends of the channels. `handover` brings connections; None: the worker listens by itself."""
         self.number = number
         self._control = control
         self._intake = None if handover is None else Intake(handover)
@@ -52,7 +52,7 @@ class WorkerLink:
     # ---- the service's side
 
     async def start(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
-        """The service can answer: notify the supervisor, and take connections."""
+        """Tell the supervisor that the service can answer, and take connections."""
         await self._channel.open()
         self._running = asyncio.get_running_loop().create_task(self._run(), name="talk to the supervisor")
         self._channel.notify(STARTED, None)
@@ -67,7 +67,7 @@ class WorkerLink:
                 self._channel.notify(TAKES_NO_MORE, None)
 
     def close(self) -> None:
-        """The service has ended."""
+        """Close the channel: the service has ended."""
         self._is_ending = True
         self._channel.close()
 
@@ -88,7 +88,7 @@ class WorkerLink:
         return self._causes
 
     async def status(self) -> Status:
-        """The status of all processes together. Without an answer the service is not ready: they may not be."""
+        """Return the status of all processes. Without an answer the service is not ready: others may not be."""
         try:
             reasons, causes = await self._ask(STATUS)
         except ChannelError as error:
@@ -97,7 +97,7 @@ class WorkerLink:
         return Status(tuple(reasons), causes)
 
     async def metrics(self) -> bytes:
-        """The metrics of all processes. Raises a problem without an answer: one's numbers would look like a fall."""
+        """Return the metrics of all processes. Raises a problem without them: one's numbers would look like a fall."""
         try:
             families = from_document(await self._ask(METRICS))
         except ChannelError as error:
@@ -117,7 +117,7 @@ class WorkerLink:
         reasons, causes = self._own.status()
         return {
             "reasons": reasons,
-            "causes": {str(cause): why for cause, why in causes.items()},  # they are enums to some
+            "causes": {str(cause): why for cause, why in causes.items()},  # some Python versions give enums
             "dead": self._own.dead(),
             "connections": self._own.connections(),
         }
@@ -133,7 +133,7 @@ class WorkerLink:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _ask(self, what: str) -> Coroutine[Any, Any, Any]:
-        """One question of a kind at a time, however many requests want its answer."""
+        """Ask one question of a kind at a time, however many requests want its answer."""
         task = self._asking.get(what)
         if task is None or task.done():
             asking = self._channel.ask(what, timeout_s=ASK_TIMEOUT_S)

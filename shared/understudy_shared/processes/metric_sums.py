@@ -16,7 +16,7 @@ Labels = tuple[tuple[str, str], ...]
 Rule = Callable[[Iterable[float]], float]
 
 GAUGES: Mapping[str, Rule] = {
-    # How much there is of something that each process has its own of.
+    # Amounts of which each process has its own part.
     "process_max_fds": sum,
     "process_open_fds": sum,
     "process_resident_memory_bytes": sum,
@@ -37,7 +37,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_row_cache_bytes": sum,
     "understudy_store_lag_unknown": sum,
     "understudy_tasks_stalled": sum,
-    # What is wrong in any process is wrong, and what any of them is or has, the service is or has.
+    # A fault or a property of any process is one of the service.
     "understudy_end_age_seconds": max,
     "understudy_health": max,
     "understudy_insecure_bind": max,
@@ -57,7 +57,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_store_lag_batches": max,
     "understudy_store_lag_seconds": max,
     "understudy_store_partitions": max,
-    # What not every process knows or reaches, the service does not.
+    # The service knows or reaches only what every process does.
     "process_start_time_seconds": min,
     "understudy_tls_certificate_expiry_timestamp_seconds": min,
     "understudy_assignment_epoch": min,
@@ -70,7 +70,7 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_router_bus_connected": min,
     "understudy_router_nodes": min,
 }
-"""How the gauges of the processes become one. One that is not here keeps a series per process, with its name."""
+"""The rules that merge gauges of the processes. A gauge without a rule keeps a series per process, with its name."""
 
 _COUNTED = frozenset({"counter", "summary", "histogram"})
 
@@ -84,7 +84,7 @@ class MetricSample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What has one name, one type and one help text."""
+    """The samples of one name, one type and one help text."""
 
     name: str
     kind: str
@@ -92,7 +92,7 @@ class Family(NamedTuple):
     samples: Sequence[MetricSample]
 
     def metric(self) -> Metric:
-        """As the library writes it."""
+        """Convert to the library's family."""
         metric = Metric(self.name, self.text, self.kind)
         for sample in self.samples:
             metric.add_sample(sample.name, dict(sample.labels), sample.value)
@@ -100,7 +100,7 @@ class Family(NamedTuple):
 
 
 def family_of(metric: Metric) -> Family:
-    """A family of the library's."""
+    """Convert a family of the library's."""
     samples = [
         MetricSample(each.name, tuple(sorted(each.labels.items())), float(each.value)) for each in metric.samples
     ]
@@ -108,7 +108,7 @@ def family_of(metric: Metric) -> Family:
 
 
 def to_document(families: Iterable[Family]) -> list[object]:
-    """Families as JSON; a value that JSON has no number for is null."""
+    """Encode families as JSON; a value that JSON has no number for is null."""
     return [
         [
             family.name,
@@ -124,7 +124,7 @@ def to_document(families: Iterable[Family]) -> list[object]:
 
 
 def from_document(document: object) -> list[Family]:
-    """What `to_document` made. Raises ValueError for anything else."""
+    """Decode the output of `to_document`. Raises ValueError for anything else."""
     try:
         return [
             Family(name, kind, text, [_sample(*sample) for sample in samples])
@@ -152,11 +152,11 @@ class MetricSums:
         self._ended_families: dict[str, Family] = {}
 
     def reported(self, number: int, families: Iterable[Family]) -> None:
-        """What the process that is worker `number` now says."""
+        """Store the newest report of the process that is worker `number`."""
         self._reports[number] = list(families)
 
     def ended(self, number: int) -> None:
-        """That process ended: the next one begins to count at 0."""
+        """Add the counts of a process that ended: the next one begins to count at 0."""
         for family in self._reports.pop(number, ()):
             if family.kind in _COUNTED:
                 self._ended_families[family.name] = family._replace(samples=())
@@ -165,7 +165,7 @@ class MetricSums:
                     self._ended[place] = self._ended.get(place, 0.0) + sample.value
 
     def families(self, fresh: Collection[int]) -> list[Family]:
-        """The sums. Gauges count of the `fresh` processes only: those that answered just now."""
+        """Return the sums. Gauges count of the `fresh` processes only: those that answered just now."""
         first: dict[str, Family] = {}
         values: dict[str, dict[tuple[str, Labels], list[float]]] = {}
         for place, value in self._ended.items():

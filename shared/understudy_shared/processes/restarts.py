@@ -1,7 +1,7 @@
-"""When a worker process that ended is started again (pure: time is passed in).
+"""The delay before a worker process that ended is started again (pure: time is passed in).
 
-One that ended once starts again at once, so a single crash costs readers as little as it can. One that keeps ending
-waits twice as long each time: a crash at each start must not take the cores from the other workers.
+A process that ended once starts again at once, so a single crash costs readers as little as it can. One that keeps
+ending waits twice as long each time: a crash at each start must not take the cores from the other workers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ FIRST_DELAY_MS = 500
 MAX_DELAY_MS = 30_000
 
 STABLE_MS = 60_000
-"""A process that lived so long is well: its next end is the first one again."""
+"""Life after which a process is stable: its next end counts as the first."""
 
 KEEPS_ENDING = 3
-"""Ends in a row from which on the service says that it is degraded."""
+"""Number of ends in a row from which on the service is degraded."""
 
 
 class Restarts:
@@ -23,7 +23,7 @@ class Restarts:
         self.in_a_row = 0
 
     def ended(self, lived_ms: float) -> int:
-        """The process ended; returns after how many ms it is to be started again."""
+        """Count an end; return after how many ms the process is to be started again."""
         if lived_ms >= STABLE_MS:
             self.in_a_row = 0
         self.in_a_row += 1
@@ -33,7 +33,7 @@ class Restarts:
         return min(MAX_DELAY_MS, FIRST_DELAY_MS << doublings)
 
     def is_up(self, lived_ms: float) -> None:
-        """The process runs."""
+        """Note that the process runs."""
         if lived_ms >= STABLE_MS:
             self.in_a_row = 0
 

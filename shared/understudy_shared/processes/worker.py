@@ -1,7 +1,7 @@
 """`python -m understudy_shared.processes.worker`: one worker process. Only the supervisor starts it.
 
-What it is to serve comes through the channel and not as arguments: settings hold passwords, and everybody on the
-machine can read arguments.
+Its settings come through the channel and not as arguments: they hold passwords, and every user of the machine can read
+arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from understudy_shared.telemetry.logs import configure_logging, name_records
 log = logging.getLogger(__name__)
 
 ServeAsWorker = Callable[[dict[str, Any], WorkerLink], None]
-"""Serves by these settings as one of several processes, until a signal."""
+"""A function that serves by these settings as one of several processes, until a signal."""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _service(place: str) -> ServeAsWorker:
-    """A function by `module:name`."""
+    """Return a function by `module:name`."""
     module, _, name = place.partition(":")
     serve: ServeAsWorker = getattr(importlib.import_module(module), name)
     return serve

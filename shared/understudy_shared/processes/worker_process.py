@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 MODULE = "understudy_shared.processes.worker"
 END_LIMIT_S = 10.0
-"""A process whose channel has ended is ending; only much memory takes the kernel long."""
+"""Seconds for a process whose channel has ended to end; only much memory takes the kernel long."""
 
 _LOOK_EVERY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrder:
-    """What a worker process is to do. `serve` is a `worker.ServeAsWorker` by `module:name`; settings are JSON."""
+    """The order to a worker process. `serve` is a `worker.ServeAsWorker` by `module:name`; settings are JSON."""
 
     serve: str
     settings: dict[str, Any]
@@ -49,7 +49,7 @@ class WorkerOrder:
 
 
 class Kill(Enum):
-    """Why the supervisor kills a process."""
+    """The reason why the supervisor kills a process."""
 
     DEAD = "dead"
     SILENT = "silent"
@@ -65,11 +65,11 @@ class Kill(Enum):
 
 
 END_REASONS = ("exited", "killed", Kill.DEAD.value, Kill.SILENT.value)
-"""How a process may end that is then started again."""
+"""Ways in which a process may end that is then started again."""
 
 
 class WorkerEnd(NamedTuple):
-    """How a process ended: the label of a metric, and words."""
+    """The end of a process: the label of a metric, and words."""
 
     reason: str
     how: str
@@ -77,7 +77,7 @@ class WorkerEnd(NamedTuple):
 
 
 class WorkerProcess:
-    """A worker, whose process may be another one from time to time."""
+    """A worker, whose process may be replaced from time to time."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class WorkerProcess:
         on_room: Callable[[], None],
         give_back: Callable[[socket.socket], None],
     ) -> None:
-        """`answer` is for what its process asks of the supervisor. `on_room`: it took connections, or takes no more;
-        `give_back` gets those that it did not take.
+        """Prepare a worker. `answer` is for what its process asks of the supervisor. `on_room`: it took connections, or
+        takes no more; `give_back` gets those that it did not take.
         """
         self._takes_connections = takes_connections
         self.number = number
@@ -101,9 +101,9 @@ class WorkerProcess:
         self.is_started = False
         """Whether it can answer."""
         self.refused: UnderstudyError | None = None
-        """Why it could not start, in its own words."""
+        """The error by which it could not start, in its own words."""
         self.answered_s = 0.0
-        """When it last answered; or when it started."""
+        """The time of its last answer, or of its start."""
         self.process: subprocess.Popen[bytes] | None = None
         self._order = order
         self._answer = answer
@@ -151,7 +151,7 @@ class WorkerProcess:
         return (asyncio.get_running_loop().time() - self._born_s) * 1000
 
     def standing(self, now_s: float) -> WorkerLoad | None:
-        """What decides whether it gets the next connection; None while it takes none."""
+        """Return the standing that decides whether it gets the next connection; None while it takes no connections."""
         handed = self._handed
         if handed is None or not self.is_started:
             return None
@@ -159,16 +159,16 @@ class WorkerProcess:
         return WorkerLoad(self.number, self.connections, handed.waiting, hangs, self.last_given)
 
     def give(self, connection: socket.socket, now_s: float) -> bool:
-        """Hand it a connection. False: not now."""
+        """Hand it a connection. False: it cannot be handed over now."""
         return self._handed is not None and self._handed.give(connection, now_s)
 
     def take_back(self) -> list[socket.socket]:
-        """It hangs: the connections that it has not taken. It gets others when it has answered something."""
+        """Take back the connections of a worker that hangs. It gets others after its next answer."""
         self._hangs = True
         return [] if self._handed is None else self._handed.take_back()
 
     async def status(self, *, timeout_s: float) -> tuple[Status, str | None] | None:
-        """Its status, and why it cannot go on; None when it does not answer."""
+        """Return its status, and why it cannot go on; None when it does not answer."""
         found = await self._ask(STATUS, timeout_s)
         if found is None:
             return None
@@ -230,7 +230,7 @@ class WorkerProcess:
         return found
 
     def _let_go(self) -> None:
-        """It takes no more connections: those that it did not take go to others."""
+        """Take no more connections: those that it did not take go to others."""
         handed, self._handed = self._handed, None
         if handed is not None:
             self.connections += handed.taken()
@@ -239,7 +239,7 @@ class WorkerProcess:
                 self._give_back(connection)
 
     async def _ended(self) -> int:
-        """Wait for the end of a process whose channel has ended; returns its code."""
+        """Wait for the end of a process whose channel has ended; return its code."""
         assert self.process is not None
         limit_s = time.monotonic() + END_LIMIT_S
         while (code := self.process.poll()) is None:

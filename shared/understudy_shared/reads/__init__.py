@@ -1,1 +1,1 @@
-"""What a read asks for and what comes back: bounds, positions, cursors, and the hop between router and node."""
+"""Requests for reads, and their answers: bounds, positions, cursors, and the hop between router and node."""

@@ -1,4 +1,5 @@
-"""What a reader accepts: how old, from whom, and what to do about unknown lag; and which part of it (pure).
+"""Bounds of a reader: how old an answer may be, which role may give it, how unknown lag counts, and which page of it is
+wanted (pure).
 
 By default there is no bound: every replica may answer, and the answer states its age.
 """
@@ -17,7 +18,7 @@ from understudy_shared.reads.position import Position, decode_position
 from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
 
 MAX_BATCH_KEYS = 1000
-"""Keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
+"""Limit on the keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
 
 WAIT_WITH_POSITION_MS = 200
 """Default patience of a reader that named a position: a commit normally becomes visible well within it."""
@@ -30,18 +31,18 @@ MAX_LIMIT = 10**18 - 1
 
 
 class BadBoundError(UnderstudyError):
-    """A bound that is unknown, mistyped or out of range."""
+    """A bound is unknown, mistyped or out of range."""
 
 
 class UnknownLag(StrEnum):
-    """What to do with a replica whose lag is unknown."""
+    """The treatment of a replica whose lag is unknown."""
 
     SERVE = "serve"
     REFUSE = "refuse"
 
 
 class Refusal(StrEnum):
-    """Why a replica may not answer under a bound; routers fall back by these."""
+    """The reason why a replica may not answer under a bound; routers fall back by it."""
 
     LAG_EXCEEDED = "lag-exceeded"
     LAG_UNKNOWN = "lag-unknown"
@@ -49,12 +50,12 @@ class Refusal(StrEnum):
     NOT_ACTIVE = "not-active"
     LINEAGE_CHANGED = "lineage-changed"
     VERSION_GONE = "version-gone"
-    """It does not hold the version that a cursor belongs to, no more or not yet."""
+    """The replica does not hold a cursor's version: it dropped that version, or has not reached it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`max_lag` in versions (inclusive), `max_staleness_ms`, `min_position`, `require_active`.
+    """The bound of a reader: `max_lag` in versions (inclusive), `max_staleness_ms`, `min_position`, `require_active`.
 
     `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was.
     """
@@ -90,7 +91,7 @@ def refusal(
     position_committed_at_us: int | None,
     known_end: int = 0,
 ) -> Refusal | None:
-    """Why a replica at `version` may not answer, or None when it may. Lineage was checked before.
+    """Return why a replica at `version` may not answer, or None when it may. The caller has checked the lineage.
 
     `known_end` is a version that is known to be committed, whether the replica has heard of it or not: even one whose
     lag is unknown is at least that far behind.
@@ -106,7 +107,7 @@ def refusal(
             return Refusal.LINEAGE_CHANGED
         if version < position.version:
             return Refusal.BELOW_MIN_POSITION
-    # What is known to be exceeded is refused first: `unknown_lag=serve` excuses only what is unknown.
+    # A bound that is surely exceeded refuses first: `unknown_lag=serve` excuses only unknown lag.
     if (
         _exceeds(known_end - version, bound.max_lag)
         or _exceeds(lag.offset_lag, bound.max_lag)
@@ -127,7 +128,7 @@ def _differs(a: int | None, b: int | None) -> bool:
 
 
 def parse_bound(parameters: Mapping[str, object]) -> Bound:
-    """The bound in query parameters (texts) or a JSON object (numbers, booleans).
+    """Parse the bound in query parameters (texts) or a JSON object (numbers, booleans).
 
     Raises BadBoundError naming the parameter, what it was and what is accepted.
     """
@@ -192,7 +193,7 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
         and 0 <= value <= MAX_LIMIT
         and value == int(value)
     ):
-        return int(value)  # 5.0 is a whole number in JSON, and some writers write every number so
+        return int(value)  # some JSON writers write every number as 5.0
     raise BadBoundError(
         f"{name}={clipped(value)} is not a whole number of {unit}, 0 or more, of at most 18 digits",
         where=name,
@@ -201,7 +202,7 @@ def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | N
 
 
 def parse_flag(parameters: Mapping[str, object], name: str) -> bool:
-    """A boolean parameter, false when it is not given. Raises BadBoundError."""
+    """Parse a boolean parameter, false when it is not given. Raises BadBoundError."""
     value = parameters.get(name)
     text = value.lower() if isinstance(value, str) else value  # Python and Spark write True and TRUE
     if text is True or text in ("true", "1"):

@@ -1,8 +1,8 @@
-"""The cursor of a long list: where its next page begins, and of what (pure).
+"""The cursor of a long list: where its next page begins, and which list it belongs to (pure).
 
 It is bound to the store, the key, the lineage and the version that the first page was read from: pages of two versions
-do not make one list. The commit time catches a rewound history, as in a position. `place` is where the node that issued
-it found the next element; nobody else reads it.
+do not make one list. The commit time catches a rewound history, as in a position. `place` is where the issuing node
+finds the next element; only that node can read it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FIX: Final = "Send the `next_cursor` of an answer, unchanged, with the same sto
 
 
 class BadCursorError(UnderstudyError):
-    """A cursor that this project did not issue, that was cut, or that belongs to something else."""
+    """The project did not issue this cursor, or it was cut, or it belongs to something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`key` is the digest of the key's row, `offset` the number of elements on the pages before, `place` where the next
-    one is, as the issuing node has sealed it.
+    """A cursor. `key` is the digest of the key's row, `offset` the number of elements on the pages before, `place`
+    where the next one is, sealed by the issuing node.
     """
 
     store: str
@@ -43,27 +43,27 @@ class Cursor:
     place: str = ""
 
     def encode(self) -> str:
-        """The token: `uc1.` and URL-safe base64 of a JSON array."""
+        """Return the token: `uc1.` and URL-safe base64 of a JSON array."""
         fields = [self.store, self.lineage, self.key, self.version, self.committed_at_us, self.offset]
         fields += [self.place] if self.place else []
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
         return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     def require_of(self, store: str, lineage: str) -> None:
-        """Raises BadCursorError unless it is of this store and lineage."""
+        """Raise BadCursorError unless the cursor is of this store and lineage."""
         if self.store != store:
             raise _other(f"the cursor is of the store {clipped(self.store)}, not of {store!r}")
         if self.lineage != lineage:
             raise _other(f"the cursor is of lineage {clipped(self.lineage)}, and this store is of {lineage}")
 
     def require_key(self, row: bytes) -> None:
-        """Raises BadCursorError unless it is of this key. `row` is the key's, without the provider's prefix."""
+        """Raise BadCursorError unless the cursor is of this key. `row` is the key's, without the provider's prefix."""
         if self.key != key_digest(row):
             raise _other("the cursor is of another key")
 
 
 def key_digest(row: bytes) -> str:
-    """The digest of a key's row: a key is too long for a cursor, and may be nobody else's business."""
+    """Return the digest of a key's row: a key is too long for a cursor, and may be confidential."""
     return blake2b(row, digest_size=12).hexdigest()
 
 

@@ -30,13 +30,15 @@ PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"
 MAX_HOP_BYTES = 8 * 1024 * 1024
 MAX_HOP_KEYS = 4096
-"""Keys of one request; more travel in the next. No group is empty, so there are no more groups than keys."""
+"""Limit on the keys of one request; more travel in the next. No group is empty, so it limits the groups, too."""
 
 MAX_HOP_HEADER_BYTES = MAX_HOP_BYTES // 2
-"""Room for a bound with a position in each group of a router's hop. JSON of this size takes about 20 ms to parse."""
+"""Limit on the header: room for a bound with a position in each group of a router's hop. JSON of this size takes about
+20 ms to parse.
+"""
 
 HOP_SLICE_GROUPS = 200
-"""Groups decoded between two turns of the event loop: about 2 ms."""
+"""Number of groups decoded between two turns of the event loop: about 2 ms."""
 
 MAX_LAYOUT_CHARS = 64
 
@@ -45,7 +47,7 @@ MAX_TAIL_BYTES = 8192
 
 MAX_KEPT_HEADER_BYTES = 512
 KEPT_HEADERS = 1024
-"""Headers repeat but for the number of keys and the deadline. Short ones that were parsed are kept: 3 MB at most."""
+"""Number of cached headers, 3 MB at most: short headers repeat but for the number of keys and the deadline."""
 
 _MAGIC = b"USH1"
 _TRACES = b'"traces":'
@@ -66,16 +68,17 @@ class HopGroup(NamedTuple):
 
 
 class HopTrace(NamedTuple):
-    """The trace of the reader who asks for a key, by its place in the hop; of a batch, for its first key there."""
+    """The trace of a reader, with the place of its key in the hop; for a batch, the place of its first key."""
 
     place: int
     trace: Trace
 
 
 class HopRequest(NamedTuple):
-    """`end_version` is the newest end the router heard of: the node measures bounds against the newer of both.
+    """The request of one hop. `end_version` is the newest end the router heard of: the node measures bounds against the
+    newer of both.
 
-    `deadline_ms` is the time left for all of it.
+    `deadline_ms` is the time left for the whole hop.
     """
 
     application_id: str
@@ -85,11 +88,11 @@ class HopRequest(NamedTuple):
     deadline_ms: int
     groups: Sequence[HopGroup]
     traces: Sequence[HopTrace] = ()
-    """The trace contexts that readers sent; nearly always there are none."""
+    """Trace contexts that readers sent; nearly always empty."""
 
 
 class HopReply(NamedTuple):
-    """Outcomes in the order of the keys, all groups one after another, and what the node knows of the world."""
+    """Outcomes in the order of the keys, all groups one after another, and the node's end and heartbeat data."""
 
     term: int
     epoch: int
@@ -98,7 +101,7 @@ class HopReply(NamedTuple):
 
 
 def encode_request(request: HopRequest) -> bytes:
-    """The body of a hop."""
+    """Encode the body of a hop."""
     partitions: list[int] = []
     rows: list[bytes] = []
     groups = []
@@ -135,15 +138,17 @@ def encode_request(request: HopRequest) -> bytes:
 
 
 def decode_request(body: bytes) -> HopRequest:
-    """The request in a body. Raises BadHopError. Its bounds ask for no waiting: the deadline limits that."""
+    """Decode the request in a body. Raises BadHopError. Its bounds never wait: the deadline limits the hop."""
     header, start = _header(body)
-    is_kept = len(header) <= MAX_KEPT_HEADER_BYTES and _TRACES not in header  # a traced one never comes again
+    is_kept = len(header) <= MAX_KEPT_HEADER_BYTES and _TRACES not in header  # a header with a trace never comes again
     head = (_kept_head if is_kept else _head)(header)
     return _with_keys(head, body, start)
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
-    """The same in bounded slices, for who has something else to do as well. Each yields the hop's `deadline_ms`."""
+    """Decode a request in bounded slices, between which the caller can do other work. Each slice yields the hop's
+    `deadline_ms`.
+    """
     header, start = _header(body)
     return _with_keys((yield from _head_in_steps(header)), body, start)
 
@@ -161,7 +166,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
         deadline_ms = whole(fields, "deadline_ms")
         counts = _counts(fields["groups"])
         if sum(counts) > MAX_HOP_KEYS:
-            raise BadHopError(f"a hop of {sum(counts)} keys, above {MAX_HOP_KEYS}")
+            raise BadHopError(f"the hop has {sum(counts)} keys, above {MAX_HOP_KEYS}")
         groups: list[HopGroup] = []
         for group in fields["groups"]:
             if groups and len(groups) % HOP_SLICE_GROUPS == 0:
@@ -189,9 +194,9 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             _traces(fields.get("traces"), sum(counts)),
         )
     except (BadBoundError, BadPositionError, BadCursorError) as error:
-        raise BadHopError(f"a hop with an invalid bound: {error.what}", where=error.where) from None
+        raise BadHopError(f"the hop has an invalid bound: {error.what}", where=error.where) from None
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
+        raise BadHopError(f"the hop's header does not fit: {error!r}") from None
     return _Head(request, counts)
 
 
@@ -213,7 +218,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     try:
         numbers = struct.unpack_from(f"<{2 * count}I", body, start)
     except struct.error as error:
-        raise BadHopError(f"a hop whose header does not fit: {error!r}") from None
+        raise BadHopError(f"the hop's header does not fit: {error!r}") from None
     rows = cut(body, numbers[count:], start + 8 * count)
     keys = HopKeys(numbers[:count], rows)
     groups = [
@@ -226,7 +231,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
 
 
 def encode_reply(reply: HopReply) -> bytes:
-    """The body of a hop's answer; each different tail is in it once."""
+    """Encode the body of a hop's answer; each different tail is in it once."""
     outcomes = HopOutcomes.of(reply.outcomes)
     bodies, tails = outcomes.bodies, outcomes.tails
     count = len(bodies)
@@ -250,13 +255,13 @@ def encode_reply(reply: HopReply) -> bytes:
 
 
 def decode_reply(body: bytes) -> HopReply:
-    """The reply in a body. Raises BadHopError."""
+    """Decode the reply in a body. Raises BadHopError."""
     header, start = _header(body)
     head = (_kept_reply_head if len(header) <= MAX_KEPT_HEADER_BYTES else _reply_head)(header)
     count, sizes = head.keys, head.tail_sizes
     kinds = body[start : start + count]
     if len(kinds) != count or (kinds and max(kinds) > PROBLEM):
-        raise BadHopError("a hop's reply with an unknown kind of outcome")
+        raise BadHopError("the hop's reply has an unknown kind of outcome")
     start += count
     try:
         lengths = struct.unpack_from(f"<{count}I", body, start)
@@ -265,9 +270,9 @@ def decode_reply(body: bytes) -> HopReply:
         different, bodies = [b"", *parts[: len(sizes)]], parts[len(sizes) :]
         tails = tuple(map(different.__getitem__, places))
     except (IndexError, struct.error) as error:
-        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+        raise BadHopError(f"the header of the hop's reply does not fit: {error!r}") from None
     if 0 in places and any(kind != PROBLEM for kind, place in zip(kinds, places, strict=True) if not place):
-        raise BadHopError("a hop's reply with an answer that has no tail")
+        raise BadHopError("an answer in the hop's reply has no tail")
     return HopReply(head.term, head.epoch, head.end_version, HopOutcomes(kinds, bodies, tails))
 
 
@@ -286,18 +291,18 @@ def _reply_head(header: bytes) -> _ReplyHead:
     try:
         count = whole(fields, "count")
         if count > MAX_HOP_KEYS:
-            raise BadHopError(f"a hop's reply of {count} keys, above {MAX_HOP_KEYS}")
+            raise BadHopError(f"the hop's reply has {count} keys, above {MAX_HOP_KEYS}")
         sizes = _tail_sizes(fields["tails"])
         return _ReplyHead(whole(fields, "term"), whole(fields, "epoch"), whole(fields, "end_version"), count, sizes)
     except KeyError as error:
-        raise BadHopError(f"a hop's reply whose header does not fit: {error!r}") from None
+        raise BadHopError(f"the header of the hop's reply does not fit: {error!r}") from None
 
 
 _kept_reply_head = lru_cache(maxsize=KEPT_HEADERS)(_reply_head)
 
 
 def bound_fields(bound: Bound) -> dict[str, object]:
-    """A bound as the JSON object that `parse_bound` reads, without its selection; what is not set is left out."""
+    """Return a bound as the JSON object that `parse_bound` reads, without its selection; unset fields are left out."""
     fields: dict[str, object] = {
         "max_lag": bound.max_lag,
         "max_staleness_ms": bound.max_staleness_ms,
@@ -309,27 +314,29 @@ def bound_fields(bound: Bound) -> dict[str, object]:
 
 
 def _header(body: bytes) -> tuple[bytes, int]:
-    """The JSON header, and where it ends."""
+    """Return the JSON header, and where it ends."""
     if len(body) < _HEAD.size or len(body) > MAX_HOP_BYTES:
-        raise BadHopError(f"a hop of {len(body)} bytes, not of {_HEAD.size} to {MAX_HOP_BYTES}")
+        raise BadHopError(f"the hop has {len(body)} bytes, not {_HEAD.size} to {MAX_HOP_BYTES}")
     magic, length = _HEAD.unpack_from(body)
     start = _HEAD.size + length
     if magic != _MAGIC or start > len(body):
-        raise BadHopError("a hop that does not begin as one", fix="Run routers and nodes of one release")
+        raise BadHopError(
+            "the body does not begin with the marker of a hop", fix="Run routers and nodes of one release"
+        )
     if length > MAX_HOP_HEADER_BYTES:
-        raise BadHopError(f"a hop whose header has {length} bytes, above {MAX_HOP_HEADER_BYTES}")
+        raise BadHopError(f"the hop's header has {length} bytes, above {MAX_HOP_HEADER_BYTES}")
     return body[_HEAD.size : start], start
 
 
 def _counts(groups: object) -> list[int]:
-    """The keys of each group. Groups without any would be work for nothing, as many as fit into a header."""
+    """Return the number of keys in each group. Groups without keys are refused: a header could hold very many."""
     if not isinstance(groups, list):
-        raise BadHopError("a hop whose groups are not a list")
+        raise BadHopError("the hop's groups are not a list")
     if len(groups) > MAX_HOP_KEYS:
-        raise BadHopError(f"a hop of {len(groups)} groups, above {MAX_HOP_KEYS}")
+        raise BadHopError(f"the hop has {len(groups)} groups, above {MAX_HOP_KEYS}")
     counts = [whole(group, "count") for group in groups]
     if 0 in counts:
-        raise BadHopError("a hop with an empty group")
+        raise BadHopError("the hop has an empty group")
     return counts
 
 
@@ -337,11 +344,11 @@ def _tail_sizes(sizes: object) -> list[int]:
     is_short = isinstance(sizes, list) and len(sizes) <= MAX_HOP_KEYS
     if is_short and all(type(size) is int and 0 < size <= MAX_TAIL_BYTES for size in cast("list[object]", sizes)):
         return cast("list[int]", sizes)
-    raise BadHopError(f"a hop's reply whose tails are {clipped(sizes)}, not the sizes of some")
+    raise BadHopError(f"the tails of the hop's reply are {clipped(sizes)}, not a list of sizes")
 
 
 def _traces(found: object, keys: int) -> Sequence[HopTrace]:
-    """The traces of a header, without those that are none: no lookup fails by its trace."""
+    """Return the well-formed traces of a header; others are left out, because no lookup fails because of its trace."""
     traces: list[HopTrace] = []
     for entry in found[:keys] if isinstance(found, list) else ():
         match entry:
@@ -356,4 +363,4 @@ def _layout(fields: dict[str, Any]) -> str:
     layout = fields["layout"]
     if isinstance(layout, str) and 0 < len(layout) <= MAX_LAYOUT_CHARS:
         return layout
-    raise BadHopError(f"a hop whose layout is {layout!r:.80}, not the name of one")
+    raise BadHopError(f"the hop's layout is {layout!r:.80}, which is not the name of a layout")

@@ -13,10 +13,10 @@ FOUND, ABSENT, PROBLEM = 0, 1, 2
 """Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
 
 OPEN = 255
-"""In a column of kinds: there is no outcome yet. It never travels."""
+"""A value in a column of kinds: there is no outcome yet. It never travels."""
 
 NO_PARTITION = -1
-"""Where a key of a batch is that does not parse."""
+"""The partition of a key of a batch that does not parse."""
 
 
 class HopKey(NamedTuple):
@@ -27,7 +27,7 @@ class HopKey(NamedTuple):
 
 
 class HopOutcome(NamedTuple):
-    """What came of one key. The `tail` belongs behind the body; only a problem has none."""
+    """The outcome of one key. The `tail` belongs behind the body; a problem has no tail."""
 
     kind: int
     body: bytes
@@ -38,14 +38,14 @@ Item = TypeVar("Item", HopKey, HopOutcome)
 
 
 class _Columns(Sequence[Item]):
-    """A sequence of items that are kept as columns."""
+    """A sequence of items that is stored as columns."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it equals lists, which have none
+    __hash__ = None  # type: ignore[assignment]  # it equals lists, which have no hash
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)!r:.200})"
@@ -76,13 +76,13 @@ class HopKeys(_Columns[HopKey]):
         return HopKey(self.partitions[at], self.rows[at])
 
     def at(self, indexes: Sequence[int]) -> HopKeys:
-        """The keys at these indexes."""
+        """Return the keys at these indexes."""
         partitions, rows = self.partitions, self.rows
         return HopKeys([partitions[index] for index in indexes], [rows[index] for index in indexes])
 
     @classmethod
     def of(cls, keys: Sequence[HopKey]) -> HopKeys:
-        """These keys as columns."""
+        """Return these keys as columns."""
         return keys if type(keys) is HopKeys else HopKeys([key[0] for key in keys], [key[1] for key in keys])
 
 
@@ -113,7 +113,7 @@ class HopOutcomes(_Columns[HopOutcome]):
 
     @classmethod
     def of(cls, outcomes: Sequence[HopOutcome]) -> HopOutcomes:
-        """These outcomes as columns."""
+        """Return these outcomes as columns."""
         if type(outcomes) is HopOutcomes:
             return outcomes
         return HopOutcomes(
@@ -124,7 +124,7 @@ class HopOutcomes(_Columns[HopOutcome]):
 
     @classmethod
     def joined(cls, parts: Sequence[HopOutcomes]) -> HopOutcomes:
-        """The outcomes of all parts, one after another."""
+        """Join the outcomes of all parts, one after another."""
         if len(parts) == 1:
             return parts[0]
         return HopOutcomes(
@@ -135,7 +135,7 @@ class HopOutcomes(_Columns[HopOutcome]):
 
 
 def indexes_by_partition(partitions: Sequence[int]) -> dict[int, list[int]]:
-    """The indexes of the keys of each partition."""
+    """Group the indexes of the keys by partition."""
     found: dict[int, list[int]] = {}
     for index, partition in enumerate(partitions):
         if partition in found:

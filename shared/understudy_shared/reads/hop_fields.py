@@ -1,4 +1,4 @@
-"""Fields and parts of a hop: as they should be, or a BadHopError (pure)."""
+"""Fields and parts of a hop, checked as they are read: a wrong one raises BadHopError (pure)."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from understudy_shared.base.printable import clipped
 
 
 class BadHopError(UnderstudyError):
-    """A hop that does not parse: the other side is not ours, or of another release."""
+    """The hop does not parse: the other side is not Understudy, or is of another release."""
 
 
 def object_of(header: bytes) -> dict[str, Any]:
-    """The JSON object of a header."""
+    """Parse the JSON object of a header."""
     try:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
-        raise BadHopError(f"a hop whose header is not JSON: {error}") from None
+        raise BadHopError(f"the hop's header is not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise BadHopError("a hop whose header is not a JSON object")
+        raise BadHopError("the hop's header is not a JSON object")
     return fields
 
 
 def whole(fields: dict[str, Any], name: str) -> int:
-    """A field that is a whole number from 0 to CEILING."""
+    """Return a field that is a whole number from 0 to CEILING."""
     value = fields[name]
     if type(value) is int and 0 <= value <= CEILING:
         return value
-    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a whole number from 0 to {CEILING}")
+    raise BadHopError(f"the hop's {name} is {clipped(value)}, not a whole number from 0 to {CEILING}")
 
 
 def text(fields: dict[str, Any], name: str) -> str:
-    """A field that is a text."""
+    """Return a field that is a text."""
     value = fields[name]
     if isinstance(value, str):
         return value
-    raise BadHopError(f"a hop whose {name} is {clipped(value)}, not a text")
+    raise BadHopError(f"the hop's {name} is {clipped(value)}, not a text")
 
 
 def cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:
-    """The parts of these lengths, one after another from `start` to the end of the body."""
+    """Cut a body into parts of these lengths, one after another from `start` to its end."""
     parts = []
     for length in lengths:
         parts.append(body[start : start + length])
         start += length
     if start != len(body):
-        raise BadHopError(f"a hop of {len(body)} bytes whose parts end at {start}")
+        raise BadHopError(f"the hop has {len(body)} bytes, and its parts end at {start}")
     return parts

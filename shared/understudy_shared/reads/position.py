@@ -20,7 +20,7 @@ MAX_TOKEN_CHARS = 2048
 
 
 class BadPositionError(UnderstudyError):
-    """A token that this project did not issue, or that was cut."""
+    """The project did not issue this token, or it was cut."""
 
 
 class LineageChangedError(UnderstudyError):
@@ -29,7 +29,7 @@ class LineageChangedError(UnderstudyError):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`version` was visible; `committed_at_us` is the commit file's modification time, None when it was purged."""
+    """A position: `version` was visible; `committed_at_us` is the commit file's modification time, None if purged."""
 
     application_id: ApplicationId
     lineage: Lineage
@@ -37,13 +37,13 @@ class Position:
     committed_at_us: int | None
 
     def encode(self) -> str:
-        """The token: `us1.` and URL-safe base64 of a JSON array."""
+        """Return the token: `us1.` and URL-safe base64 of a JSON array."""
         fields = [self.application_id, self.lineage, self.version, self.committed_at_us]
         text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
         return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
     def merge(self, other: Position) -> Position:
-        """The later of two positions; `LineageChangedError` when they are not of one history."""
+        """Return the later of two positions; raise `LineageChangedError` when they are not of one history."""
         if (self.application_id, self.lineage) != (other.application_id, other.lineage):
             raise LineageChangedError(
                 f"positions of lineage {self.lineage} and {other.lineage} cannot be merged",

@@ -1,4 +1,4 @@
-"""Which part of what a key has an answer shall hold: a page of a long list, without what has expired (pure)."""
+"""The part of a key's elements that an answer holds: a page of a long list, without expired elements (pure)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 from understudy_shared.reads.cursor import Cursor
 
 MAX_PAGE_ELEMENTS: Final = 1_000
-"""Most elements of one answer, and how many it has by default. As many as keys of a batch: printing them holds the
+"""Limit on the elements of one answer, and their number by default. As many as keys of a batch: printing them holds the
 event loop.
 """
 
 
 class Place(NamedTuple):
-    """The number of an element of a key, and the bytes by which a version finds it; none for the first, or where
-    elements are found by their number.
+    """The number of an element of a key, and the bytes by which a version finds it: empty for the first element, or
+    where elements are found by their number.
     """
 
     number: int = 0
@@ -38,11 +38,11 @@ class Selection:
 
     @property
     def offset(self) -> int:
-        """Elements on the pages before."""
+        """The number of elements on the pages before."""
         return 0 if self.cursor is None else self.cursor.offset
 
     def fields(self) -> dict[str, object]:
-        """The parameters that it was made of; what is not set is left out."""
+        """Return the parameters that it was made of; unset ones are left out."""
         fields: dict[str, object] = {} if self.limit == MAX_PAGE_ELEMENTS else {"limit": self.limit}
         if self.cursor is not None:
             fields["cursor"] = self.cursor.encode()

@@ -1,4 +1,4 @@
-"""The bounds of readers that give none, by store: a TOML file of the operator's.
+"""Default bounds by store, for readers that give no bound: a TOML file that the operator writes.
 
 A table per store, and `["*"]` for every store. Each parameter counts by itself: the reader's, else the store's, else
 that of `*`. A reader takes one back with `none`.
@@ -22,7 +22,7 @@ _OF_A_READER = ("min_position", "cursor")
 
 
 class StoreBounds:
-    """Combines the parameters of a request with the defaults of its store."""
+    """The defaults of each store, to be combined with the parameters of a request."""
 
     def __init__(self, by_store: Mapping[str, Mapping[str, object]] | None = None) -> None:
         self._by_store = dict(by_store or {})
@@ -31,7 +31,7 @@ class StoreBounds:
         """
 
     def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """The bound of a reader of an existing store. Raises BadBoundError."""
+        """Return the bound of a reader of an existing store. Raises BadBoundError."""
         if params:
             return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in params.items()}})
         known = self._defaults.get(store)
@@ -41,11 +41,11 @@ class StoreBounds:
         return known
 
     def of(self, store: str) -> dict[str, object]:
-        """The default parameters of a store."""
+        """Return the default parameters of a store."""
         return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
 
     def warn_of_unknown(self, stores: Iterable[str]) -> None:
-        """Say which tables fit none of the stores there are: a misspelt name protects no reader."""
+        """Log which tables match no existing store: a misspelt name protects no reader."""
         unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
         if unknown:
             log.warning(
@@ -56,7 +56,7 @@ class StoreBounds:
 
 
 def read_store_bounds(path: Path | None) -> StoreBounds:
-    """The file's bounds; none without a file. Raises SettingsError: what is wrong, and in which table."""
+    """Read the bounds of a file; without a file there are no defaults. Raises SettingsError."""
     if path is None:
         return StoreBounds()
     try:

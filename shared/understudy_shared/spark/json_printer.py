@@ -42,7 +42,7 @@ _pack_float = struct.Struct("<f").pack
 
 
 def compile_json_printer(struct_type: StructType, names: Sequence[str] | None = None) -> JsonPrinter:
-    """A function from UnsafeRow bytes to an object by column name; `names` replace Spark's (they must be unique)."""
+    """Compile a function from UnsafeRow bytes to an object by column name; `names`, all unique, replace Spark's."""
     chosen = unique_names(field.name for field in struct_type.fields) if names is None else tuple(names)
     if len(chosen) != len(struct_type.fields) or len(set(chosen)) != len(chosen):
         raise ValueError(f"{len(struct_type.fields)} columns need as many different names, got {chosen}")
@@ -106,7 +106,9 @@ def _not_finite(value: float) -> str:
 
 
 def _shortest_float(value: float) -> object:
-    """The fewest digits that denote this float32: 0.1, where its double would print 0.10000000149011612."""
+    """Return the float with the fewest digits that denotes this float32: 0.1, where its double would print
+    0.10000000149011612.
+    """
     if value - value != 0.0:
         return _not_finite(value)
     packed = _pack_float(value)

@@ -51,12 +51,12 @@ _SHOWN_CHARACTERS = 80
 
 
 def compile_json_parser(struct_type: StructType, names: Sequence[str] | None = None) -> RowParser:
-    """A function from a JSON array or object to a row; `names` replace Spark's (they must be unique)."""
+    """Compile a function from a JSON array or object to a row; `names` replace Spark's (they must be unique)."""
     return cast(RowParser, _struct_parser(struct_type, "", names))
 
 
 def compile_segment_parser(spark_type: SparkType, column: str = "key") -> Callable[[str], object]:
-    """A function from a percent-decoded path segment to a value: any scalar that is neither null nor empty."""
+    """Compile a function from a percent-decoded path segment to a value: any scalar that is neither null nor empty."""
     if not is_scalar(spark_type):
 
         def refuse(text: str) -> object:
@@ -77,7 +77,7 @@ def compile_segment_parser(spark_type: SparkType, column: str = "key") -> Callab
 
 
 def example_of(spark_type: SparkType) -> object:
-    """A JSON value of the type, for messages."""
+    """Make an example JSON value of the type, for messages."""
     match spark_type:
         case StructType(fields):
             names = unique_names(field.name for field in fields)
@@ -97,7 +97,7 @@ def example_of(spark_type: SparkType) -> object:
 
 
 def _parser(spark_type: SparkType, path: str) -> JsonParser:
-    """The parser of non-null values; `path` names the column, down to the field, in messages."""
+    """Build the parser of non-null values; `path` names the column, down to the field, in messages."""
     match spark_type:
         case StructType():
             return _struct_parser(spark_type, path, None)
@@ -148,7 +148,7 @@ def _struct_parser(struct_type: StructType, path: str, names: Sequence[str] | No
 
 
 def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: object, reason: str) -> BadKeyError:
-    """The error for a key with the wrong columns; its message shows the schema."""
+    """Make the error for a key with the wrong columns; its message shows the schema."""
     columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
     by_order = [example_of(field.type) for field in struct_type.fields]
     by_name = dict(zip(names, by_order, strict=True))
@@ -162,7 +162,7 @@ def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: objec
 def refuse_whole_path(
     struct_type: StructType, names: Sequence[str], segments: Sequence[str], reason: str
 ) -> BadKeyError:
-    """A key in path form with the wrong number of segments; the message shows a path that fits."""
+    """Make the error for a key in path form with the wrong number of segments; its message shows a path that fits."""
     columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
     examples = [example_of(field.type) for field in struct_type.fields]
     words = [word for each in examples for word in (each.values() if isinstance(each, dict) else (each,))]
@@ -177,7 +177,7 @@ def refuse_whole_path(
 
 
 def shown(value: object, limit: int = _SHOWN_CHARACTERS) -> str:
-    """A value as JSON, cut to a length that fits a message."""
+    """Print a value as JSON, cut to a length that fits a message."""
     try:
         text = orjson.dumps(value).decode()
     except TypeError:

@@ -39,21 +39,21 @@ from understudy_shared.spark.unsafe_row import RowDecoder, compile_row_decoder, 
 Row = tuple[object, ...]
 
 MAX_KEY_FIELDS = 1024
-"""At every depth together; they take a third of a second to compile."""
+"""Limit on the fields of a key at all depths together; compiling that many takes a third of a second."""
 COLLATION_FIX = "Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too"
 
 LAYOUT_CHARS = 16
-"""64 bits: it tells mistakes apart, it does not withstand an attacker, who would copy it."""
+"""Length of a layout's name: 64 bits tell mistakes apart, but not an attacker, who would copy the name."""
 
 
 class KeyCodec:
-    """Parse, encode, place and print the keys of one store.
+    """The codec of one store's keys: it parses, encodes, places and prints them.
 
-    `names` are the columns' public names, in schema order (default: Spark's own, made unique).
-    `num_hash_columns` says how many leading columns decide the partition: None for all of them, 0 for operators whose
-    keys all live in partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised
-    floats and sorted maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does so for
-    aggregations, deduplication and joins.
+    `names` are the columns' public names, in schema order (default: Spark's own, made unique). `num_hash_columns` says
+    how many leading columns decide the partition: None for all of them, 0 for operators whose keys all live in
+    partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised floats and sorted
+    maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does so for aggregations, deduplication
+    and joins.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class KeyCodec:
         self._normalise = compile_normaliser(key) if is_normalised else None
         self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
         self.encode = compile_row_encoder(key)
-        """Row to UnsafeRow bytes. An attribute, not a method: one call less on the hot path."""
+        """Function from a row to UnsafeRow bytes. It is an attribute, not a method: the hot path saves a call."""
         self.to_json = compile_json_printer(key, self.names)
-        """UnsafeRow bytes to an object by column name."""
+        """Function from UnsafeRow bytes to an object by column name."""
         self._is_flat = not any(isinstance(field.type, StructType) for field in key.fields)
         self._segment_parsers = _segment_parsers(key, self.names)
         self._without_segments = [
@@ -116,24 +116,25 @@ class KeyCodec:
 
     @property
     def num_segments(self) -> int:
-        """How many path segments a key takes."""
+        """The number of path segments that a key takes."""
         return len(self._segment_parsers)
 
     def partition(self, row: Row, partitions: int) -> int:
-        """The store partition of a key; 0 when no column is hashed."""
+        """Return the store partition of a key; 0 when no column is hashed."""
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
 
     def layout(self, partitions: int) -> str:
-        """Names all that decides how a key is encoded and where it is. Two codecs of one layout never disagree about a
-        key; what is only shown (the names for people) is not in it.
+        """Name the layout: everything that decides how a key is encoded and where it is. Two codecs of one layout never
+        disagree about a key. The public column names are not part of it.
 
-        Releases compare it with each other: what goes into it never changes.
+        Releases compare the name with each other, so its ingredients never change.
         """
         decides = [self.key.name, self.num_hash_columns, self.is_normalised, partitions]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:LAYOUT_CHARS]
 
     def place(self, encoded: bytes, partitions: int) -> int | None:
-        """The store partition of an encoded key, by its bytes alone; None when Spark would not write such a key here.
+        """Return the store partition of an encoded key, by its bytes alone; None when Spark would not write such a key
+        here.
 
         Bytes that decode are encoded once more: a key of other types, or one that is not normalised, differs.
         """
@@ -145,12 +146,14 @@ class KeyCodec:
             return None  # values that no column of these types has
 
     def decode(self, encoded: bytes) -> Row:
-        """The row of an encoded key."""
+        """Decode the row of an encoded key."""
         return self._decode(encoded)
 
     @cached_property
     def encode_columns(self) -> KeyColumns:
-        """Many keys at once: parsed, encoded, placed and printed; None for those that are to be taken one by one."""
+        """The function that parses, encodes, places and prints many keys at once; it returns None for keys that have to
+        be taken one by one.
+        """
         return compile_key_columns(
             self.key,
             self.names,
@@ -161,11 +164,11 @@ class KeyCodec:
 
     @cached_property
     def _decode(self) -> RowDecoder:
-        """Compiled when it is first needed: only nodes read keys."""
+        """The row decoder, compiled when it is first needed: only nodes read keys."""
         return compile_row_decoder(self.key)
 
     def _folded(self, values: list[object]) -> Row:
-        """The row for the values of path segments: joins a window's start and end."""
+        """Make a row of the values of path segments: join the start and end of a window."""
         remaining = iter(values)
         return tuple(
             tuple(next(remaining) for _ in field.type.fields) if isinstance(field.type, StructType) else next(remaining)
@@ -177,7 +180,7 @@ class KeyCodec:
 
 
 def _refuse_unfit(key: StructType, names: Sequence[str] | None, num_hash_columns: int | None) -> None:
-    """Raise UnsupportedError for what cannot be compiled, or not in a moment."""
+    """Raise UnsupportedError for key schemas that cannot be compiled, or not within a moment."""
     columns, fields = len(key.fields), field_count(key)
     wrong = ""
     if fields > MAX_KEY_FIELDS:
@@ -193,7 +196,7 @@ def _refuse_unfit(key: StructType, names: Sequence[str] | None, num_hash_columns
 
 
 def _segment_parsers(key: StructType, names: Sequence[str]) -> list[Callable[[str], object]]:
-    """A parser per path segment; a window takes two."""
+    """Make a parser per path segment; a window takes two."""
     parsers = []
     for name, field in zip(names, key.fields, strict=True):
         if isinstance(field.type, StructType):

@@ -1,7 +1,7 @@
-"""Encodes, places and prints the keys of a batch column by column, where that gives what key by key would.
+"""Encodes, places and prints the keys of a batch column by column, with the same result as key by key.
 
-Pure. It takes keys whose columns are texts, whole numbers and booleans, none of them null: nearly all batches. What it
-does not take, a key that is wrong among them, goes through the codec key by key.
+Pure. It takes keys whose columns are strings, integers and booleans without nulls: nearly all batches. Other batches,
+and batches with a malformed key, go through the codec key by key.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class EncodedKeys(NamedTuple):
 
 
 KeyColumns = Callable[[Sequence[object], int], EncodedKeys | None]
-"""From keys, as `orjson.loads` returns them, and a partition count; None when they are to be taken key by key."""
+"""A function from keys, as `orjson.loads` returns them, and a partition count; it returns None when the keys have to be
+taken key by key.
+"""
 
 _TEXT_HEAD = struct.Struct("<QII").pack
 _TEXT_OFFSET = 16
-"""A row of one text: the null bitmap, one slot, the text."""
+"""Offset of the text in a row of one string column: behind the null bitmap and one slot."""
 
 _signed_murmur3 = mmh3.mmh3_32_sintdigest
 
@@ -46,7 +48,7 @@ def compile_key_columns(
     place: Callable[[Row, int], int],
     num_hash_columns: int,
 ) -> KeyColumns:
-    """The function for one store's keys. `encode` and `place` are for a row alone."""
+    """Compile the function for the keys of one store. `encode` and `place` take a single row."""
     kinds = [field.type for field in key.fields]
     if not kinds or not all(_is_plain(kind) for kind in kinds):
         return lambda keys, partitions: None
@@ -64,13 +66,13 @@ def compile_key_columns(
         try:
             if is_one_text:
                 texts = list(map(str.encode, columns[0]))
-                # JSON of plain texts has as many bytes as they have, and quotes and commas: then nothing is escaped.
+                # If their JSON adds only quotes and commas to the texts' bytes, nothing in them is escaped.
                 is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
                 printed = [head + text + b'"}' for text in texts] if is_plain else print_rows(rows)
                 return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
             whole = list(map(tuple, rows))
             return EncodedKeys([place(row, partitions) for row in whole], list(map(encode, whole)), print_rows(rows))
-        except (UnicodeEncodeError, orjson.JSONEncodeError):  # half of a surrogate pair
+        except (UnicodeEncodeError, orjson.JSONEncodeError):  # a lone surrogate
             return None
 
     return encode_keys
@@ -82,7 +84,9 @@ def _is_plain(kind: SparkType) -> bool:
 
 
 def _rows(keys: Sequence[object], names: Sequence[str]) -> Sequence[Sequence[object]] | None:
-    """Arrays in schema order, or objects by column name; None when they are not all of one form."""
+    """Return the keys as rows, from arrays in schema order or objects by column name; None when they are not all of one
+    form.
+    """
     if not _are(keys, list, dict) or set(map(len, cast("Sequence[Sized]", keys))) != {len(names)}:
         return None
     if type(keys[0]) is list:
@@ -94,7 +98,7 @@ def _rows(keys: Sequence[object], names: Sequence[str]) -> Sequence[Sequence[obj
 
 
 def _are(values: Sequence[object], *kinds: type) -> bool:
-    """Whether all are of one and the same of these types, exactly."""
+    """Whether all values are of one and the same of these types, exactly."""
     found = set(map(type, values))
     return len(found) == 1 and found.pop() in kinds
 
@@ -113,7 +117,7 @@ def _fits(kind: SparkType, column: Sequence[Any]) -> bool:
 
 
 def _printer(names: Sequence[str]) -> Callable[[Sequence[Sequence[object]]], list[bytes]]:
-    """A function from rows to their JSON objects by column name."""
+    """Compile a function from rows to their JSON objects by column name."""
     source = Source("print_rows(rows)")
     variables = [f"c{index}" for index in range(len(names))]
     fields = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
@@ -122,7 +126,7 @@ def _printer(names: Sequence[str]) -> Callable[[Sequence[Sequence[object]]], lis
 
 
 def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
-    """The rows of one text each."""
+    """Encode rows of one string column each."""
     sizes = set(map(len, texts))
     heads = {size: _TEXT_HEAD(0, size, _TEXT_OFFSET) for size in sizes}
     if len(sizes) == 1 and not (size := sizes.pop()) & 7:
@@ -132,7 +136,8 @@ def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
-    if not any(size & 3 for size in set(map(len, texts))):  # of whole words: Spark's Murmur3 is the standard one
+    # For whole words Spark's Murmur3 equals the standard one.
+    if not any(size & 3 for size in set(map(len, texts))):
         return [_signed_murmur3(text, SEED) % partitions for text in texts]
     hashes = [hash_bytes(text, SEED) for text in texts]
     return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]

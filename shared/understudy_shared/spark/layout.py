@@ -1,4 +1,5 @@
-"""How UnsafeRow lays a type out: in a slot of its own width, or in the variable region behind an (offset, size) slot.
+"""The layout of types in an UnsafeRow: in a slot of their own width, or in the variable region behind an (offset, size)
+slot (`org.apache.spark.sql.catalyst.expressions.UnsafeRow`, `UnsafeArrayData`).
 
 Pure. Everything is little-endian; a row is a null bitmap in 8-byte words, one 8-byte slot per field, then the variable
 region, every piece of it padded to 8 bytes. Offsets count from the start of their row (or array).
@@ -32,7 +33,7 @@ from understudy_shared.spark.types import (
 )
 
 PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-"""`PADDING[size & 7]` completes `size` bytes to whole words."""
+"""Padding bytes: `PADDING[size & 7]` completes `size` bytes to whole words."""
 RESERVED_BYTES = 16
 """Size of a wide decimal or calendar interval in a row's variable region, null or not."""
 CALENDAR_INTERVAL = struct.Struct("<iiq")
@@ -57,14 +58,14 @@ _FIXED_CODES: dict[type[SparkType], str] = {
 
 
 def fixed_code(spark_type: SparkType) -> str | None:
-    """The `struct` code of a type stored in its slot; None for a type stored in the variable region."""
+    """Return the `struct` code of a type stored in its slot; None for a type stored in the variable region."""
     if isinstance(spark_type, DecimalType):
         return None if spark_type.is_wide else "q"
     return _FIXED_CODES.get(type(spark_type))
 
 
 def is_reserved(spark_type: SparkType) -> bool:
-    """Whether Spark updates the variable part in place, so that even a null keeps its bytes in a row."""
+    """Whether Spark updates the variable part in place, so that even a null occupies its bytes in a row."""
     return isinstance(spark_type, CalendarIntervalType) or (isinstance(spark_type, DecimalType) and spark_type.is_wide)
 
 
@@ -73,13 +74,13 @@ def bitmap_words(count: int) -> int:
 
 
 def fixed_bytes(struct_type: StructType) -> int:
-    """Offset of the variable region of a row."""
+    """Return the offset of the variable region of a row."""
     count = len(struct_type.fields)
     return 8 * (bitmap_words(count) + count)
 
 
 def unscaled_of(decimal_type: DecimalType) -> Callable[[Decimal], int]:
-    """Decimal to the integer Spark stores; the value must fit the scale."""
+    """Build the function from a Decimal to the integer that Spark stores; the value must fit the scale."""
     scale = decimal_type.scale
 
     def unscaled(value: Decimal) -> int:
@@ -98,7 +99,7 @@ def decimal_of(decimal_type: DecimalType) -> Callable[[int], Decimal]:
 
 
 def signed_big_endian(value: int) -> bytes:
-    """The bytes of Java's `BigInteger.toByteArray`: two's complement, as few as hold the sign."""
+    """Return the bytes of Java's `BigInteger.toByteArray`: two's complement, as few bytes as hold the sign."""
     magnitude = value if value >= 0 else ~value
     return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
@@ -115,7 +116,7 @@ class Source:
         self._function = signature.partition("(")[0]
 
     def bind(self, value: object) -> str:
-        """Make an object available inside the function; returns its name there."""
+        """Make an object available inside the function, and return its name there."""
         name = f"_{len(self._names)}"
         self._names[name] = value
         return name

@@ -1,7 +1,7 @@
-"""Keys of a map: the grouping key, for all of the map, or the grouping key and a user key, for one entry (pure).
+"""Keys of a map store: a grouping key alone reads the whole map, a grouping key and a user key read one entry (pure).
 
-Both forms are of one store, and the grouping key alone decides the partition. Rows are told apart by their length: that
-of a whole map has one byte behind it, and all rows are whole words.
+Both forms are keys of one store, and the grouping key alone decides the partition. Their bytes differ in length:
+UnsafeRows are whole words, and the row of a whole map is followed by one more byte.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import RowEncoder
 
 WHOLE_MAP: Final = b"\x00"
-"""What is behind the row of a grouping key that stands alone."""
+"""The byte that follows the row of a grouping key without a user key."""
 _WORD_BYTES: Final = 8
 
 
 class MapKeyCodec(KeyCodec):
-    """Parses, encodes, places and prints keys of a map. The first `num_hash_columns` are those of the grouping key."""
+    """The codec of a map's keys. The first `num_hash_columns` columns are the grouping key."""
 
     def __init__(
         self, key: StructType, *, names: Sequence[str], num_hash_columns: int, is_normalised: bool = True
@@ -67,14 +67,14 @@ def is_of_whole_map(encoded: bytes) -> bool:
 def key_codec(
     key: StructType, kind: str, *, names: Sequence[str], num_hash_columns: int | None, is_normalised: bool
 ) -> KeyCodec:
-    """The codec of a store's keys, by what the store keeps of them (`StoreKind`)."""
+    """Make the codec of a store's keys, by the kind of the store (`StoreKind`)."""
     if kind == StoreKind.MAP and num_hash_columns is not None:
         return MapKeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
     return KeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
 
 
 def described_key(codec: KeyCodec, kind: str) -> dict[str, object]:
-    """The columns of a store's keys for `GET /v1/stores`; those of a map's user key apart."""
+    """Describe the columns of a store's keys for `GET /v1/stores`, with those of a map's user key apart."""
     if kind != StoreKind.MAP:
         return {"key": codec.columns}
     grouping = codec.num_hash_columns

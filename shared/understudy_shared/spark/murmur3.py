@@ -33,11 +33,12 @@ from understudy_shared.spark.types import (
 
 RowHash = Callable[[Sequence[object]], int]
 Fold = Callable[..., int]
-"""(value, unsigned seed) -> unsigned hash, for a value that is not null."""
+"""A function (value, unsigned seed) -> unsigned hash, for a value that is not null."""
 
 SEED = 42
 _WORD = 0xFFFFFFFF
 _SIGNED_WORDS = tuple(struct.pack("<i", byte - 256 if byte > 127 else byte) for byte in range(256))
+# The finaliser multiplies by these two odd constants (Murmur3_x86_32.fmix); their inverses modulo 2^32 undo that.
 _UNMIX_1 = pow(0x85EBCA6B, -1, 1 << 32)
 _UNMIX_2 = pow(0xC2B2AE35, -1, 1 << 32)
 _pack_int = struct.Struct("<i").pack
@@ -46,7 +47,7 @@ _murmur3 = mmh3.mmh3_32_uintdigest
 
 
 def compile_row_hash(struct_type: StructType) -> RowHash:
-    """A function from a row to Spark's `hash(column, ...)`, a signed int32; columns after the struct's are ignored."""
+    """Compile a function from a row to Spark's `hash(column, ...)`, a signed int32; further columns are ignored."""
     source = Source("row_hash(row)")
     source.add(f"h = {SEED}")
     for index, field in enumerate(struct_type.fields):
@@ -60,12 +61,12 @@ def compile_row_hash(struct_type: StructType) -> RowHash:
 
 
 def partition_of(row_hash: int, partitions: int) -> int:
-    """Spark's `pmod`: Python's remainder has the divisor's sign already."""
+    """Compute Spark's `pmod`: Python's remainder has the divisor's sign already."""
     return row_hash % partitions
 
 
 def hash_bytes(data: bytes, seed: int) -> int:
-    """Spark's `hashUnsafeBytes`, unsigned."""
+    """Compute Spark's `Murmur3_x86_32.hashUnsafeBytes`, unsigned."""
     size = len(data)
     rest = size & 3
     if not rest:
@@ -80,9 +81,11 @@ def hash_bytes(data: bytes, seed: int) -> int:
     # Invert the finaliser: xor-shifts and multiplications by odd numbers are bijections on 32 bits.
     h ^= h >> 16
     h = h * _UNMIX_2 & _WORD
+    # x ^ x >> 13 is undone by all its multiples within 32 bits: 13 and 26.
     h ^= h >> 13 ^ h >> 26
     h = h * _UNMIX_1 & _WORD
     # The digest of no bytes is the finaliser alone, applied to the seed.
+    # The library has mixed in the widened length: take it out, and put the true one in.
     return _murmur3(b"", h ^ h >> 16 ^ len(widened) ^ size)
 
 
@@ -144,6 +147,7 @@ def _decimal_fold(spark_type: DecimalType) -> Fold:
 
 def _fold_calendar_interval(parts: tuple[int, int, int], seed: int) -> int:
     months, days, micros = parts
+    # As HashExpression: microseconds first, then days, then months, each hash the seed of the next.
     return _murmur3(_pack_int(months), _murmur3(_pack_int(days), _murmur3(_pack_long(micros), seed)))
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The first of equal names stays; later ones get `_2`, `_3`, ... skipping every name that exists already."""
+    """Make names unique: the first of equal names stays, later ones get `_2`, `_3`, ... and skip every name that exists
+    already.
+    """
     originals = tuple(names)
     taken = set(originals)
     seen: set[str] = set()

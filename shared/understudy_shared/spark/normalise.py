@@ -25,12 +25,12 @@ _NAN = float("nan")
 
 
 def compile_normaliser(struct_type: StructType) -> Normaliser | None:
-    """A function from row to normalised row; None, the usual case, when rows of the schema need no change."""
+    """Compile a function from row to normalised row; None, the usual case, when rows of the schema need no change."""
     return cast("Normaliser | None", _normaliser(struct_type))
 
 
 def _normaliser(spark_type: SparkType) -> Callable[..., object] | None:
-    """The function for non-null values of a type; None when they need no change."""
+    """Return the function for non-null values of a type; None when they need no change."""
     match spark_type:
         case FloatType() | DoubleType():
             return _normal_float
@@ -70,7 +70,7 @@ def _apply(function: Callable[..., object] | None, value: object) -> object:
 
 
 def _order_of(spark_type: SparkType) -> Callable[..., object]:
-    """A sort key in Spark's order: strings by their bytes, NaN last, null first inside structs and arrays."""
+    """Return a sort key in Spark's order: strings by their bytes, NaN last, null first inside structs and arrays."""
     match spark_type:
         case StringType():
             return lambda text: cast(str, text).encode("utf-8", "surrogateescape")

@@ -16,11 +16,11 @@ from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructT
 Reader = Callable[[bytes], object]
 
 MAX_FIELDS_TWICE = 32
-"""Rows of more fields are not compiled a second time for when none of them is null: compiling takes time, too."""
+"""Limit on the fields of rows for which a second reader, for rows without nulls, is compiled: it takes time."""
 
 
 class Leaf(NamedTuple):
-    """How a raw scalar (number, bool, or the bytes of its variable part) becomes a value.
+    """The conversion of a raw scalar (number, bool, or the bytes of its variable part) to a value.
 
     `inline` is an expression over `{x}`, the raw value, and `{f}`, the function; bytes may stand in it only once.
     """
@@ -30,29 +30,29 @@ class Leaf(NamedTuple):
 
 
 class Flavour(Protocol):
-    """Decides which Python values a reader builds."""
+    """The choice of the Python values that a reader builds."""
 
     def leaf(self, spark_type: SparkType) -> Leaf | None:
-        """How to convert a raw value; None to use it as it is."""
+        """Return how to convert a raw value; None to use it as it is."""
 
     def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
-        """The Python expression that builds a row from its variables."""
+        """Return the Python expression that builds a row from its variables."""
 
     def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
-        """A function from keys and values, equally long, to a map."""
+        """Return a function from keys and values, equally long, to a map."""
 
 
 def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
-    """A function from a row's bytes to the flavour's values."""
+    """Compile a function from a row's bytes to the flavour's values."""
     source = Source("read(buf)")
     refuse = source.bind(_refuse_row(struct_type))
     _add_slots(source, struct_type, refuse)
     count, words = len(struct_type.fields), bitmap_words(len(struct_type.fields))
     returned = f"return {flavour.struct_literal(struct_type, [f'c{index}' for index in range(count)])}"
-    # Once: a nested row is compiled here, too.
+    # Leaves are compiled once for both branches below: a nested row is compiled here, too.
     leaves = [_leaf_of(field.type, flavour) for field in struct_type.fields]
     if 0 < count <= MAX_FIELDS_TWICE:
-        # Most rows have no null, and asking that once costs less than asking it of each column.
+        # Most rows have no null, and one check per row costs less than one per column.
         source.add(f"if not ({' | '.join(f'm{word}' for word in range(words))}):")
         _add_columns(source, struct_type, leaves, refuse, depth=2, nulls=False)
         source.add(returned, 2)
@@ -83,6 +83,7 @@ def _add_slots(source: Source, struct_type: StructType, refuse: str) -> None:
     source.add(f"raise {refuse}(size)", 2)
     if targets:
         source.add(f"{', '.join(targets)}, = {source.bind(layout.unpack_from)}(buf)")
+    # Bits of the bitmap beyond the last column must be zero: bytes of another schema mostly fail here.
     if count % 64:
         source.add(f"if m{words - 1} >> {count % 64}:")
         source.add(f"raise {refuse}(size)", 2)
@@ -95,7 +96,7 @@ def _leaf_of(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
 def _add_columns(
     source: Source, struct_type: StructType, leaves: Sequence[Leaf | None], refuse: str, *, depth: int, nulls: bool
 ) -> None:
-    """Make the columns' values of the raw ones. `nulls`: whether any of them may be null."""
+    """Emit the code that makes the columns' values of the raw ones. `nulls`: whether any of them may be null."""
     fixed = fixed_bytes(struct_type)
     for index, (field, leaf) in enumerate(zip(struct_type.fields, leaves, strict=True)):
         is_fixed, at = fixed_code(field.type) is not None, depth
@@ -111,6 +112,7 @@ def _add_columns(
             at += 1
         if not is_fixed:
             source.add(f"e = o{index} + n{index}", at)
+            # Offsets are data: one into the fixed part, or beyond the row, would read other columns as this one.
             source.add(f"if o{index} < {fixed} or e > size:", at)
             source.add(f"raise {refuse}(size, {index})", at + 1)
             source.add(f"c{index} = {_expression(source, leaf, f'buf[o{index}:e]')}", at)
@@ -135,7 +137,7 @@ def _variable_leaf(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
 
 
 def _leaf_function(leaf: Leaf | None) -> Callable[..., object] | None:
-    """The leaf as a plain function, for elements of arrays."""
+    """Return the leaf as a plain function, for elements of arrays."""
     if leaf is None or leaf.inline == Leaf(_outside).inline:
         return leaf and leaf.function
     source = Source("convert(x)")
@@ -172,7 +174,7 @@ def _array_reader(element: SparkType, flavour: Flavour) -> Callable[[bytes], lis
 
 
 def _array_bounds(buf: bytes, width: int, where: str) -> tuple[int, int]:
-    """The element count and the offset of the elements; refuses a count that the bytes cannot hold."""
+    """Return the element count and the offset of the elements; refuse a count that the bytes cannot hold."""
     size = len(buf)
     count = int.from_bytes(buf[:8], "little", signed=True)
     head = 8 + 8 * bitmap_words(count)
@@ -182,7 +184,7 @@ def _array_bounds(buf: bytes, width: int, where: str) -> tuple[int, int]:
 
 
 def _slices(buf: bytes, count: int, head: int, where: str) -> list[bytes]:
-    """The bytes behind each slot; a null element has an empty slot."""
+    """Return the bytes behind each slot; a null element has an empty slot."""
     slots = struct.unpack_from(f"<{2 * count}I", buf, head)
     first, size = head + 8 * count, len(buf)
     slices: list[bytes] = []
@@ -202,6 +204,7 @@ def _map_reader(map_type: MapType, flavour: Flavour) -> Callable[[bytes], object
 
     def read(buf: bytes) -> object:
         end = 8 + int.from_bytes(buf[:8], "little", signed=True)
+        # The size of the key array is data, too: a damaged one must not make the arrays overlap.
         if not 8 <= end <= len(buf):
             raise _outside(where, len(buf))
         keys, values = read_keys(buf[8:end]), read_values(buf[end:])

@@ -37,7 +37,7 @@ RowEncoder = Callable[[Sequence[object]], bytes]
 
 
 def compile_row_encoder(struct_type: StructType) -> RowEncoder:
-    """A function from a row (one value per field, None for null) to its UnsafeRow bytes."""
+    """Compile a function from a row (one value per field, None for null) to its UnsafeRow bytes."""
     if not struct_type.fields:
         return _encode_nothing
     source = Source("encode(row)")
@@ -55,10 +55,12 @@ def compile_row_encoder(struct_type: StructType) -> RowEncoder:
             codes.append("8x")
         elif code is not None:
             _add_fixed(source, field.type, column, set_null)
+            # A value narrower than its 8-byte slot stands at the front, and the rest is zero (UnsafeRowWriter.write).
             codes.append(f"{code}{8 - struct.calcsize(code)}x")
             arguments.append(column)
         else:
             _add_variable(source, field.type, index, set_null)
+            # UnsafeRow has the offset in the upper half of the slot: in little-endian order, the size comes first.
             codes.append("II")
             arguments += [f"n{index}", f"o{index}"]
             tail.append(f"d{index}")
@@ -85,6 +87,8 @@ def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: s
     padding = source.bind(PADDING)
     source.add(f"if {column} is None:")
     if reserved:
+        # UnsafeRowWriter reserves 16 bytes even for a null, so that the value can be updated in place. The slot of a
+        # null decimal has size 0, that of a null interval its full size.
         null_bytes = 0 if isinstance(spark_type, DecimalType) else RESERVED_BYTES
         source.add(f"{set_null}; {size} = {null_bytes}; {data} = {bytes(RESERVED_BYTES)!r}", 2)
     else:
@@ -95,6 +99,7 @@ def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: s
         source.add(f"{data} = {data}.ljust({RESERVED_BYTES}, b'\\0')", 2)
         source.add(f"o{index} = o; o += {RESERVED_BYTES}")
     else:
+        # The slot has the size without padding; the next value begins at a whole word (BufferHolder).
         source.add(f"o{index} = o; o += {size} + 7 & -8", 2)
         source.add(f"if {size} & 7:", 2)
         source.add(f"{data} += {padding}[{size} & 7]", 3)
@@ -115,7 +120,7 @@ def _encode_nothing(row: Sequence[object]) -> bytes:
 
 
 def _value_encoder(spark_type: SparkType) -> Callable[..., bytes]:
-    """A function from a value to its unpadded variable part."""
+    """Return a function from a value to its unpadded variable part."""
     match spark_type:
         case StringType():
             return lambda text: cast(str, text).encode("utf-8", "surrogateescape")
@@ -139,6 +144,7 @@ def _value_encoder(spark_type: SparkType) -> Callable[..., bytes]:
 def _map_encoder(encode_keys: Callable[..., bytes], encode_values: Callable[..., bytes]) -> Callable[..., bytes]:
     def encode(pairs: Sequence[tuple[object, object]]) -> bytes:
         keys = encode_keys([key for key, _ in pairs])
+        # UnsafeMapData: the size of the key array, the key array, the value array. Padding is part of the key array.
         return len(keys).to_bytes(8, "little") + keys + encode_values([value for _, value in pairs])
 
     return encode
@@ -158,6 +164,7 @@ def _array_encoder(element: SparkType) -> Callable[..., bytes]:
             filled = [0 if value is None else convert(value) for value in values]  # type: ignore[arg-type]
         elif None in values:
             filled = [0 if value is None else value for value in values]
+        # Elements of an array stand at their own width, not in slots (UnsafeArrayData); only the whole is padded.
         body = struct.pack(f"<{len(values)}{code}", *filled)
         return _array_head(values) + body + PADDING[len(body) & 7]
 
@@ -184,7 +191,7 @@ def _variable_array_encoder(encode_value: Callable[..., bytes]) -> Callable[...,
 
 
 def _array_head(values: Sequence[object]) -> bytes:
-    """The count and the null bitmap."""
+    """Return the element count and the null bitmap."""
     count = len(values)
     nulls = 0
     for index, value in enumerate(values):

@@ -42,18 +42,18 @@ _DECIMAL = re.compile(r"[+-]?(?:\d{1,80}(?:\.\d{0,80})?|\.\d{1,80})(?:[eE][+-]?\
 _FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT_FLOAT_DIGITS = 15
-"""A decimal number of at most this many digits survives JSON parsers that read it as a double."""
+"""Number of digits up to which a decimal number survives JSON parsers that read it as a double."""
 _BOOLEANS = {"true": True, "false": False}
 
 
 def json_parser_of(spark_type: SparkType) -> JsonParser:
-    """The parser of a scalar type's JSON values; the caller handles null."""
+    """Return the parser of a scalar type's JSON values; the caller handles null."""
     match spark_type:
         case BooleanType():
             return _boolean
         case IntegralType():
             parse_integral = _integral_parser(spark_type)
-            # Text too: that is how `longs=string` prints it, and every printed key can be sent back.
+            # Text is accepted, too: `longs=string` prints it so, and every printed key can be sent back.
             return lambda value: parse_integral(_integer_text(value) if isinstance(value, str) else value)
         case FloatType():
             return _float32
@@ -74,7 +74,7 @@ def json_parser_of(spark_type: SparkType) -> JsonParser:
 
 
 def text_parser_of(spark_type: SparkType) -> TextParser:
-    """The parser of a scalar type's text, as given in a path."""
+    """Return the parser of a scalar type's text, as given in a path."""
     match spark_type:
         case BooleanType():
             return _boolean_text
@@ -150,7 +150,7 @@ def _float64(value: object) -> float:
         return value
     if type(value) is int:
         if abs(value) > 1 << 1023 or int(float(value)) != value:
-            raise ValueError("no double has that value")
+            raise ValueError("a double cannot hold it exactly")
         return float(value)
     if isinstance(value, str) and value in _SPECIAL_FLOATS:
         return _SPECIAL_FLOATS[value]
@@ -158,14 +158,14 @@ def _float64(value: object) -> float:
 
 
 def _float32(value: object) -> float:
-    """Rounds to the nearest float: a reader who writes 0.1 means the float nearest to it."""
+    """Round to the nearest float: a reader who writes 0.1 means the float nearest to it."""
     wide = _float64(value)
     try:
         narrow: float = struct.unpack("<f", struct.pack("<f", wide))[0]
     except OverflowError:
         raise ValueError("it is out of a float's range") from None
     if type(value) is int and narrow != wide:
-        raise ValueError("no float has that value")
+        raise ValueError("a float cannot hold it exactly")
     return narrow
 
 
@@ -210,7 +210,7 @@ def _as_decimal(value: object) -> Decimal:
 
 
 def _string(value: object) -> str:
-    """Also reads `{"base64": ...}`, the printed form of a string that is not UTF-8."""
+    """Parse a string, or `{"base64": ...}`, the printed form of a string that is not UTF-8."""
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return _from_text(_binary)(value["base64"]).decode("utf-8", "surrogateescape")  # type: ignore[attr-defined,no-any-return]
     if not isinstance(value, str):
@@ -219,12 +219,12 @@ def _string(value: object) -> str:
         try:
             value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise ValueError("it holds half of a surrogate pair") from None
+            raise ValueError("it holds a lone surrogate") from None
     return value
 
 
 def _binary(text: str) -> bytes:
-    """Standard and URL-safe base64, padded or not."""
+    """Parse standard or URL-safe base64, padded or not."""
     standard = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return a2b_base64(standard + "=" * (-len(standard) % 4), strict_mode=True)

@@ -49,7 +49,7 @@ def timestamp_ntz_text(micros: int) -> str:
 
 
 def time_text(nanos: int) -> str:
-    """ISO 8601 with six digits of fraction, or nine when microseconds are not exact."""
+    """Print a time as ISO 8601 with six digits of fraction, or nine when microseconds are not exact."""
     seconds, fraction = divmod(nanos, 1_000_000_000)
     minutes, second = divmod(seconds, 60)
     digits = f"{fraction:09}"
@@ -72,7 +72,7 @@ def day_time_text(micros: int) -> str:
 
 
 def calendar_interval_text(parts: tuple[int, int, int]) -> str:
-    """Months, days and microseconds, which Spark keeps apart: each with its own sign, none carried over."""
+    """Print months, days and microseconds, which Spark keeps apart: each with its own sign, without carrying over."""
     months, days, micros = parts
     return f"P{months}M{days}DT{'-' if micros < 0 else ''}{_seconds_text(abs(micros))}"
 
@@ -98,7 +98,7 @@ def parse_timestamp(text: str) -> int:
     if sign:
         offset_minutes = int(hours) * 60 + int(minutes or 0)
         if offset_minutes > 18 * 60:
-            raise ValueError("no offset from UTC is that large")
+            raise ValueError("its offset from UTC is too large")
         micros -= (-offset_minutes if sign == "-" else offset_minutes) * 60_000_000
     return _within(micros, 63)
 
@@ -143,7 +143,7 @@ def parse_calendar_interval(text: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4096)
 def _minute_text(minute: int) -> str:
-    """Date and time up to the minute. Cached: a store's timestamps are mostly close, and the calendar is slow."""
+    """Print date and time up to the minute. Cached: a store's timestamps are mostly close, and the calendar is slow."""
     days, minute_of_day = divmod(minute, 1440)
     return f"{date_text(days)}T{minute_of_day // 60:02}:{minute_of_day % 60:02}:"
 
@@ -216,7 +216,9 @@ def _within(value: int, bits: int) -> int:
 
 
 def _days_from_civil(year: int, month: int, day: int) -> int:
-    """Howard Hinnant's algorithm (https://howardhinnant.github.io/date_algorithms.html): years begin in March."""
+    """Compute the days since the epoch by Howard Hinnant's algorithm
+    (https://howardhinnant.github.io/date_algorithms.html): its years begin in March.
+    """
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1

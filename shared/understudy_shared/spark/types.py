@@ -16,13 +16,13 @@ from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 BINARY_COLLATION = "UTF8_BINARY"
 MAX_SCHEMA_DEPTH = 192
-"""Levels of JSON: 64 structs inside each other."""
+"""Limit on the levels of JSON in a schema: 64 structs inside each other."""
 
 MAX_SCHEMA_PARTS = 200_000
-"""Objects, lists, names and numbers in a schema's JSON: a field has about six."""
+"""Limit on the objects, lists, names and numbers in a schema's JSON: a field has about six."""
 
 MAX_LONG_DIGITS = 18
-"""Decimals up to this precision are one unscaled int64 in their slot; wider ones are bytes in the variable region."""
+"""Precision up to which a decimal is one unscaled int64 in its slot; wider ones are bytes in the variable region."""
 
 
 @dataclass(frozen=True)
@@ -207,24 +207,24 @@ def parse_schema(json_text: str) -> StructType:
         parsed = _parse_type(document, {}, "")
     except RecursionError as error:
         raise UnsupportedError(
-            "a schema that is nested too deeply", where=_clip(json_text), fix="Store a flatter structure"
+            "the schema is nested too deeply", where=_clip(json_text), fix="Store a flatter structure"
         ) from error
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFileError(f"not a Spark schema: {error!r}", where=_clip(json_text)) from error
+        raise CorruptFileError(f"it is not a Spark schema: {error!r}", where=_clip(json_text)) from error
     if not isinstance(parsed, StructType):
         raise CorruptFileError(f"a schema is a struct, this is {parsed.name}", where=_clip(json_text))
     return parsed
 
 
 def _refuse_excess(document: object) -> None:
-    """Raise UnsupportedError for what would take the stack, or seconds, to read."""
+    """Raise UnsupportedError for a schema that would exhaust the stack, or take seconds to read."""
     level, depth, parts = [document], 0, 0
     while level:
         depth += 1
         parts += len(level)
         if depth > MAX_SCHEMA_DEPTH or parts > MAX_SCHEMA_PARTS:
             raise UnsupportedError(
-                f"a schema of more than {MAX_SCHEMA_DEPTH} levels of JSON, or {MAX_SCHEMA_PARTS} parts",
+                f"the schema has more than {MAX_SCHEMA_DEPTH} levels of JSON, or {MAX_SCHEMA_PARTS} parts",
                 where=_clip(json.dumps(document)) if depth <= MAX_SCHEMA_DEPTH else "the schema",
                 fix="Keep fewer columns in the state of this operator, or in a binary one",
             )
@@ -233,7 +233,7 @@ def _refuse_excess(document: object) -> None:
 
 
 def field_count(struct: StructType) -> int:
-    """Fields at every depth, elements of arrays and maps among them."""
+    """Count the fields at every depth, elements of arrays and maps among them."""
     return sum(1 + _fields_in(field.type) for field in struct.fields)
 
 
@@ -250,7 +250,7 @@ def _fields_in(spark_type: SparkType) -> int:
 
 
 def collated_columns(struct: StructType) -> tuple[str, ...]:
-    """Columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
+    """List the columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
     return tuple(field.name for field in struct.fields if _is_collated(field.type))
 
 
@@ -297,7 +297,7 @@ _COLLATED = re.compile(r"(?:string|(?:var)?char\(\s*\d+\s*\)) collate (?:[A-Za-z
 
 
 def _parse_type(node: object, collations: Mapping[str, str], path: str) -> SparkType:
-    """`collations` come from the enclosing field's metadata: Spark writes collated strings as plain "string"."""
+    """Parse a type. `collations` are the enclosing field's metadata: Spark writes collated strings as "string"."""
     if isinstance(node, str):
         parsed = _parse_name(node, path)
         collation = collations.get(path, "")

@@ -37,20 +37,22 @@ RowDecoder = Callable[[bytes], tuple[object, ...]]
 
 
 def compile_row_decoder(struct_type: StructType) -> RowDecoder:
-    """A function from UnsafeRow bytes to one value per field; `CorruptFileError` when the bytes are not such a row."""
+    """Compile a function from UnsafeRow bytes to one value per field; it raises `CorruptFileError` when the bytes are
+    not such a row.
+    """
     return cast(RowDecoder, compile_reader(struct_type, _PythonValues()))
 
 
 def read_unscaled(data: bytes) -> int:
-    """The unscaled integer of a wide decimal."""
+    """Return the unscaled integer of a wide decimal."""
     if not 0 < len(data) <= RESERVED_BYTES:
-        raise CorruptFileError(f"a decimal of {len(data)} bytes", where="a row", fix="The file is damaged")
+        raise CorruptFileError(f"a decimal has {len(data)} bytes", where="a row", fix="The file is damaged")
     return int.from_bytes(data, "big", signed=True)
 
 
 def read_calendar_interval(data: bytes) -> tuple[int, int, int]:
     if len(data) != RESERVED_BYTES:
-        raise CorruptFileError(f"a calendar interval of {len(data)} bytes", where="a row", fix="The file is damaged")
+        raise CorruptFileError(f"a calendar interval has {len(data)} bytes", where="a row", fix="The file is damaged")
     return CALENDAR_INTERVAL.unpack(data)
 
 

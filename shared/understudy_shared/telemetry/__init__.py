@@ -1,1 +1,1 @@
-"""What a service says of itself while it runs: logs, spans, metric families."""
+"""Telemetry of a running service: logs, spans, metric families."""

@@ -1,6 +1,6 @@
-"""How often values of each size were seen, as Prometheus counts them: cheap enough for every lookup (pure).
+"""A histogram with the buckets of Prometheus: cheap enough for every lookup (pure).
 
-One thread observes; whoever else reads sees counts that may be one value apart.
+One thread observes; readers on other threads see counts that may be one value apart.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 STALENESS_BOUNDS_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
 OFFSET_LAG_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1000)
-"""How old answers may be: from following in step to being of no use, in time and in versions."""
+"""Ages of answers, in versions: from following in step to being of no use."""
 
 
 class Histogram:
@@ -20,7 +20,7 @@ class Histogram:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Raises ValueError unless the bounds grow."""
+        """Start at zero. Raises ValueError unless the bounds grow."""
         if not bounds or any(lower >= upper for lower, upper in pairwise(bounds)):
             raise ValueError(f"the bounds of a histogram must grow: {list(bounds)}")
         self.bounds = tuple(bounds)
@@ -42,13 +42,13 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were observed."""
+        """The number of values that were observed."""
         return sum(self.counts)
 
 
 def upper_bound(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The least bound that at least this share of the values keeps: their quantile, rounded up. None without values,
-    and infinity where it lies above every bound.
+    """Return the quantile `share` rounded up to a bucket's bound: the least bound that at least this share of the
+    values does not exceed. None without values, and infinity where it lies above every bound.
     """
     total = sum(counts)
     if not total:

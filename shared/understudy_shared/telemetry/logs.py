@@ -24,7 +24,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 """Attributes that every record has; all others came with `extra`."""
 
 _QUIET = ("uvicorn", "httpx", "httpcore")
-"""Libraries that tell every request or phase at INFO: only their warnings matter here."""
+"""Libraries that log every request or phase at INFO: only their warnings matter here."""
 
 
 def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") -> None:
@@ -40,7 +40,7 @@ def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") ->
 
 
 def configured_logging() -> tuple[LogFormat, str] | None:
-    """Format and level that `configure_logging` was last given; None when logging is somebody else's."""
+    """Return format and level of the last `configure_logging`; None when this process did not configure logging."""
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if isinstance(handler, _StderrHandler)]
     if not ours:
@@ -49,7 +49,7 @@ def configured_logging() -> tuple[LogFormat, str] | None:
 
 
 def name_records(**fields: object) -> None:
-    """Have every record of this process carry `fields`: of a worker its number, of a router its name."""
+    """Add `fields` to every record of this process: the number of a worker, the name of a router."""
     usual = logging.getLogRecordFactory()
 
     def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -61,7 +61,7 @@ def name_records(**fields: object) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`2026-11-20T11:00:03.120Z WARNING idle: no commit for a while action=idle`."""
+    """A formatter of text lines: `2026-11-20T11:00:03.120Z WARNING idle: no commit for a while action=idle`."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_moment(record)} {record.levelname} {printable(record.getMessage())}"
@@ -71,7 +71,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: `at`, `level`, `logger`, `message`, the extra fields, `exception`."""
+    """A formatter of one JSON object per record: `at`, `level`, `logger`, `message`, the extra fields, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -87,12 +87,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller gave as `extra`."""
+    """Return what the caller gave as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to what `sys.stderr` is at that moment: a progress display replaces it to keep records out of its way.
+    """The handler that writes to the current `sys.stderr`: a progress display replaces it to keep records out of its
+    way.
 
     A bug that every request meets is written once a minute, with the number of times that were left out.
     """
@@ -142,7 +143,7 @@ def _log_warning(  # noqa: PLR0917  # the signature of `warnings.showwarning`
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """In place of `warnings.showwarning`: the place in the code does not help with a setting."""
+    """Log a Python warning in place of `warnings.showwarning`: the place in the code does not help with a setting."""
     logging.getLogger("py.warnings").warning(
         "%s", message, extra={"action": "warning", "category": category.__name__, "place": f"{filename}:{lineno}"}
     )

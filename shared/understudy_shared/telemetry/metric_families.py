@@ -12,24 +12,24 @@ from prometheus_client.process_collector import ProcessCollector
 from understudy_shared.telemetry.histogram import Histogram
 
 MS_PER_S = 1000
-"""Histograms count milliseconds, and metrics say seconds."""
+"""Milliseconds per second: histograms count milliseconds, and metrics are in seconds."""
 
 _PROCESS = ProcessCollector(registry=None)
 
 
 def about_the_process() -> Iterator[Metric]:
-    """The release, and what the system says of this process."""
+    """Yield the release, and the system's figures of this process."""
     yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
     yield from used_by_the_process()
 
 
 def used_by_the_process() -> Iterator[Metric]:
-    """What the system says of this process: CPU time, memory, open files, when it was started."""
+    """Yield the system's figures of this process: CPU time, memory, open files, start time."""
     yield from _PROCESS.collect()
 
 
 def histogram_family(name: str, text: str, histogram: Histogram, *, per: float = 1) -> Metric:
-    """A histogram without labels. `per`: how many units of the histogram make one of the metric."""
+    """Make a family of one histogram without labels. `per`: how many units of the histogram make one of the metric."""
     family = HistogramMetricFamily(name, text, labels=())
     add_histogram(family, (), histogram, per=per)
     return family

@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 SAMPLER = "OTEL_TRACES_SAMPLER"
 CLOSE_LIMIT_S = 5
-"""A service that ends waits so long for a collector that is away."""
+"""Seconds for which a service that ends waits for a collector that is away."""
 
 _KINDS = {Kind.SERVER: SpanKind.SERVER, Kind.CLIENT: SpanKind.CLIENT}
 _NS_PER_S = 1_000_000_000
 
 
 class ExportedSpan:
-    """One span that is recorded."""
+    """A span that is recorded by OpenTelemetry's SDK."""
 
     __slots__ = ("_is_over", "_span", "trace")
 
@@ -73,7 +73,7 @@ class ExportedSpan:
 
 
 class ExportedSpans:
-    """The spans of one service at `host`. `records_all`: whether requests that nobody traces may be sampled."""
+    """The spans of one service at `host`. `records_all`: whether requests without a trace may be sampled."""
 
     def __init__(
         self, provider: TracerProvider, exporter: LoggedExporter, host: HostInfo, *, records_all: bool
@@ -108,7 +108,7 @@ class ExportedSpans:
 
 
 class LoggedExporter(SpanExporter):
-    """Says in our log, once a minute, that spans do not arrive: the library's own lines repeat with each attempt."""
+    """An exporter that logs, once a minute, that spans do not arrive: the library logs each attempt."""
 
     def __init__(self, inner: OTLPSpanExporter) -> None:
         self._inner = inner
@@ -132,16 +132,18 @@ class LoggedExporter(SpanExporter):
 
 
 def exported_spans(service: str, host: HostInfo) -> ExportedSpans:
-    """The spans of a service, as the environment wants them. Only requests that their readers sample are recorded,
-    unless `OTEL_TRACES_SAMPLER` is set: there are many lookups, and a span costs more than one. Raises ValueError for
-    a variable that is wrong.
+    """Open the spans of a service, as the environment configures them. Only requests that their readers sample are
+    recorded, unless `OTEL_TRACES_SAMPLER` is set: there are many lookups, and a span costs more than one. Raises
+    ValueError for a variable that is wrong.
     """
     said = {"service.name": service, "service.version": version("understudy"), "service.instance.id": str(uuid.uuid4())}
     exporter = LoggedExporter(OTLPSpanExporter())
     sampler = None if os.environ.get(SAMPLER) else DEFAULT_OFF
     provider = TracerProvider(
         sampler=sampler,
-        resource=Resource.create(said).merge(OTELResourceDetector().detect()),  # what the operator says comes last
+        resource=Resource.create(said).merge(
+            OTELResourceDetector().detect()
+        ),  # The operator's attributes come last, so that they override ours.
         shutdown_on_exit=False,
     )
     provider.add_span_processor(BatchSpanProcessor(exporter))

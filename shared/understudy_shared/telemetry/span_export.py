@@ -1,4 +1,5 @@
-"""Decides whether spans are exported: when the environment names a collector. Else OpenTelemetry is not imported.
+"""The decision whether spans are exported: when the environment names a collector. Otherwise OpenTelemetry is not
+imported.
 
 The standard variables `OTEL_*` say where spans go and which requests are sampled.
 """
@@ -21,7 +22,7 @@ HTTP_PROTOBUF = "http/protobuf"
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether spans are exported. Raises SettingsError for a protocol that is not spoken here."""
+    """Whether spans are exported. Raises SettingsError for a protocol that is not supported here."""
     if not _first(ENDPOINTS, environment) or environment.get(DISABLED, "").strip().lower() == "true":
         return False
     protocol = _first(PROTOCOLS, environment)
@@ -35,14 +36,14 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def require_exporter() -> None:
-    """Refuse to start where spans are wanted and the packages are not there. Raises SettingsError."""
+    """Refuse to start where spans are wanted and the packages are missing. Raises SettingsError."""
     if is_wanted(os.environ):
         _exporter()
 
 
 def open_spans(service: str, host: HostInfo) -> Spans | None:
-    """Where a service records its spans; None when no endpoint is set. Raises SettingsError as `require_exporter`, and
-    for a variable that is wrong.
+    """Open the recorder of a service's spans; None when no endpoint is set. Raises SettingsError as `require_exporter`,
+    and for a variable that is wrong.
     """
     if not is_wanted(os.environ):
         return None
@@ -71,5 +72,5 @@ def _exporter() -> Callable[[str, HostInfo], Spans]:
 
 
 def _first(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """The first of these variables that says something."""
+    """Return the first of these variables that is set."""
     return next((text for name in names if (text := environment.get(name, "").strip())), "")

@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 class Span(Protocol):
-    """A span that is recorded. `trace` is what is sent on: whoever receives it records children of this span."""
+    """A span that is recorded. `trace` is sent on with requests: their receivers record children of this span."""
 
     @property
     def trace(self) -> Trace: ...
@@ -31,23 +31,23 @@ class Span(Protocol):
         """Add attributes."""
 
     def end(self, *, error: str = "") -> None:
-        """It is over; `error` names the kind of a failure. Only the first call counts."""
+        """End the span; `error` names the kind of a failure. Only the first call counts."""
 
 
 class Spans(Protocol):
-    """Records the spans of one service."""
+    """The recorder of one service's spans."""
 
     def begin(
         self, method: str, route: str, kind: Kind, parent: Trace | None, attributes: Attributes, *, ago_s: float = 0.0
     ) -> Span | None:
-        """A span that began so long ago, below `parent`; None when it is not sampled."""
+        """Begin a span that started `ago_s` earlier, below `parent`; None when it is not sampled."""
 
     def close(self) -> None:
-        """Send what is left, as far as that goes in a few seconds."""
+        """Send what is left, within a few seconds."""
 
 
 class RecordedTrace(Trace):
-    """The trace of a request whose span is recorded; what is sent on names that span as the parent."""
+    """The trace of a request whose span is recorded; requests that are sent on name that span as the parent."""
 
     span: Span
     spans: Spans
@@ -60,18 +60,18 @@ class RecordedTrace(Trace):
 
     @property
     def ids(self) -> dict[str, str]:
-        """The fields of a log line, by which a backend shows it beside the span."""
+        """Fields of a log line by which a backend shows it beside the span."""
         return {"trace_id": self.trace_id, "span_id": self.parent_id}
 
 
 def begin_request(spans: Spans, method: str, route: str, asked: Trace | None, store: str) -> RecordedTrace | None:
-    """The trace of a request that came; None when its span is not recorded. `store` is "" where none is known."""
+    """Begin a request's span and return its trace; None when it is not recorded. `store` may be ""."""
     span = spans.begin(method, route, Kind.SERVER, asked, {"understudy.store": store} if store else {})
     return None if span is None else RecordedTrace.of(span, spans)
 
 
 def end_request(span: Span, status: int | None) -> None:
-    """It was answered with a status; None when its reader left before."""
+    """End the span of a request that was answered with `status`; None when its reader left before."""
     if status is None:
         span.end(error="cancelled")
         return

@@ -1,7 +1,8 @@
-"""The W3C trace context of a request: the `traceparent` that came, its ids for the log, and what the next hop gets.
+"""The W3C trace context of a request: the `traceparent` that came, its ids for the log, and the header for the next
+hop.
 
-Without an exporter of spans (`spans.py`) services pass a context on as it came, so the asker's span stays the parent.
-A header that is malformed, or there twice, counts as none: a request never fails by its trace.
+Without an exporter of spans (`spans.py`) services pass a context on as it came, so the reader's span stays the parent.
+A header that is malformed, or there twice, is ignored: a request never fails because of its trace.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
 class Trace(NamedTuple):
-    """The trace of a request, and the span of who asked."""
+    """The trace of a request, and the span of its sender."""
 
     trace_id: str
     parent_id: str
@@ -35,7 +36,7 @@ class Trace(NamedTuple):
 
 
 def parse_traceparent(value: str) -> Trace | None:
-    """The context in a header; None when it is none. A later version may add fields behind those of version 00."""
+    """Parse the context in a header; None when it is malformed. A later version may have more fields at the end."""
     found = _FORM.fullmatch(value)
     if found is None:
         return None
@@ -51,11 +52,11 @@ def is_traced(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def trace_of(headers: Iterable[tuple[bytes, bytes]]) -> Trace | None:
-    """The context of a request, if it has one. Names are in lower case."""
+    """Return the context of a request, if it has one. Names are in lower case."""
     values = [value for name, value in headers if name == HEADER]
     return parse_traceparent(values[0].decode("latin-1").strip()) if len(values) == 1 else None
 
 
 def ids_of(trace: Trace | None) -> dict[str, str]:
-    """The fields of a log line about a request, traced or not."""
+    """Return the fields of a log line about a request, traced or not."""
     return {} if trace is None else trace.ids

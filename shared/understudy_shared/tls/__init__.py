@@ -1,4 +1,4 @@
-"""TLS of a service's own port and of what it asks nodes: certificates, whom they name, and what went wrong.
+"""TLS of a service's own port and of its calls to nodes: certificates, the names in them, and errors.
 
-`service_tls` is what a service holds; `certificates` reads the files, `names` says who may call whom.
+`service_tls` holds the current state; `certificates` reads the files, `names` says who may call whom.
 """

@@ -27,7 +27,7 @@ _FOR_OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class TlsPlan:
-    """Which files a service uses: `server` for its own port, `peer` for what it asks nodes, `peer_ca` for both."""
+    """The files of a service: `server` for its own port, `peer` for its calls to nodes, `peer_ca` for both."""
 
     application_id: str
     role: PeerRole
@@ -55,7 +55,7 @@ Files = tuple[Path | None, Path | None]
 def tls_plan(
     application_id: str, role: PeerRole, *, server: Files, peer: Files, peer_ca: Path | None
 ) -> TlsPlan | None:
-    """What settings come to; None without any. Raises SettingsError for settings that do not fit each other (pure)."""
+    """Plan the use of files; None without any. Raises SettingsError for settings that contradict each other (pure)."""
     own, shown = _pair(server, "tls"), _pair(peer, "peer") or _pair(server, "tls")
     if peer_ca is None:
         if peer[0] is not None:
@@ -87,7 +87,7 @@ def _pair(files: Files, prefix: str) -> Pair | None:
 
 
 class Lifetime(NamedTuple):
-    """From when to when a certificate is valid, in seconds since 1970."""
+    """The time in which a certificate is valid, in seconds since 1970."""
 
     begins_s: float
     ends_s: float
@@ -95,7 +95,7 @@ class Lifetime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What the files come to. `peers`: whom a node takes internal calls from. `lifetimes` are by file."""
+    """The contexts made of the files. `peers`: the services that may make internal calls. `lifetimes` are by file."""
 
     server: ssl.SSLContext | None
     client: PeerContext | None
@@ -104,7 +104,7 @@ class TlsMaterial:
 
 
 def load(plan: TlsPlan) -> TlsMaterial:
-    """The contexts by the files as they are now. It blocks. Raises SettingsError: which file is wrong, and how."""
+    """Load the contexts by the files as they are now. It blocks. Raises SettingsError: which file is wrong, and how."""
     for path in plan.files:
         _require_readable(path)
     for pair in (plan.server, plan.peer):
@@ -135,7 +135,7 @@ def load(plan: TlsPlan) -> TlsMaterial:
 
 
 def _own_name(plan: TlsPlan, pair: Pair, lifetimes: dict[Path, Lifetime]) -> PeerName:
-    """The name in the certificate that nodes are shown; it must be this service's."""
+    """Return the name in the certificate that nodes are shown; it must be this service's."""
     assert plan.peer_ca is not None
     ca = plan.peer_ca
     asks = _used(pair, lambda each: server_context(each, ca))
@@ -166,7 +166,7 @@ def _lifetime(certificate: Mapping[str, Any]) -> Lifetime:
 
 
 def _trusting(pair: Pair, ca: Path | None) -> ssl.SSLContext:
-    """A client that trusts `ca`, or else exactly this certificate: who else trusts it is not known here."""
+    """Make a client that trusts `ca`, or else exactly this certificate: its real clients are not known here."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if ca is not None:
@@ -195,7 +195,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
-    """What `make` makes of a pair. Raises SettingsError that names the file."""
+    """Return what `make` makes of a pair. Raises SettingsError that names the file."""
     try:
         return make(pair)
     except ssl.SSLError as error:
@@ -215,14 +215,14 @@ def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
 
 
 class _Seen(NamedTuple):
-    """What either side has seen of the other in a handshake."""
+    """The facts that either side has seen of the other in a handshake."""
 
     connected: Mapping[str, Any]
     accepted: Mapping[str, Any]
 
 
 def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _Seen:
-    """A handshake in memory. Raises SettingsError, about the pair, when a side refuses the other."""
+    """Do a handshake in memory. Raises SettingsError, about the pair, when a side refuses the other."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     accepts = server.wrap_bio(to_server, to_client, server_side=True)
     connects = client.wrap_bio(to_client, to_server, server_side=False, server_hostname="self.invalid")
@@ -243,7 +243,7 @@ def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _S
 
 
 _MAX_FLIGHTS = 8
-"""TLS 1.3 needs three."""
+"""Limit on the flights of a handshake: TLS 1.3 needs three."""
 
 
 def _is_done(side: ssl.SSLObject) -> bool:
@@ -272,7 +272,7 @@ def _require_readable(path: Path) -> None:
 def _require_private(key: Path) -> None:
     if key.stat().st_mode & _FOR_OTHERS:
         raise SettingsError(
-            "everybody on this machine may read or write the key",
+            "every user of this machine may read or write the key",
             where=str(key),
             fix="chmod 600, or 640 with a group of its own. In Kubernetes: defaultMode 0440 of the volume",
         )

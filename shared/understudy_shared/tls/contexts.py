@@ -1,4 +1,4 @@
-"""Contexts for TLS of the standard library: one for what connects to a service, one for what it opens to nodes.
+"""Contexts for TLS of the standard library: one for connections to a service, one for its connections to nodes.
 
 A context never changes. `CurrentContext` hands each new connection the newest one, so that certificates are exchanged
 without touching those that are open.
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 class _PeerObject(ssl.SSLObject):
-    """A connection to a node: its handshake fails when the node is somebody else than it has to be."""
+    """A connection to a node: its handshake fails when the node is not the expected one."""
 
     def do_handshake(self) -> None:
         super().do_handshake()
@@ -40,8 +40,8 @@ class _PeerObject(ssl.SSLObject):
 
 
 class PeerContext(ssl.SSLContext):
-    """The context of what a service opens to nodes. A node's name takes the place of its host name: nodes come and go
-    at addresses that no authority knows.
+    """The context for connections to nodes. A node's name takes the place of its host name: nodes come and go at
+    addresses that no authority knows.
     """
 
     sslobject_class = _PeerObject
@@ -49,7 +49,8 @@ class PeerContext(ssl.SSLContext):
 
 
 def server_context(pair: Pair, peer_ca: Path | None) -> ssl.SSLContext:
-    """TLS 1.2 and later for everybody. With `peer_ca` clients are asked for a certificate, and need none.
+    """Make a server context of TLS 1.2 and later. With `peer_ca` it asks clients for a certificate, and needs no
+    answer.
 
     Raises OSError and SettingsError for files that cannot be used.
     """
@@ -67,10 +68,10 @@ def server_context(pair: Pair, peer_ca: Path | None) -> ssl.SSLContext:
 
 
 def peer_context(pair: Pair, peer_ca: Path, accepted: Accepted) -> PeerContext:
-    """TLS 1.3 alone, trusting `peer_ca` alone, to peers that are `accepted`. Raises as `server_context` does."""
+    """Make a client of TLS 1.3 alone that trusts `peer_ca` alone, for `accepted` peers; raise as `server_context`."""
     context = PeerContext(ssl.PROTOCOL_TLS_CLIENT)
     context.accepted = accepted
-    context.check_hostname = False  # the name in the certificate is checked instead, before anything is sent
+    context.check_hostname = False  # PeerContext checks the name in the certificate instead, before anything is sent.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(peer_ca)
     _load(context, pair)
@@ -97,7 +98,7 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 
 def _refuse_password() -> NoReturn:
-    """OpenSSL would ask the terminal."""
+    """Refuse an encrypted key: OpenSSL would ask the terminal."""
     raise SettingsError(
         "the key is encrypted with a password",
         fix="Write it without one, for this user alone: openssl pkey -in KEY -out NEW && chmod 600 NEW",

@@ -1,7 +1,7 @@
-"""Who the holder of a certificate is: SPIFFE-style names of the services of an application (pure).
+"""Names of services in certificates, in SPIFFE style, by application and role (pure).
 
-A name is the only URI among the subjectAltNames: `spiffe://<trust domain>/understudy/<application>/<role>`.
-Characters of the application that a path may not have are percent-encoded.
+A name is the only URI among the subjectAltNames: `spiffe://<trust domain>/understudy/<application>/<role>`. Characters
+of the application that a path may not have are percent-encoded.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from understudy_shared.tls.trouble import NO_CERTIFICATE, TlsReason, TlsTrouble
 _SCHEME, _PRODUCT = "spiffe://", "understudy"
 
 MAX_SHOWN = 200
-"""Most characters of a stranger's name that are written to a log."""
+"""Limit on the characters of a stranger's name that are written to a log."""
 
 
 class PeerRole(StrEnum):
-    """What a service is to the others of its application."""
+    """The role of a service for the others of its application."""
 
     ROUTER = "router"
     NODE = "node"
@@ -38,17 +38,17 @@ class PeerName(NamedTuple):
 
 
 def application_in_names(application_id: str) -> str:
-    """An application as names write it."""
+    """Quote an application as names write it."""
     return quote(application_id, safe="")
 
 
 def uris_in(certificate: Mapping[str, Any] | None) -> list[str]:
-    """The URIs among the subjectAltNames of a certificate, as `getpeercert` gives it."""
+    """List the URIs among the subjectAltNames of a certificate, as `getpeercert` gives it."""
     return [str(value) for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
 
 
 def parse_name(uri: str) -> PeerName | None:
-    """The name that a URI is; None when it is none of ours."""
+    """Parse the name in a URI; None when it is not a name of Understudy."""
     if not uri.startswith(_SCHEME):
         return None
     match uri.removeprefix(_SCHEME).split("/"):
@@ -59,7 +59,7 @@ def parse_name(uri: str) -> PeerName | None:
 
 
 def name_in(certificate: Mapping[str, Any] | None) -> PeerName | TlsTrouble:
-    """The name in a certificate that was verified; or why there is none."""
+    """Return the name in a certificate that was verified; or the reason why it has no name."""
     if not certificate:
         return NO_CERTIFICATE
     uris = uris_in(certificate)
@@ -73,14 +73,14 @@ def name_in(certificate: Mapping[str, Any] | None) -> PeerName | TlsTrouble:
 
 
 class Accepted(NamedTuple):
-    """Whom a service accepts: the services of its own trust domain and application with one of these roles."""
+    """The services that a service accepts: those of its own trust domain and application with one of these roles."""
 
     trust_domain: str
     application: str
     roles: Collection[str]
 
     def why_not(self, certificate: Mapping[str, Any] | None) -> TlsTrouble | None:
-        """Why the holder of a certificate that was verified is not accepted; None when he is."""
+        """Return why the holder of a certificate that was verified is not accepted; None when it is."""
         name = name_in(certificate)
         if isinstance(name, TlsTrouble):
             return name

@@ -1,7 +1,7 @@
-"""The TLS of one service: what its new connections use, read again when a file changes, and what was refused.
+"""The TLS of one service: the contexts for its new connections, read again when a file changes, and the refusals.
 
-A file that cannot be used changes nothing: the certificates of before count, and the service is degraded by `tls`.
-Connections that are open keep what they began with.
+A file that cannot be used changes nothing: the previous certificates stay in use, and the service is degraded by `tls`.
+Open connections keep their certificates.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TLS = "tls"
 """The cause by which a service is degraded."""
 
 SOON_PART, SOON_MAX_S = 0.1, 7 * 24 * 3600.0
-"""A certificate ends soon in the last tenth of its life, at most a week before: renewal comes at two thirds of it."""
+"""A certificate ends soon in the last tenth of its life, at most a week: it should be renewed at two thirds."""
 
 READ_AGAIN_S = 60.0
-"""How often refused files that do not change are read again: a certificate that is not valid yet will be."""
+"""Interval at which refused files that do not change are read again: a certificate that is not valid yet will be."""
 
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
@@ -41,18 +41,18 @@ class ServiceTls:
     """`asks_peers`: internal calls need the certificate of a peer."""
 
     def __init__(self, plan: TlsPlan, *, now_s: Callable[[], float] = time.time) -> None:
-        """Raises SettingsError for files that cannot be used."""
+        """Load the files. Raises SettingsError for files that cannot be used."""
         self.plan = plan
         self.asks_peers = plan.asks_peers
         self.refused: str | None = None
-        """Why the present files are not used; None while they are."""
+        """The reason why the present files are not used; None while they are."""
         self.refusals: Counter[tuple[TlsSide, TlsReason]] = Counter()
         self.reloads: Counter[str] = Counter()
         self._now_s = now_s
         self._seen = _signature_of(plan)
         """The signature of the files at the last look. They may have been refused then."""
         self._again_s = math.inf
-        """When files that have not changed are read again."""
+        """The time at which files that have not changed are read again."""
         self._material = load(plan)
         self._reminder, self._repeats = Reminder(), Repeats()
         self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
@@ -68,7 +68,7 @@ class ServiceTls:
         return self._material.server
 
     def why_no_peer(self, certificate: Mapping[str, Any] | None, version: str | None) -> TlsTrouble | None:
-        """Why a client's certificate does not make it a peer; None when it does, or when none is asked for."""
+        """Return why a client's certificate does not make it a peer; None when it does, or where no peer is needed."""
         peers = self._material.peers
         if peers is None:
             return None
@@ -81,7 +81,7 @@ class ServiceTls:
 
     @property
     def peers(self) -> ssl.SSLContext | None:
-        """The context for connections to nodes, with the newest certificates; None: nodes are spoken to in plain."""
+        """The context for connections to nodes, with the newest certificates; None: nodes are called by plain HTTP."""
         return self._peers
 
     def _client(self) -> ssl.SSLContext:
@@ -89,7 +89,7 @@ class ServiceTls:
         return self._material.client
 
     def failed_to_connect(self, host: str, error: BaseException | None) -> str | None:
-        """Note that a connection to a node failed; what TLS had to do with it, if anything."""
+        """Note that a connection to a node failed, and return the TLS trouble behind it, if any."""
         trouble = tls_trouble(error)
         if trouble is None:
             return None
@@ -99,7 +99,7 @@ class ServiceTls:
     # ---- both
 
     def note(self, side: TlsSide, trouble: TlsTrouble, host: str) -> None:
-        """Count a refusal, and log it: one of a peer and a reason in a minute."""
+        """Count a refusal, and log it: one line per peer and reason in a minute."""
         self.refusals[side, trouble.reason] += 1
         left_out = self._repeats.due((side, trouble.reason, host), self._now_s() * 1000)
         if left_out is not None:
@@ -112,7 +112,7 @@ class ServiceTls:
             )
 
     def look(self) -> None:
-        """Read the files again when one changed; those that cannot be used are named now and then. It blocks."""
+        """Read the files again when one changed; log now and then those that cannot be used. It blocks."""
         signature = _signature_of(self.plan)
         if signature == self._seen and self._now_s() < self._again_s:
             self._remind()
@@ -124,7 +124,7 @@ class ServiceTls:
             self._refuse(str(error))
             return
         if signature != _signature_of(self.plan):
-            return  # they change right now: the next look reads them whole
+            return  # The files change right now: the next look reads them whole.
         self._seen, self._material, self.refused, self._again_s = signature, material, None, math.inf
         self._reminder.reset()
         self.reloads["used"] += 1
@@ -141,10 +141,10 @@ class ServiceTls:
         """Log now and then why files are not used."""
         if self.refused is not None and self._reminder.is_due(self._now_s() * 1000):
             extra = {"action": "audit-config", "outcome": "refused"}
-            log.error("%s. The certificates of before still count", self.refused, extra=extra)
+            log.error("%s. The previous certificates stay in use", self.refused, extra=extra)
 
     def causes(self) -> dict[str, str]:
-        """Why the service is degraded, by cause; empty while its files can be used and no certificate ends soon."""
+        """Return why TLS degrades the service, by cause: unusable files, or a certificate that ends soon."""
         if self.refused is not None:
             return {TLS: f"certificates are as they were: {self.refused}"}
         now_s = self._now_s()
@@ -158,12 +158,12 @@ class ServiceTls:
 
     @property
     def first_end_s(self) -> float:
-        """When the first certificate in use expires, in seconds since 1970."""
+        """The time at which the first certificate in use expires, in seconds since 1970."""
         return min(life.ends_s for life in self._material.lifetimes.values())
 
 
 def metrics_of(tls: ServiceTls | None) -> Iterator[Metric]:
-    """The metrics of TLS. Without TLS nothing was refused, and no certificate expires."""
+    """Yield the metrics of TLS. Without TLS all refusals are 0, and no certificate expires."""
     ends = GaugeMetricFamily(
         "understudy_tls_certificate_expiry_timestamp_seconds",
         "When the first certificate in use expires, in seconds since 1970",
@@ -194,7 +194,7 @@ def ends_soon(life: Lifetime, now_s: float) -> bool:
 
 
 def _signature_of(plan: TlsPlan) -> _Signature:
-    """What the file system says of the files; None for one that is not there. It follows links, as of secrets."""
+    """Return the file system's stamps of the files, behind links; None for one that does not exist."""
     return tuple(_stamp(path) for path in plan.files)
 
 

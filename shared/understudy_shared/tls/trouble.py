@@ -1,4 +1,4 @@
-"""What is said of a connection by TLS that failed, and under which reason it is counted (pure)."""
+"""Reasons for which a connection by TLS fails, with their texts and the labels that count them (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TlsReason(StrEnum):
-    """Why a connection, or an internal call on it, was refused; a label of `understudy_tls_refusals_total`."""
+    """The reason for refusing a connection, or an internal call on it; a label of `understudy_tls_refusals_total`."""
 
     PLAIN_HTTP = "plain-http"
     NO_TLS = "no-tls"
@@ -28,14 +28,14 @@ class TlsReason(StrEnum):
 
 
 class TlsSide(StrEnum):
-    """Who refused: the side that accepts connections, or the one that opens them."""
+    """The side that refused: the one that accepts connections, or the one that opens them."""
 
     ACCEPT = "accept"
     CONNECT = "connect"
 
 
 class TlsTrouble(NamedTuple):
-    """Why a peer is refused. `why` has the peer as its subject."""
+    """The reason why a peer is refused. `why` has the peer as its subject."""
 
     reason: TlsReason
     why: str
@@ -44,20 +44,20 @@ class TlsTrouble(NamedTuple):
 NO_CERTIFICATE = TlsTrouble(TlsReason.NO_CERTIFICATE, "it shows no certificate")
 
 PEER_TROUBLE = "understudy.peer_trouble"
-"""The key by which a transport, and the scope of a request, say why the other side is no peer; None when it is one."""
+"""Key by which a transport, and the scope of a request, say why the other side is no peer; None when it is one."""
 
 
 class PeerRefusedError(ssl.SSLError):
-    """The certificate of a peer is valid, and of somebody else than it has to be."""
+    """The certificate of a peer is valid, but names another service than expected."""
 
     def __init__(self, trouble: TlsTrouble) -> None:
         super().__init__(1, trouble.why)
         self.trouble = trouble
 
 
-_UNTRUSTED = TlsTrouble(TlsReason.UNTRUSTED, "its certificate is signed by nobody whom this service trusts")
+_UNTRUSTED = TlsTrouble(TlsReason.UNTRUSTED, "its certificate is not signed by an authority that this service trusts")
 _VERIFIED = {
-    7: _UNTRUSTED,  # by somebody of the same name
+    7: _UNTRUSTED,  # by another authority of the same name
     9: TlsTrouble(TlsReason.NOT_YET_VALID, "its certificate is not valid yet: check the clocks of both hosts"),
     10: TlsTrouble(TlsReason.EXPIRED, "its certificate has expired"),
     18: _UNTRUSTED,
@@ -70,7 +70,7 @@ _VERIFIED = {
         "clientAuth",
     ),
 }
-"""By OpenSSL's numbers (X509_V_ERR_...)."""
+"""Troubles by OpenSSL's numbers (X509_V_ERR_...)."""
 
 _OURS = "it refuses the certificate of this service"
 _OLD = TlsTrouble(TlsReason.VERSION, "it speaks only versions or ciphers of TLS that are not accepted here")
@@ -79,7 +79,7 @@ _BY_REASON = (
     ("HTTP_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it speaks plain HTTP at a port for TLS")),
     ("HTTPS_PROXY_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it takes a port for TLS for an HTTP proxy")),
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", NO_CERTIFICATE),
-    ("ALERT_CERTIFICATE_REQUIRED", TlsTrouble(TlsReason.REFUSED_OURS, "it asks for a certificate, and none was shown")),
+    ("ALERT_CERTIFICATE_REQUIRED", TlsTrouble(TlsReason.REFUSED_OURS, "it asks for a certificate, which is missing")),
     ("ALERT_CERTIFICATE_EXPIRED", TlsTrouble(TlsReason.REFUSED_OURS, f"{_OURS}: it has expired")),
     ("ALERT_UNKNOWN_CA", TlsTrouble(TlsReason.REFUSED_OURS, f"{_OURS}: it does not trust who signed it")),
     ("ALERT_BAD_CERTIFICATE", TlsTrouble(TlsReason.REFUSED_OURS, _OURS)),
@@ -94,11 +94,11 @@ _BY_REASON = (
     ("PACKET_LENGTH_TOO_LONG", _NO_TLS),
     ("UNEXPECTED_EOF", TlsTrouble(TlsReason.CLOSED, "it closed the connection within the handshake")),
 )
-"""By parts of OpenSSL's reasons; the first that fits counts."""
+"""Troubles by parts of OpenSSL's reasons; the first that fits counts."""
 
 
 def tls_trouble(error: BaseException | None) -> TlsTrouble | None:
-    """What TLS had to do with an error, or with what led to it; None when nothing."""
+    """Find the TLS trouble behind an error, or behind its cause; None when TLS had no part in it."""
     found = error
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__ or found.__context__
@@ -109,7 +109,7 @@ def tls_trouble(error: BaseException | None) -> TlsTrouble | None:
     code = getattr(found, "verify_code", 0)
     if code in _VERIFIED:
         return _VERIFIED[code]
-    reason = str(getattr(found, "reason", None) or found)  # one that is made by hand has none
+    reason = str(getattr(found, "reason", None) or found)  # an error that was made by hand has no code
     for part, trouble in _BY_REASON:
         if part in reason:
             return trouble

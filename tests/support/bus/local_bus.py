@@ -54,12 +54,12 @@ class LocalBus:
         return f"LocalBus({len(self._values)} keys, {readers} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """The value under a key."""
+        """Return the value under a key."""
         value = self._living(self._values, key)
         return None if value is None else self._stored(value)
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
-        """Owned values under a prefix, known keys first."""
+        """Return owned values under a prefix, known keys first."""
         self._open()
         found: dict[str, Stored] = {}
         size_bytes = 0
@@ -74,7 +74,7 @@ class LocalBus:
         return found
 
     async def keys(self, prefix: str) -> ListedKeys:
-        """Keys of any kind under a prefix."""
+        """List keys of any kind under a prefix."""
         self._open()
         living = [key for values in (self._values, self._leases) for key in [*values] if self._living(values, key)]
         found = [key for key in [*living, *self._terms] if key.startswith(prefix)]
@@ -109,7 +109,7 @@ class LocalBus:
         self._send(channel, payload)
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Messages in their order. The subscription never breaks, but a reader that is too slow gets `Lost`."""
+        """Yield messages in their order. The subscription never breaks, but a reader that is too slow gets `Lost`."""
         self._open()
         inbox = Inbox()
         inbox.put(Back())
@@ -156,7 +156,7 @@ class LocalBus:
             del self._leases[fence.lease_key]
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """The owner of the lease; None while it is free."""
+        """Return the owner of the lease; None while it is free."""
         lease = self._living(self._leases, lease_key)
         return None if lease is None else lease.owner
 

@@ -139,7 +139,7 @@ def router_has_too_little_memory(watched: WatchedWorld) -> Iterator[None]:
 
 @contextmanager
 def router_is_exposed(watched: WatchedWorld) -> Iterator[None]:
-    """It listens on every interface, and asks nobody for a credential."""
+    """It listens on every interface, and asks for no credential."""
     with living_otherwise(watched.world.routers[ROUTER], "--host", "0.0.0.0", "--insecure-bind"):
         yield
 

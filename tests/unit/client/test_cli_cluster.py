@@ -65,7 +65,7 @@ def test_explain_shows_the_order_and_everybody_left_out_with_reasons() -> None:
 
 def test_explain_says_so_when_nobody_may_answer() -> None:
     page = explain_page({**EXPLAINED, "choice": [], "active_host": None})
-    assert "nobody may answer" in lines(page)
+    assert "no replica may answer" in lines(page)
     assert "  active     none" in lines(page)
 
 

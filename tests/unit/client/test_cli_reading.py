@@ -322,7 +322,7 @@ def test_a_json_key_travels_as_it_was_written(key: str) -> None:
         (["lookup", "s", "[1]", "--stdin"], "one of the two"),
         (["lookup", "s", "N14228"], "is not JSON"),
         (["lookup", "s", "[1]", "{"], "key 2"),
-        (["xyz"], "No such command 'xyz'. understudy --help lists"),
+        (["xyz"], "There is no command 'xyz'. understudy --help lists"),
         (["store"], "Did you mean 'stores'?"),
         (["GET"], "Did you mean 'get'?"),
     ],

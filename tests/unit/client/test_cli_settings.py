@@ -96,7 +96,7 @@ def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -
     problems = [error.what, *error.notes]
     assert error.exit_code is ExitCode.USAGE
     assert len(problems) == 4
-    assert any("checkpoint: none was given (CHECKPOINT" in text for text in problems)
+    assert any("checkpoint: it was not given (CHECKPOINT" in text for text in problems)
     assert any("port=99999" in text and "--port, UNDERSTUDY_PORT" in text for text in problems)
     assert any("workers=1" in text for text in problems)
     assert any("nonsense: there is no such setting" in text for text in problems)
@@ -115,7 +115,7 @@ def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -
 def test_a_required_setting_that_is_nowhere_is_named_with_its_places(arguments: list[str], missing: list[str]) -> None:
     done = ask(*arguments)
     assert done.returncode == ExitCode.USAGE
-    errors = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "none was given" in line]
+    errors = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "it was not given" in line]
     assert sorted(line.partition(":")[0] for line in errors) == missing
     assert all(f"UNDERSTUDY_{name.upper()}" in done.stderr for name in missing)
     assert f"understudy {arguments[0]} --help" in done.stderr

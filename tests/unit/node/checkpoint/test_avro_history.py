@@ -198,7 +198,7 @@ def other_key_number(found: dict[str, Family]) -> None:
     [
         (narrow, "type short is not read, column n"),
         (shrink, "a string that became a long is not read, column gone"),
-        (same_number, "two schemas of one number, schema 0"),
+        (same_number, "two schemas have one number, schema 0"),
         (other_key, "its keys have changed"),
         (other_key_number, "its keys have changed"),
     ],

@@ -94,7 +94,7 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch:
             taken += 1
             yield bytes(400)
 
-    with pytest.raises(CorruptFileError, match="a record of more than"):
+    with pytest.raises(CorruptFileError, match="a record has more than"):
         list(ORDER.pieces(pieces(), where="here"))
     assert taken < 5
 

@@ -87,7 +87,7 @@ def test_a_row_that_is_missing_is_damage_and_the_others_are_not_given(prefix: by
 @pytest.mark.parametrize("count", [0, -1, None])
 def test_a_count_that_is_none_is_damage(prefix: bytes, count: int | None) -> None:
     counts: dict[bytes, bytes | None] = {prefix + encode_key(("a", 1)): prefix + encode_count((count,))}
-    with pytest.raises(CorruptFileError, match=r"with .* rows"):
+    with pytest.raises(CorruptFileError, match=r"has .* rows"):
         found_by(prefix, view(counts, {}), ("a", 1))
 
 

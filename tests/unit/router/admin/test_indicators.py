@@ -52,7 +52,7 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
 def test_a_router_that_strangers_reach_without_a_credential_says_so() -> None:
     report = looked(well(), exposure=Exposure.UNGUARDED)
     assert wrong(report) == {"access"}
-    assert "asks nobody for a credential" in str(report.document()["headline"])
+    assert "asks for no credential" in str(report.document()["headline"])
 
 
 def test_a_router_that_strangers_may_take_credentials_from_says_so() -> None:

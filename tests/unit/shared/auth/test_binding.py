@@ -93,10 +93,10 @@ def router_access(**settings: Any) -> Access:
 def test_each_service_refuses_to_be_reached_by_strangers_unless_it_is_told(access_of: Any) -> None:
     assert not access_of().is_on
     assert access_of().exposure is None
-    with pytest.raises(SettingsError, match="nobody is asked"):
+    with pytest.raises(SettingsError, match="it asks for no credential"):
         access_of(host="0.0.0.0")
     assert access_of(host="0.0.0.0", insecure_bind=True).exposure is Exposure.UNGUARDED
-    with pytest.raises(SettingsError, match="nobody is asked"):
+    with pytest.raises(SettingsError, match="it asks for no credential"):
         access_of(host="0.0.0.0", external_tls_termination=True)
 
 
@@ -136,7 +136,7 @@ def test_the_secret_of_the_cluster_guards_a_node_but_no_router(secret: Path) -> 
     assert node_access(host="0.0.0.0", cluster_secret_file=secret, external_tls_termination=True).is_on
     with pytest.raises(SettingsError, match="without TLS"):
         node_access(host="0.0.0.0", cluster_secret_file=secret)
-    with pytest.raises(SettingsError, match="nobody is asked"):
+    with pytest.raises(SettingsError, match="it asks for no credential"):
         router_access(host="0.0.0.0", cluster_secret_file=secret)
 
 

@@ -41,7 +41,7 @@ def judged(issuer: TokenIssuer, token: str | bytes, now_s: float | None = None, 
     """Whose a token is, or why it is refused."""
     presented = presented_in([(b"authorization", b"Bearer " + (token if isinstance(token, bytes) else token.encode()))])
     if not isinstance(presented, PresentedToken):
-        return "no token"
+        return "this is no token"
     mine = trusted(issuer, more)
     try:
         issuer_of(presented.token, {issuer.url: mine})
@@ -73,7 +73,7 @@ def altered(token: str, **claims: object) -> str:
 
 STRANGER = SigningKey("first")
 FORGED: dict[str, tuple[Callable[[TokenIssuer], str], str]] = {
-    "alg none": (lambda i: f"{part({'alg': 'none', 'kid': 'first'})}.{part(i.claims())}.", "no token"),
+    "alg none": (lambda i: f"{part({'alg': 'none', 'kid': 'first'})}.{part(i.claims())}.", "this is no token"),
     "alg none, signed": (lambda i: f"{part({'alg': 'none', 'kid': 'first'})}.{part(i.claims())}.AA", "algorithm"),
     "HS256 with the public key": (signed_with_public_key, "algorithm that is not accepted"),
     "a stranger's key": (lambda i: i.token(key=STRANGER), "wrong signature"),
@@ -99,12 +99,12 @@ FORGED: dict[str, tuple[Callable[[TokenIssuer], str], str]] = {
     "not yet": (lambda i: i.token(nbf=int(time.time()) + 60), "not good yet"),
     "an end in milliseconds": (lambda i: i.token(exp=int(time.time() * 1000)), "wrong exp"),
     "an end that is a boolean": (lambda i: altered_signed(i, exp=True), "wrong exp"),
-    "nobody": (lambda i: i.token(sub=None), "names nobody"),
-    "a name without end": (lambda i: i.token(sub="x" * 300), "names nobody"),
-    "oversized": (lambda i: i.token(filler="x" * MAX_TOKEN_BYTES), "no token"),
-    "four parts": (lambda i: i.token() + ".AA", "no token"),
-    "no JSON": (lambda i: "QUJD.QUJD.QUJD", "no token"),
-    "deep": (lambda i: f"{base64.urlsafe_b64encode(b'[' * 3000).decode()}.{part(i.claims())}.AA", "no token"),
+    "nobody": (lambda i: i.token(sub=None), "names no principal"),
+    "a name without end": (lambda i: i.token(sub="x" * 300), "names no principal"),
+    "oversized": (lambda i: i.token(filler="x" * MAX_TOKEN_BYTES), "this is no token"),
+    "four parts": (lambda i: i.token() + ".AA", "this is no token"),
+    "no JSON": (lambda i: "QUJD.QUJD.QUJD", "this is no token"),
+    "deep": (lambda i: f"{base64.urlsafe_b64encode(b'[' * 3000).decode()}.{part(i.claims())}.AA", "this is no token"),
 }
 
 

@@ -146,7 +146,7 @@ def test_a_key_file_has_one_key_or_two_in_lines() -> None:
         (KEY + b"\n" + b"a b" * 20, "key 2 has no 32"),
         (b"k" * 513, "key 1 has no 32"),
         (KEY + b"\n" + OTHER + b"\n" + b"x" * 32, "3 keys, above 2"),
-        (KEY + b"\n" + KEY, "the same key twice"),
+        (KEY + b"\n" + KEY, "the same key is in it twice"),
     ],
 )
 def test_a_key_file_that_cannot_be_used_is_refused_without_a_word_of_it(content: bytes, says: str) -> None:

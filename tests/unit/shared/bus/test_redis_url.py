@@ -47,8 +47,8 @@ def test_sentinels_that_speak_tls_get_the_files_too() -> None:
 @pytest.mark.parametrize(
     ("url", "files", "says"),
     [
-        ("redis://host", (CA, None, None), "the URL asks for none"),
-        ("unix:///run/redis.sock", (CA, None, None), "the URL asks for none"),
+        ("redis://host", (CA, None, None), "the URL asks for no TLS"),
+        ("unix:///run/redis.sock", (CA, None, None), "the URL asks for no TLS"),
         ("rediss://host", (None, None, KEY), "without redis_cert_file"),
         ("rediss://host?ssl_ca_certs=/a", (CA, None, None), "ssl_ca_certs is in the URL and in the settings"),
     ],
