@@ -42,7 +42,7 @@ from understudy_shared.server.protocol import HttpProtocol
 PLAIN = """
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from understudy_shared.server import service as http_service
-http_service.HttpProtocol = lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
+http_service.HttpProtocol = lambda guard, answers, **named: HttpToolsProtocol(**named)
 """
 """Code that takes the limits off a service."""
 

@@ -33,9 +33,11 @@ from understudy_shared.auth.principals import UNGUARDED
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.known_heads import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.server.protocol import HttpProtocol, ParsedHead
+from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.telemetry.trace import Trace
 
 SAMPLED_KEYS = 1_000
@@ -119,7 +121,8 @@ def protocol_of(app: NodeLookups, *, keeps_heads: bool) -> HttpProtocol:
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
     heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if keeps_heads else 0)
-    protocol = HttpProtocol(config, ServerState(), {}, guard=ConnectionGuard(), direct=app, heads=heads)
+    answers = Answers(direct=app, heads=heads)
+    protocol = HttpProtocol(config, ServerState(), {}, guard=ConnectionGuard(), answers=answers)
     protocol.connection_made(Nowhere())
     return protocol
 

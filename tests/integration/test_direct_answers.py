@@ -20,7 +20,7 @@ from tests.support.services.echo_service import (
 )
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.server.limited_protocol import LimitedProtocol
+from understudy_shared.server.protocol import HttpProtocol
 
 A = f"{DIRECT}/a"
 CLOSE = b"connection: close\r\n"
@@ -32,7 +32,7 @@ CHUNKED_HOP = (
 
 def is_held_back(connection: object) -> bool:
     """Whether a request waits for the answer to the one before it."""
-    return isinstance(connection, LimitedProtocol) and connection.flow.held
+    return isinstance(connection, HttpProtocol) and bool(connection.flow.held)
 
 
 def post(path: str, body: bytes, headers: bytes = b"") -> bytes:

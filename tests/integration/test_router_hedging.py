@@ -26,6 +26,7 @@ from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.hop_columns import HopOutcome
 from understudy_shared.reads.position import Position
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.protocol import HttpProtocol
 
@@ -217,7 +218,7 @@ async def served(known: Cluster) -> AsyncIterator[tuple[RouterLookups, int]]:
     """The router's application behind the protocol of all services, and its port."""
     app = create_app(known.router)
     listener = socket.create_server(("127.0.0.1", 0))
-    protocol: Any = partial(HttpProtocol, guard=ConnectionGuard(), direct=app)
+    protocol: Any = partial(HttpProtocol, guard=ConnectionGuard(), answers=Answers(direct=app))
     server = uvicorn.Server(uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, access_log=False))
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))

@@ -112,7 +112,7 @@ class ConnectionGuard:
 
     def refuses(self, path: str, *, restricted: bool) -> Refusal | None:
         """Why a request is refused now, None when it is answered."""
-        if is_reserved(path) or not (restricted or self.pressure is Pressure.REFUSE):
+        if not (restricted or self.pressure is Pressure.REFUSE) or is_reserved(path):
             return None
         return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
 

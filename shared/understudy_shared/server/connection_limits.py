@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, IntEnum, StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple, TypeVar
 
 from understudy_shared.http.target import MAX_TARGET_BYTES
+from understudy_shared.server.phases import Phase
 
 MAX_REQUEST_TARGET_BYTES = 2 * MAX_TARGET_BYTES + 1
 """A path and a query, each as long as it may be, and the question mark between them."""
@@ -24,6 +25,9 @@ MAX_HEAD_BYTES = MAX_REQUEST_TARGET_BYTES + MAX_HEADER_BYTES
 
 SLICE_BYTES = 4 * 1024
 """Parsed at a time: a limit is exceeded by at most this much before it is noticed."""
+
+SLICES_IN_A_TURN = 128
+"""Slices of one read that are parsed before other connections go on: more than a read of usual requests has."""
 
 MAX_SURPLUS_BYTES = 8 * 1024 * 1024
 """Bytes of a body that are read and dropped after the request was answered, so that the client sees the answer."""
@@ -75,23 +79,6 @@ class ConnectionLimits:
     that sends while the service closes would get a reset."""
 
 
-class Phase(Enum):
-    """What a connection does now. When there are too many, those with the lowest value are closed first; None: never.
-
-    SILENT: no request yet. UNREAD: the peer does not read its answers. LINGERING: refused, and still open so that the
-    peer can read why.
-    """
-
-    SILENT = 0
-    LINGERING = 1
-    UNREAD = 2
-    HEAD = 3
-    BODY = 4
-    IDLE = 5
-    IDLE_INTERNAL = 6
-    BUSY = None
-
-
 class Refusal(StrEnum):
     """Why a connection or a request was refused; a label of `understudy_connections_refused_total`."""
 
@@ -120,6 +107,7 @@ class ConnectionState(NamedTuple):
 
 _REASONS = {
     Phase.SILENT: Refusal.SILENT,
+    Phase.HANDSHAKE: Refusal.HEADER_TIME,
     Phase.HEAD: Refusal.HEADER_TIME,
     Phase.BODY: Refusal.BODY_TIME,
     Phase.UNREAD: Refusal.UNREAD,
@@ -130,13 +118,13 @@ def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -
     """Whether a connection exceeded the time limit of its phase."""
     phase, waited_s = state.phase, now_s - state.since_s
     match phase:
-        case Phase.BUSY:
+        case Phase.DIRECT | Phase.BUSY:
             return False
         case Phase.LINGERING:
             return waited_s > LINGER_S
         case Phase.SILENT:
             return waited_s > (RESTRICTED_S if state.restricted else limits.first_request_timeout_ms / 1000)
-        case Phase.HEAD:
+        case Phase.HANDSHAKE | Phase.HEAD:
             return waited_s > (RESTRICTED_S if state.restricted else limits.header_timeout_ms / 1000)
         case Phase.BODY:
             limit_s = limits.body_timeout_ms / 1000
@@ -154,15 +142,15 @@ def reason_of(phase: Phase) -> Refusal | None:
 def to_evict(found: Iterable[tuple[T, ConnectionState]], count: int, now_s: float) -> list[T]:
     """Up to `count` connections to close for others: by phase, and within a phase the longest idle first."""
     candidates = [
-        (state.phase.value, state.since_s, place, each)
+        (state.phase, state.since_s, place, each)
         for place, (each, state) in enumerate(found)
-        if state.phase.value is not None and _may_go(state, now_s)
+        if state.phase < Phase.BUSY and _may_go(state, now_s)
     ]
     return [each for *_, each in sorted(candidates)[:count]]
 
 
 def _may_go(state: ConnectionState, now_s: float) -> bool:
-    in_request = state.phase in (Phase.HEAD, Phase.BODY, Phase.UNREAD)
+    in_request = state.phase in (Phase.HANDSHAKE, Phase.HEAD, Phase.BODY, Phase.UNREAD)
     return not in_request or now_s - state.since_s > MIN_EVICTION_AGE_S
 
 

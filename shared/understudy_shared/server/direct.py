@@ -75,11 +75,15 @@ class AnswersBodies(Protocol):
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 
-    __slots__ = ("_on_left", "_send", "authorization", "trace")
+    __slots__ = ("_on_left", "_send", "authorization", "closes", "headers", "trace")
 
     def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
         self.trace: Trace | None = None
         self.authorization = UNGUARDED
+        self.closes = False
+        """Whether the connection ends with the reply."""
+        self.headers: Headers = ()
+        """Those that every reply to it has, beside its own."""
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 

@@ -1,50 +1,59 @@
-"""HTTP/1.1 for every service: lookups and hops are answered without ASGI, where the application can (`direct.py`)."""
+"""HTTP/1.1 for every service: one connection, in one of the phases of `phases.py`, within `connection_limits.py`.
+
+It is uvicorn's httptools protocol, but for this:
+
+- A request is parsed after the previous one is answered and the answer fits the peer's buffers. Until then one read is
+  kept and reading pauses. Requests that waited start one per turn of the loop, over all connections, so a pipeline of
+  thousands costs other readers the time of one.
+- Bytes are parsed in slices that end where a request's head or body does: one read never becomes thousands of requests.
+- There is no timer per request: the guard checks all connections at intervals.
+- Lookups and hops are answered without ASGI, where the application can (`direct.py`).
+
+uvicorn documents none of this. "uvicorn:" says what is leaned on; `test_uvicorn_parts.py` names the versions for that.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from understudy_shared.auth.access import Access
-from understudy_shared.auth.api_keys import Presented
 from understudy_shared.auth.presented import presented_in
+from understudy_shared.http.cors import origin_in
+from understudy_shared.http.edge import Scope
 from understudy_shared.http.target import STORES
+from understudy_shared.server import connection_limits as limits
+from understudy_shared.server import phases
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.connection_limits import INTERNAL_PREFIX, Pressure
-from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers, response
-from understudy_shared.server.limited_protocol import LimitedProtocol
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.telemetry.trace import is_traced, trace_of
+from understudy_shared.server.connection_limits import ConnectionState, Pressure, Refusal
+from understudy_shared.server.direct import DirectExchange, Headers, response
+from understudy_shared.server.held_flow import HeldFlow
+from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
+from understudy_shared.server.known_heads import KnownHeads
+from understudy_shared.server.phases import Event
+from understudy_shared.server.refusals import problem_response, refusing, says_why
+from understudy_shared.telemetry.trace import is_traced
+from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 
-_INTERNAL = INTERNAL_PREFIX.encode()
-_END_OF_HEAD = b"\r\n\r\n"
-_METHODS = _GET, _POST = b"GET ", b"POST "
-_LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
-"""The first line of a lookup, with nothing in its target that a parser could take for anything else."""
-
-
-class ParsedHead(NamedTuple):
-    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line.
-
-    `presented` is the credential in exactly the bytes of `head`. What it is good for is asked for each request anew.
-    """
-
-    head: bytes
-    target: bytes = b""
-    body_bytes: int = 0
-    presented: Presented | None = None
+_INTERNAL = limits.INTERNAL_PREFIX.encode()
+_TAKEN_BELOW = (STORES, _INTERNAL)
 
 
-class HttpProtocol(LimitedProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
+    # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
     __slots__ = (
-        "_bodies", "_closes", "_direct", "_exchange", "_head", "_heads", "_presented", "_received", "_taken_bytes",
+        "_answers", "_exchange", "_guard", "_incoming", "_known", "_now", "_peer_trouble", "_phase", "_restricted",
+        "_since_s",
     )  # fmt: skip
+
+    flow: HeldFlow
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # uvicorn: None before the first request by ASGI
 
     def __init__(
         self,
@@ -54,184 +63,338 @@ class HttpProtocol(LimitedProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         guard: ConnectionGuard,
-        access: Access | None = None,
-        direct: AnswersDirectly | None = None,
-        bodies: AnswersBodies | None = None,
-        heads: ParsedCache[ParsedHead] | None = None,
+        answers: Answers | None = None,
     ) -> None:
-        """`heads`: heads of requests that were answered directly. A hop with an equal one is not parsed again, nor is a
-        lookup that differs in its target only.
-        """
-        super().__init__(config, server_state, app_state, _loop, guard=guard, access=access)
-        self._direct, self._bodies = direct, bodies
-        self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES) if heads is None else heads
-        self._head: ParsedHead | None = None
-        """That of the last lookup here: most clients send each with the same headers, which are then not hashed."""
+        super().__init__(config, server_state, app_state, _loop)
+        self._guard = guard
+        self._answers = answers or Answers()
+        self._known = KnownHeads(self._answers.heads)
+        self._phase = phases.SILENT
+        self._now = self.loop.time
+        self._since_s = self._now()
+        self._restricted = False
+        self._peer_trouble: TlsTrouble | None = NO_CERTIFICATE
+        """Why the other side has not shown itself to be a peer by its certificate; None when it has."""
+        self._incoming = Incoming()
         self._exchange: DirectExchange | None = None
         """The request that was taken, until it is answered."""
-        self._closes = False
-        """Whether the connection ends with its answer."""
-        self._presented: Presented | None = None
-        """The credential of the request that was parsed last."""
-        self._taken_bytes: int | None = None
-        """The size of its body, if it was parsed and taken in this read."""
-        self._received = bytearray()
-        """Its body, as far as it has come. In a list, pieces of two bytes would take twenty times their size."""
 
-    # ---- asyncio.Protocol
+    def __repr__(self) -> str:
+        return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
 
-    def data_received(self, data: bytes) -> None:
-        if self._bodies is not None and data.startswith(_POST):
-            if self._takes_with_body(data):
-                return
-        elif len(data) <= MAX_HEAD_BYTES and self._takes_lookup(data):
-            return
-        begins_here = data.startswith(_METHODS) and self._is_at_rest()
-        self._taken_bytes = None
-        super().data_received(data)
-        if begins_here and self._taken_bytes is not None and not self._closes:
-            self._keep_head(data, self._taken_bytes)
+    def _happens(self, event: Event) -> None:
+        """Enter the phase that follows."""
+        after = self._phase = event[self._phase]
+        if after is phases.CLOSED:
+            self.transport.abort()
 
-    def _takes_lookup(self, data: bytes) -> bool:
-        """Hand over a lookup whose headers were parsed before."""
-        line = _LOOKUP_LINE.match(data)
-        if line is None:
-            return False
-        head = self._head
-        if head is None or len(head.head) != len(data) - line.end() or not data.endswith(head.head):
-            head = self._head = self._heads.get(data[line.end() :])
-        if head is None or not (self._is_at_rest() and self._may_look_up()):
-            return False
-        self.url, self._closes = line[1], False
-        return self._hand_over(line[1], head.presented)
-
-    def _takes_with_body(self, data: bytes) -> bool:
-        """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
-        start = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
-        head = self._heads.get(data[:start])
-        if head is None or head.body_bytes != len(data) - start or self._bodies is None or not self._is_at_rest():
-            return False
-        if self._access is not None and not self._access.peer(head.presented, self._peer_trouble):
-            return False
-        self.url, self._closes = head.target, False
-        exchange = self._exchange = DirectExchange(self._reply)
-        self._is_direct = self._is_taken = True
-        self._bodies.answer_body(data[start:], exchange)
-        return True
-
-    def _keep_head(self, data: bytes, body_bytes: int) -> None:
-        """Keep the head of a request that was taken, if the read was that request and nothing else. The trace of a
-        request is in its head, which never comes again.
-        """
-        if is_traced(self.headers):
-            return
-        end = data.find(_END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(_END_OF_HEAD)
-        if end + body_bytes != len(data):
-            return
-        if body_bytes:
-            self._keep(ParsedHead(data[:end], self.url, body_bytes, self._presented))
-        elif line := _LOOKUP_LINE.match(data):
-            self._keep(ParsedHead(data[line.end() :], presented=self._presented))
-
-    def _keep(self, parsed: ParsedHead) -> None:
-        self._heads.keep(parsed.head, parsed)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.flow = HeldFlow(self.transport)  # uvicorn: cycles are given it, and nothing used its own yet
+        if self.scheme == "https":
+            self._peer_trouble = transport.get_extra_info(PEER_TROUBLE)
+        self._since_s = self._now()
+        admitted = self._guard.admit(self, self._since_s)
+        if admitted is None:
+            self.drop(Refusal.CONNECTIONS)
+        self._restricted = not admitted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.leave()
+        self._phase = phases.CLOSED
+        self._guard.connections.discard(self)
+        self.flow.take()
+        super().connection_lost(exc)  # uvicorn: tells the cycle, and drops the parser
+        if self._exchange is not None:
+            self._exchange.leave()
+
+    def data_received(self, data: bytes) -> None:
+        flow, phase = self.flow, self._phase
+        if (phase is phases.IDLE or phase is phases.SILENT) and not (flow.held or flow.write_paused):
+            if not (self._takes_post(data) if data.startswith(b"POST ") else self._takes_lookup(data)):
+                self._known.whole = data
+                if len(data) <= limits.SLICE_BYTES and data.find(END_OF_HEAD) == len(data) - 4:
+                    self._feed(data)  # one whole request without a body: the usual case
+                else:
+                    self._parse(data, 0)
+                self._known.whole = b""
+        elif phase is phases.LINGERING:
+            self._incoming.surplus_bytes += len(data)
+            if self._incoming.surplus_bytes > limits.MAX_LINGER_BYTES:
+                self.transport.abort()
+        elif flow.held:
+            flow.add(data)
+        else:
+            self._parse(data, 0)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
-        if self._is_taken and not self._lingering:
-            self._closes = True
+        """uvicorn: the server calls it for each of its `connections` when it ends."""
+        cycle = self.cycle
+        is_endless = cycle is not None and not cycle.response_complete and limits.ENDLESS in cycle.scope
+        if self._exchange is not None:
+            self._exchange.closes = True
+        elif is_endless or self._phase is phases.LINGERING:
+            self.transport.abort()
         else:
             super().shutdown()
 
-    # ---- requests
+    # ---- parsing, a bounded slice at a time
 
-    def _is_at_rest(self) -> bool:
-        """Whether a request may begin."""
-        return not (self._in_message or self._held or self._lingering) and self._may_begin()
+    def _waits(self) -> bool:
+        """Whether what comes next may not be parsed yet."""
+        phase = self._phase
+        return phase in phases.ANSWERING or (phase in phases.AT_REST and self.flow.write_paused)
 
-    def _may_look_up(self) -> bool:
-        return not (self._restricted or self._guard.pressure is Pressure.REFUSE)
+    def _parse(self, data: bytes, at: int) -> None:
+        """Parse from index `at` to the end, or up to a request that may not begin yet."""
+        view, size, slices = memoryview(data), len(data), 0
+        while at < size and self._phase is not phases.LINGERING and not self.transport.is_closing():
+            is_turn_over = slices == limits.SLICES_IN_A_TURN or (slices and self._phase in phases.AT_REST)
+            if is_turn_over or self._waits():
+                self.flow.hold(data, at)
+                if is_turn_over:  # other connections come first
+                    self._guard.go_on_later(self)
+                return
+            end = self._incoming.slice_end(data, at)
+            self._feed(view[at:end])
+            at, slices = end, slices + 1
 
-    def _take(self, *, has_body: bool) -> bool:
-        """Hand a request over, if it can be answered so: a plain one over HTTP/1.1, in its turn."""
-        url, parser = self.url, self.parser
-        is_lookup, is_internal = url.startswith(STORES), url.startswith(_INTERNAL)
-        if (
-            not (is_lookup or is_internal)
-            or parser.get_http_version() != "1.1"
-            or parser.should_upgrade()
-            or self.expect_100_continue
-            or (is_lookup and not self._may_look_up())
-            or not self._may_begin()
-        ):
-            return False
-        self._closes = not parser.should_keep_alive()
-        access, method = self._access, parser.get_method()
-        self._presented = None if access is None else presented_in(self.headers)
-        if method == b"GET" and is_lookup and not has_body:
-            self._hand_over(url, self._presented, self.headers)
-        elif (
-            method == b"POST"
-            and is_internal
-            and self._accepts_body(url, self._left_bytes)
-            and (access is None or access.peer(self._presented, self._peer_trouble))
-        ):
-            self._exchange, self._is_direct, self._is_taken = DirectExchange(self._reply), True, True
-        self._taken_bytes = self._left_bytes if self._is_direct else None
-        return self._is_direct
+    def _feed(self, data: bytes | memoryview) -> None:
+        refusal = self._incoming.feed(self.parser, data)
+        if refusal is None and self._phase in phases.IN_MESSAGE and self._incoming.is_too_long(len(data)):
+            refusal = Refusal.HEADER_SIZE
+        if refusal is not None:
+            self._refuse(refusal)
 
-    def _accepts_body(self, target: bytes, size_bytes: int) -> bool:
-        return size_bytes > 0 and self._bodies is not None and self._bodies.accepts_body(target, size_bytes)
+    def go_on(self) -> None:
+        """Parse on, once the previous answer is complete and the peer reads it."""
+        flow = self.flow
+        if self._waits() or self.transport.is_closing():
+            return
+        data, at = flow.take()
+        if data:
+            self._parse(data, at)
+        if self._phase in phases.AT_REST or self._phase is phases.SURPLUS:
+            flow.resume_reading()  # uvicorn: it paused for a body that the application did not read
+        flow.release()
 
-    def _hand_over(self, target: bytes, presented: Presented | None, headers: Headers = ()) -> bool:
-        """Let the application answer a lookup. False: it does not, or it is not granted here. A head that was parsed
-        before has no trace.
-        """
-        if self._direct is None:
-            return False
-        if self._access is None:
-            exchange = self._exchange = DirectExchange(self._reply)
-        else:
-            authorization = self._access.lookup(target, presented)
-            if authorization is None:
-                return False
-            exchange = self._exchange = DirectExchange(self._reply)
-            exchange.authorization = authorization
-        if headers:
-            exchange.trace = trace_of(headers)
-        self._is_direct = self._is_taken = True  # the reply may come before the next line
-        if not self._direct.answer_directly(target, exchange):
-            self._exchange, self._is_direct, self._is_taken = None, False, False
-        return self._is_direct
+    # ---- the parser's callbacks; uvicorn: `on_header` fills `headers`, and sets `expect_100_continue`
+
+    def on_message_begin(self) -> None:
+        self._happens(phases.BEGIN)
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._since_s = self._now()
+        self._incoming.begin(self._since_s)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > limits.MAX_REQUEST_TARGET_BYTES:
+            raise RefusedError(Refusal.TARGET_SIZE)
+
+    def on_headers_complete(self) -> None:
+        incoming, headers = self._incoming, self.headers
+        has_body = incoming.head_ends(headers, self.parser.get_http_version())
+        if self._take(has_body=has_body):
+            return
+        self._happens(phases.START)
+        url, expects = self.url, self.expect_100_continue
+        super().on_message_begin()  # uvicorn: makes the scope, which a direct answer does not need, and clears these
+        self.url, self.expect_100_continue = url, expects
+        self.headers = self.scope["headers"] = headers
+        self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[literal-required]
+        super().on_headers_complete()  # uvicorn: makes the cycle, and starts it: the one before it is complete
+        if has_body and self.parser.should_upgrade() and self.cycle is not None:
+            self.cycle.keep_alive = False  # it is answered in HTTP/1.1, and its body is parsed as the next request
 
     def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        if self._is_direct:
-            self._received += body
+        incoming, phase = self._incoming, self._phase
+        incoming.body_comes(len(body), self._now())
+        if phase is phases.BODY:
+            super().on_body(body)  # uvicorn: gives it to the cycle, and pauses reading above 64 KiB
+        elif phase is phases.RECEIVING:
+            incoming.received += body
+        elif phase is phases.SURPLUS:
+            incoming.surplus_bytes += len(body)
+            if incoming.surplus_bytes > limits.MAX_SURPLUS_BYTES:
+                raise RefusedError(Refusal.BODY_SIZE)
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self._received and self._bodies is not None and self._exchange is not None:
-            body = bytes(self._received)
-            self._received.clear()
-            self._bodies.answer_body(body, self._exchange)
+        self._happens(phases.END)
+        received, bodies = self._incoming.received, self._answers.bodies
+        if self._phase is phases.BUSY and self.cycle is not None:  # uvicorn: as its own does, but for upgrades
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
+        elif self._phase is phases.IDLE:
+            self._since_s = self._now()
+        elif received and bodies is not None and self._exchange is not None:
+            self._incoming.received = bytearray()
+            bodies.answer_body(bytes(received), self._exchange)
+
+    # ---- requests that are answered directly
+
+    def _takes_lookup(self, data: bytes) -> bool:
+        """Hand over a lookup whose headers were parsed before."""
+        target, known = self._known.lookup(data), self._known.last
+        if target is None or known is None or self._restricted or self._guard.pressure is Pressure.REFUSE:
+            return False
+        self.url = target
+        exchange = self._exchange = self._answers.lookup(target, known.presented, (), self._reply)
+        if exchange is None:
+            return False
+        self._phase = phases.DIRECT  # as TAKE says
+        return self._hand_over(target, exchange)
+
+    def _takes_post(self, data: bytes) -> bool:
+        """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
+        head, answers, access = self._known.post(data), self._answers, self._answers.access
+        if head is None or answers.bodies is None:
+            return False
+        if access is not None and not access.peer(head.presented, self._peer_trouble):
+            return False
+        self.url = head.target
+        exchange = self._exchange = DirectExchange(self._reply)
+        self._phase = phases.DIRECT  # as TAKE says
+        answers.bodies.answer_body(data[-head.body_bytes :], exchange)
+        return True
+
+    def _take(self, *, has_body: bool) -> bool:
+        """Hand over a request that was parsed, if it can be answered so: a plain one over HTTP/1.1."""
+        url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
+        if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
+            return False
+        if parser.get_http_version() != "1.1" or parser.should_upgrade():
+            return False
+        size_bytes, method = self._incoming.left_bytes, parser.get_method()
+        may_look_up = not (has_body or self._restricted or self._guard.pressure is Pressure.REFUSE)
+        presented = None if answers.access is None else presented_in(headers)
+        exchange: DirectExchange | None = None
+        if method == b"POST" and url.startswith(_INTERNAL):
+            exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, self._reply)
+        elif method == b"GET" and url.startswith(STORES) and may_look_up:
+            exchange = answers.lookup(url, presented, headers, self._reply)
+        if exchange is None:
+            return False
+        exchange.closes = not parser.should_keep_alive()
+        self._exchange = exchange
+        self._happens(phases.TAKE)
+        if method == b"GET" and not self._hand_over(url, exchange):
+            return False
+        # A trace is in its request's head, which never comes again; a head that is kept has no origin.
+        if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
+            self._known.keep(url, size_bytes, presented)
+        return True
+
+    def _hand_over(self, target: bytes, exchange: DirectExchange) -> bool:
+        """Let the application answer a lookup that was taken; it may reply at once. False: it does not."""
+        direct = self._answers.direct
+        if direct is not None and direct.answer_directly(target, exchange):
+            return True
+        self._exchange = None
+        self._happens(phases.DECLINE)
+        return False
 
     def _reply(self, status: int, content_type: bytes, body: bytes, headers: Headers) -> None:
         """Send the answer of the application; an exchange calls it once."""
-        self._exchange, self._is_taken = None, False
+        exchange, self._exchange = self._exchange, None
+        if self._phase is phases.DIRECT:
+            self._phase = phases.IDLE  # as ANSWER says, without its call: lookups come here
+        else:
+            self._happens(phases.ANSWER)
         self.server_state.total_requests += 1
         transport = self.transport
-        if transport.is_closing():
+        if exchange is None or transport.is_closing():
             return
-        closes = self._closes or bool(self.server_state.default_headers)  # the service departs
+        if exchange.headers:
+            headers = (*headers, *exchange.headers)
+        closes = exchange.closes or bool(self.server_state.default_headers)  # the service departs
         transport.write(response(status, content_type, body, headers, close=closes))
         self._since_s = self._now()
         if closes:
             transport.close()
-        elif self.flow.read_paused and not self.flow.write_paused and not self._in_message:
+        elif self.flow.held and not self.flow.write_paused:
             self._guard.go_on_later(self)
+
+    # ---- requests that are answered by ASGI
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """uvicorn: it makes the task of a cycle here."""
+        guard, scope = self._guard, cast(Scope, cycle.scope)
+        asks = self._restricted or guard.pressure is Pressure.REFUSE
+        refusal = guard.refuses(scope["path"], restricted=self._restricted) if asks else None
+        if refusal is not None:
+            guard.note(refusal, self.client, self._now())
+            cycle.keep_alive = False
+            app = refusing(refusal)
+        else:
+            app = self._answers.by_asgi(scope, app)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """uvicorn: the cycle calls it when its last bytes are written. uvicorn's own starts a timer here."""
+        self._happens(phases.ANSWER)
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._since_s = self._now()
+        if not self.flow.write_paused and (self.flow.held or self.flow.read_paused):
+            self._guard.go_on_later(self)
+
+    # ---- the guard's side
+
+    def state(self, now_s: float) -> ConnectionState:
+        """What the guard sees: the phase, and since when."""
+        phase, incoming, flow = self._phase, self._incoming, self.flow
+        if phase is phases.LINGERING:
+            return ConnectionState(phase, self._since_s)
+        if flow.write_paused or self.transport.is_closing():
+            return ConnectionState(phases.UNREAD, flow.unread_since_s(now_s))
+        if phase in phases.IN_BODY:
+            if not (flow.read_paused or flow.held):
+                return ConnectionState(phases.BODY, incoming.read_s, False, incoming.began_s, incoming.body_bytes)
+            incoming.read_s = now_s  # the peer is not slow: reading is paused
+            return ConnectionState(phases.BUSY, now_s)
+        if phase is phases.IDLE and self.url.startswith(_INTERNAL):
+            phase = phases.IDLE_INTERNAL
+        return ConnectionState(phase, self._since_s, self._restricted)
+
+    def expire(self) -> None:
+        """End the connection: it exceeded the time limit of its phase."""
+        phase = self.state(self._now()).phase
+        refusal = limits.reason_of(phase)
+        if refusal is not None and phase in (phases.HEAD, phases.BODY):
+            self._refuse(refusal)
+        elif refusal is not None:
+            self.drop(refusal)
+        elif phase is phases.LINGERING:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def drop(self, refusal: Refusal) -> None:
+        """Close the connection at once."""
+        self._guard.note(refusal, self.client, self._now())
+        self._happens(phases.CLOSE)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer the request that is being read with a problem, and read no more requests."""
+        says, cycle, transport = says_why(refusal), self.cycle, self.transport
+        running = cycle if self._phase is phases.BODY else None
+        is_answered = running is not None and running.response_started
+        if says is None or is_answered or self._phase not in phases.REFUSE or transport.is_closing():
+            self.drop(refusal)
+            return
+        if running is not None:  # uvicorn: what it sends from now on is dropped, and it is told
+            running.disconnected = True
+            running.message_event.set()
+        self._guard.note(refusal, self.client, self._now())
+        self._happens(phases.REFUSE)
+        self._since_s, self._incoming.surplus_bytes, self._exchange = self._now(), 0, None
+        transport.write(problem_response(says))
+        if transport.can_write_eof():
+            transport.write_eof()
+        self.flow.take()
+        self.flow.resume_reading()
+        self.flow.release()

@@ -33,10 +33,9 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
 from understudy_shared.processes.link import WorkerLink
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard, raise_file_limit
-from understudy_shared.server.cross_origin_protocol import CrossOriginProtocol
 from understudy_shared.server.direct import AnswersBodies, AnswersDirectly
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.service_tls import ServiceTls
@@ -83,18 +82,16 @@ class Service(uvicorn.Server):
         self._guard = guard or ConnectionGuard()
         access = getattr(app, "access", None)
         self._access = access if isinstance(access, Access) else Access()
-        cors = self._access.cors
-        new_protocol = functools.partial(
-            HttpProtocol if cors is None else functools.partial(CrossOriginProtocol, cors=cors),
-            guard=self._guard,
-            access=self._access if self._access.is_on else None,
+        answers = Answers(
             direct=app if isinstance(app, AnswersDirectly) else None,
             bodies=app if isinstance(app, AnswersBodies) else None,
-            heads=ParsedCache(max_key_bytes=MAX_HEAD_BYTES),
+            access=self._access if self._access.is_on else None,
+            cors=self._access.cors,
         )
+        new_protocol = functools.partial(HttpProtocol, guard=self._guard, answers=answers)
         tls = self._access.tls
         if tls is not None and tls.server is not None:
-            new_protocol = functools.partial(_by_tls, new_protocol, tls=tls, guard=self._guard)  # type: ignore[assignment]
+            new_protocol = functools.partial(_by_tls, new_protocol, tls=tls, guard=self._guard)  # type: ignore[arg-type,assignment]
         super().__init__(
             uvicorn.Config(
                 app,

@@ -19,9 +19,11 @@ from typing import Any, Protocol, cast
 from uvicorn.protocols.utils import get_remote_addr
 
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
+from understudy_shared.server import phases
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.connection_limits import ConnectionState, Phase, Refusal, reason_of
+from understudy_shared.server.connection_limits import ConnectionState, Refusal, reason_of
 from understudy_shared.server.direct import response
+from understudy_shared.server.phases import Event
 from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import PEER_TROUBLE, TlsReason, TlsSide, TlsTrouble, tls_trouble
 
@@ -56,13 +58,17 @@ class TlsConnection(asyncio.Protocol):
         self._inner: Inner | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._now = asyncio.get_running_loop().time
-        self._phase, self._since_s = Phase.SILENT, self._now()
+        self._phase, self._since_s = phases.SILENT, self._now()
         self._restricted = False
-        self._is_done = False
-        """Whether nothing that comes is read any more."""
 
     def __repr__(self) -> str:
         return f"TlsConnection({self._inner or self._phase.name})"
+
+    def _happens(self, event: Event) -> None:
+        """Enter the phase that follows."""
+        after = self._phase = event[self._phase]
+        if after is phases.CLOSED and event is not phases.CLOSE:  # the table has no such transition
+            self._transport.abort()
 
     # ---- asyncio.Protocol
 
@@ -79,14 +85,14 @@ class TlsConnection(asyncio.Protocol):
         self._restricted = not admitted
 
     def data_received(self, data: bytes) -> None:
-        if self._is_done:
+        if self._phase in (phases.LINGERING, phases.CLOSED):
             return
         self._incoming.write(data)
         if self._inner is not None:
             self._decrypt(self._inner)
         elif self._transport.is_reading():
             # A handshake takes most of a millisecond: thousands at once must leave turns of the loop to readers.
-            self._phase = Phase.HEAD
+            self._happens(phases.GREET)
             self._transport.pause_reading()
             self._guard.go_on_later(self)
 
@@ -97,7 +103,7 @@ class TlsConnection(asyncio.Protocol):
         self._leave()
         if self._inner is not None:
             self._inner.connection_lost(exc)
-        elif self._phase is Phase.HEAD:
+        elif self._phase is phases.HANDSHAKE:
             self._tls.note(TlsSide.ACCEPT, _CLOSED, self._host)
 
     def pause_writing(self) -> None:
@@ -125,17 +131,19 @@ class TlsConnection(asyncio.Protocol):
             return
         self._flush()
         self._leave()
+        self._happens(phases.SECURE)
         trouble = self._tls.why_no_peer(self._object.getpeercert(), self._object.version())
         inner = self._inner = self._new_inner()
         inner.connection_made(TlsTransport(self, self._transport, self._object, trouble))
-        if self._incoming.pending and not self._is_done:
+        if self._incoming.pending and self._phase is phases.INSIDE:
             self._decrypt(inner)
 
     def _end(self, error: ssl.SSLError) -> None:
         """Tell the peer why there is no connection, and give it the time to read that."""
         trouble = tls_trouble(error) or _CLOSED
         self._tls.note(TlsSide.ACCEPT, trouble, self._host)
-        self._is_done, self._phase, self._since_s = True, Phase.LINGERING, self._now()
+        self._happens(phases.REFUSE)
+        self._since_s = self._now()
         self._flush()  # the alert
         if trouble.reason is TlsReason.PLAIN_HTTP:
             self._transport.write(response(_PLAIN.status, CONTENT_TYPE, _PLAIN.body(), _PLAIN.headers, close=True))
@@ -165,14 +173,14 @@ class TlsConnection(asyncio.Protocol):
             has_ended = True
         except ssl.SSLError as error:
             self._tls.note(TlsSide.ACCEPT, tls_trouble(error) or _CLOSED, self._host)
-            self._is_done = True
+            self._happens(phases.CLOSE)
             self._transport.abort()
             return
         if self._outgoing.pending:
             self._flush()
         if parts:
             inner.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
-        if has_ended and not self._is_done:
+        if has_ended and self._phase is phases.INSIDE:
             self.close()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -187,7 +195,7 @@ class TlsConnection(asyncio.Protocol):
                     sent += self._object.write(view[sent:])
         except ssl.SSLError as error:  # the session has ended: nothing can be said on it
             self._tls.note(TlsSide.ACCEPT, tls_trouble(error) or _CLOSED, self._host)
-            self._is_done = True
+            self._happens(phases.CLOSE)
             self._transport.abort()
             return
         self._transport.write(self._outgoing.read())
@@ -201,7 +209,7 @@ class TlsConnection(asyncio.Protocol):
     def close(self) -> None:
         """Say goodbye, and close when everything is sent."""
         if not self._transport.is_closing():
-            self._is_done = True
+            self._happens(phases.CLOSE)
             self._say_goodbye()
             self._transport.close()
 
@@ -221,7 +229,7 @@ class TlsConnection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Take the next step of the handshake, if the connection still stands."""
-        if self._inner is None and not self._is_done and not self._transport.is_closing():
+        if self._phase is phases.HANDSHAKE and not self._transport.is_closing():
             self._transport.resume_reading()
             self._shake_hands()
 
@@ -229,13 +237,13 @@ class TlsConnection(asyncio.Protocol):
         self.drop(reason_of(self._phase) or Refusal.HEADER_TIME)
 
     def drop(self, refusal: Refusal) -> None:
-        if self._phase is not Phase.LINGERING:
+        if self._phase is not phases.LINGERING:
             self._guard.note(refusal, self._peer, self._now())
-        self._phase = Phase.SILENT  # it is closed here, not by the peer
+        self._happens(phases.CLOSE)
         self._transport.abort()
 
     def shutdown(self) -> None:
-        self._phase = Phase.SILENT
+        self._happens(phases.CLOSE)
         self._transport.abort()
 
 
@@ -247,7 +255,7 @@ class TlsTransport(asyncio.Transport):
     ) -> None:
         super().__init__()
         self._below = below
-        self._own = {"ssl_object": ssl_object, PEER_TROUBLE: trouble}
+        self._own = {"ssl_object": ssl_object, "sslcontext": ssl_object.context, PEER_TROUBLE: trouble}
         self.write = connection.write  # type: ignore[method-assign]  # one call less for each answer
         self.close = connection.close  # type: ignore[method-assign]
         self.write_eof = connection.write_eof  # type: ignore[method-assign]

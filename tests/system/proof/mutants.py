@@ -226,7 +226,7 @@ def forget_connection_limits() -> None:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     def by_itself(_ours: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda guard, access, direct, bodies, heads, **named: HttpToolsProtocol(**named)
+        return lambda guard, answers, **named: HttpToolsProtocol(**named)
 
     patch("understudy_shared.server.service", "HttpProtocol", by_itself)
 

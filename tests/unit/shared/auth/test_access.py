@@ -23,10 +23,10 @@ from understudy_shared.auth.principals import ANYBODY, Authorization
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.problems import Problem
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.server.protocol import HttpProtocol, ParsedHead
+from understudy_shared.server.protocol import HttpProtocol
 
 HOP = b"/internal/v1/lookup"
 SECRET = b"s" * 32
@@ -210,12 +210,10 @@ class Connections:
         app = Named()
         config = Config(app, lifespan="off", log_config=None, access_log=False)
         config.load()
-        heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES)
         guard, self.wires = ConnectionGuard(), [Written() for _ in range(count)]
-        self.protocols = [
-            HttpProtocol(config, ServerState(), {}, guard=guard, access=access, direct=app, bodies=app, heads=heads)
-            for _ in self.wires
-        ]
+        answers = Answers(direct=app, bodies=app, access=access)
+        self.heads = answers.heads
+        self.protocols = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in self.wires]
         for protocol, wire in zip(self.protocols, self.wires, strict=True):
             protocol.connection_made(wire)
 
@@ -334,7 +332,7 @@ def test_refused_heads_are_not_kept_so_nobody_unknown_can_push_known_ones_out(ke
         for number in range(50):
             wrong = f"usk_{number:016x}_" + "A" * 43
             assert b'"unauthenticated"' in await connections.ask(0, request("a", wrong, "lookup"))
-        assert connections.protocols[0]._heads._young == {}
+        assert connections.heads._young == {}
 
     asyncio.run(run())
 

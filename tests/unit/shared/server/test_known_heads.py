@@ -13,10 +13,12 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
+from understudy_shared.server.known_heads import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.server.protocol import HttpProtocol, ParsedHead
+from understudy_shared.server.protocol import HttpProtocol
 
 HOST = b"host: x\r\n"
 HEADERS = [HOST, HOST + b"accept: */*\r\n", HOST + b"connection: close\r\n", HOST + b"content-length: 0\r\n", b""]
@@ -89,12 +91,13 @@ class Connections:
         self.app = Asked()
         self._config = Config(self.app, lifespan="off", log_config=None, access_log=False)
         self._config.load()
-        self._heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if remembers else 0)
+        self.heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if remembers else 0)
+        self._answers = Answers(direct=self.app, heads=self.heads)
         self._guard = ConnectionGuard()
 
     def open(self) -> tuple[HttpProtocol, Written]:
         transport = Written()
-        protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, direct=self.app, heads=self._heads)
+        protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, answers=self._answers)
         protocol.connection_made(transport)
         return protocol, transport
 
@@ -201,4 +204,4 @@ async def test_a_request_with_a_trace_hands_it_over_and_its_head_is_not_kept() -
         assert [status[:15] for status, _ in await connections.answers([request])] == [b"HTTP/1.1 200 OK"]
     trace_id = TRACE.split(b"-")[1].decode()
     assert found == [trace_id, None, trace_id, None, trace_id]
-    assert len(connections._heads._young) == 1, "only the head that may come again"
+    assert len(connections.heads._young) == 1, "only the head that may come again"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from understudy_shared.http.edge import Receive, Scope, Send
+from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.server.protocol import HttpProtocol, ParsedHead
+from understudy_shared.server.protocol import HttpProtocol
 
 HOP = "/internal/hop"
 A, B = (f"GET /v1/stores/s/keys/{key} HTTP/1.1\r\nhost: x\r\n\r\n".encode() for key in "ab")
@@ -32,8 +33,11 @@ class Later:
     def __init__(self) -> None:
         self.open: list[tuple[Exchange, bytes]] = []
 
+        self.by_asgi: App | None = None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise AssertionError("it came by ASGI")
+        assert self.by_asgi is not None, "it came by ASGI"
+        await self.by_asgi(scope, receive, send)
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         self.open.append((exchange, target[-1:]))
@@ -64,6 +68,8 @@ class Written(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None: ...
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -82,18 +88,60 @@ def test_every_request_gets_its_own_answer_in_order(steps: list[tuple[int, bytes
     asyncio.run(exchange_all(steps))
 
 
-async def exchange_all(steps: list[tuple[int, bytes, int]]) -> None:
-    """Send requests over connections, cut after so many bytes; answer one where the connection is REPLY."""
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("first", [A, C])
+async def test_a_read_that_ends_within_a_blank_line_lets_no_later_request_begin(first: bytes, cut: int) -> None:
+    app, wires, (connection, _) = opened()
+    end = first.index(TWO_EMPTY) + len(TWO_EMPTY) - cut
+    connection.data_received(first[:end])
+    connection.data_received(first[end:] + B)
+    assert len(app.open) == 1
+    for _ in range(4):
+        app.reply_once()
+        await asyncio.sleep(0)
+    assert wires[0].bodies == [*ANSWERS[first], b"b"]
+
+
+async def test_a_body_of_blank_lines_leaves_turns_of_the_loop_to_others() -> None:
+    app, wires, (attacker, reader) = opened()
+    head = b"POST /v1/stores/s/lookup HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunk = TWO_EMPTY * 10_000
+    app.by_asgi = never
+    attacker.data_received(head)
+    attacker.data_received(b"%x\r\n%b" % (len(chunk), chunk))
+    before, turns = len(attacker.flow.held), 0
+    assert before
+    reader.data_received(A)
+    app.reply_once()
+    assert wires[1].bodies == [b"a"]
+    while attacker.flow.held:
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns <= len(chunk)
+    assert turns > 10
+    attacker.connection_lost(None)
+
+
+async def never(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.Event().wait()
+
+
+def opened() -> tuple[Later, list[Written], list[HttpProtocol]]:
+    """Connections of one service, and where their answers go."""
     app, guard = Later(), ConnectionGuard()
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
-    heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES)
     wires = [Written() for _ in range(CONNECTIONS)]
-    connections = [
-        HttpProtocol(config, ServerState(), {}, guard=guard, direct=app, bodies=app, heads=heads) for _ in wires
-    ]
+    answers = Answers(direct=app, bodies=app)
+    connections = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
         connection.connection_made(wire)
+    return app, wires, connections
+
+
+async def exchange_all(steps: list[tuple[int, bytes, int]]) -> None:
+    """Send requests over connections, cut after so many bytes; answer one where the connection is REPLY."""
+    app, wires, connections = opened()
     expected: list[list[bytes]] = [[] for _ in wires]
     for number, sent, cut in steps:
         if number == REPLY:

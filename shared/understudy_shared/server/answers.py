@@ -1,0 +1,75 @@
+"""How a service answers, on both ways: who may ask, what an application answers directly, and which pages may read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from understudy_shared.auth.access import Access
+from understudy_shared.auth.api_keys import Presented
+from understudy_shared.http.cors import Cors, origin_in
+from understudy_shared.http.edge import App, Scope
+from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers
+from understudy_shared.server.known_heads import ParsedHead
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.telemetry.trace import trace_of
+from understudy_shared.tls.trouble import TlsTrouble
+
+Sends = Callable[[int, bytes, bytes, Headers], None]
+"""What writes a reply: status, content type, body, headers."""
+
+
+def _no_heads() -> ParsedCache[ParsedHead]:
+    return ParsedCache(max_key_bytes=MAX_HEAD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What all connections of one service share.
+
+    `access` decides who may ask what, None where nobody is asked who he is. `cors` is None where no origin is named.
+    `heads` are those of requests that were answered directly.
+    """
+
+    direct: AnswersDirectly | None = None
+    bodies: AnswersBodies | None = None
+    access: Access | None = None
+    cors: Cors | None = None
+    heads: ParsedCache[ParsedHead] = field(default_factory=_no_heads)
+
+    def lookup(
+        self, target: bytes, presented: Presented | None, headers: Headers, send: Sends
+    ) -> DirectExchange | None:
+        """The exchange of a lookup; None where it is not answered directly, or not granted. A head that was parsed
+        before has no `headers`: no trace, and no origin.
+        """
+        if self.direct is None:
+            return None
+        exchange = DirectExchange(send)
+        if self.access is not None:
+            authorization = self.access.lookup(target, presented)
+            if authorization is None:
+                return None
+            exchange.authorization = authorization
+        if headers:
+            exchange.trace = trace_of(headers)
+        if self.cors is not None:
+            exchange.headers = self.cors.headers(origin_in(headers))
+        return exchange
+
+    def hop(
+        self, target: bytes, size_bytes: int, presented: Presented | None, trouble: TlsTrouble | None, send: Sends
+    ) -> DirectExchange | None:
+        """The exchange of an internal POST with a body of that size; None as for lookups."""
+        if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
+            return None
+        is_granted = self.access is None or self.access.peer(presented, trouble)
+        return DirectExchange(send) if is_granted else None
+
+    def by_asgi(self, scope: Scope, app: App) -> App:
+        """The application that answers a request: `app`, if who asks may."""
+        preflight = None if self.cors is None else self.cors.preflight(scope)
+        if preflight is not None:  # browsers send it without credentials
+            return preflight
+        admitted = app if self.access is None else self.access.admitted(scope, app)
+        return admitted if self.cors is None else self.cors.around(scope, admitted)

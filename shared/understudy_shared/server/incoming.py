@@ -1,0 +1,99 @@
+"""The request that is being read: how much of it has come, and up to where its bytes may be parsed next."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import httptools
+
+from understudy_shared.server.connection_limits import MAX_HEAD_BYTES, MAX_HEADER_BYTES, SLICE_BYTES, Refusal
+
+END_OF_HEAD = b"\r\n\r\n"
+_BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class RefusedError(Exception):
+    """Raised from a callback of the parser, with the Refusal, to end the parsing."""
+
+
+class Parser(Protocol):
+    """What is used of httptools' parser here."""
+
+    def feed_data(self, data: bytes | memoryview) -> None: ...
+
+
+class Incoming:
+    """What a connection knows of the request that it reads now, or read last."""
+
+    __slots__ = (
+        "_tail", "began_s", "body_bytes", "left_bytes", "quiet_bytes", "read_s", "received", "surplus_bytes",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._tail = b""
+        """The last bytes that were parsed: a read may end within the blank line that ends a head."""
+        self.received = bytearray()
+        """The body, where it is answered directly. As a list, pieces of two bytes would be twenty times as large."""
+        self.begin(0.0)
+
+    def begin(self, now_s: float) -> None:
+        """A request begins."""
+        self.began_s = self.read_s = now_s
+        self.quiet_bytes = 0
+        """Bytes parsed of this head, or since the last bytes of this body. The count may be one slice too high."""
+        self.left_bytes = 0
+        """Bytes of this body that are still to come; 0 when only its end will tell."""
+        self.body_bytes = self.surplus_bytes = 0
+
+    def slice_end(self, data: bytes, at: int) -> int:
+        """Up to where to parse: no further than the end of this request, so that no later one begins within."""
+        end = min(len(data), at + SLICE_BYTES)
+        if self.left_bytes:
+            return min(end, at + self.left_bytes)
+        tail = self._tail
+        found = (tail + data[at : at + 3]).find(END_OF_HEAD) if tail else -1
+        if found >= 0:
+            end = at + found + 4 - len(tail)
+        else:
+            found = data.find(END_OF_HEAD, at, end)
+            end = found + 4 if found >= 0 else end
+        self._tail = (tail + data[max(at, end - 3) : end])[-3:]
+        return end
+
+    @staticmethod
+    def feed(parser: Parser, data: bytes | memoryview) -> Refusal | None:
+        """Have the bytes parsed, which calls the protocol back. Returns why they are refused, if they are."""
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # it is answered in HTTP/1.1
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            return cause.args[0] if isinstance(cause, RefusedError) else Refusal.MALFORMED
+        return None
+
+    def head_ends(self, headers: list[tuple[bytes, bytes]], version: str) -> bool:
+        """A body may follow; whether one was announced. Raises RefusedError."""
+        # A head that came in one slice is below the limit.
+        if self.quiet_bytes and sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
+            raise RefusedError(Refusal.HEADER_SIZE)
+        hosts = sum(name == b"host" for name, _ in headers)
+        if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
+            raise RefusedError(Refusal.HOST)
+        self.quiet_bytes = 0
+        self.read_s = self.began_s
+        sizes = [header for header in headers if header[0] in _BODY_HEADERS]
+        if len(sizes) == 1 and sizes[0][0] == b"content-length":
+            self.left_bytes = int(sizes[0][1])  # the parser has accepted it
+        return bool(sizes)
+
+    def body_comes(self, size_bytes: int, now_s: float) -> None:
+        self.quiet_bytes = 0
+        self.body_bytes += size_bytes
+        self.left_bytes -= min(size_bytes, self.left_bytes)
+        self.read_s = now_s
+
+    def is_too_long(self, parsed_bytes: int) -> bool:
+        """Whether a head, or what is between the bytes of a body, exceeds its limit with so many more."""
+        self.quiet_bytes += parsed_bytes
+        return self.quiet_bytes > MAX_HEAD_BYTES + SLICE_BYTES

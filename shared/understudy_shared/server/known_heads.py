@@ -1,0 +1,67 @@
+"""Heads of requests that were answered directly: a request with an equal one is not parsed again."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from understudy_shared.auth.api_keys import Presented
+from understudy_shared.server.incoming import END_OF_HEAD
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+
+_METHODS = (b"GET ", b"POST ")
+_LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
+"""The first line of a lookup, with nothing in its target that a parser could take for anything else."""
+
+
+class ParsedHead(NamedTuple):
+    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line.
+
+    `presented` is the credential in exactly the bytes of `head`. What it is good for is asked for each request anew.
+    """
+
+    head: bytes
+    target: bytes = b""
+    body_bytes: int = 0
+    presented: Presented | None = None
+
+
+class KnownHeads:
+    """What one connection uses of the heads that all connections of a service share."""
+
+    __slots__ = ("_shared", "last", "whole")
+
+    def __init__(self, shared: ParsedCache[ParsedHead]) -> None:
+        self._shared = shared
+        self.last: ParsedHead | None = None
+        """That of the last lookup here: most clients send each with the same headers, which are then not hashed."""
+        self.whole = b""
+        """The read that is being parsed, if it began at rest."""
+
+    def lookup(self, data: bytes) -> bytes | None:
+        """The target of a lookup with headers that were parsed before, which are then `last`."""
+        line = _LOOKUP_LINE.match(data)
+        if line is None or len(data) > MAX_HEAD_BYTES:
+            return None
+        last = self.last
+        if last is None or len(last.head) != len(data) - line.end() or not data.endswith(last.head):
+            last = self.last = self._shared.get(data[line.end() :])
+        return None if last is None else line[1]
+
+    def post(self, data: bytes) -> ParsedHead | None:
+        """The head of a POST that was parsed before, if its whole body came in the same read."""
+        start = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
+        head = self._shared.get(data[:start])
+        return head if head is not None and head.body_bytes == len(data) - start else None
+
+    def keep(self, target: bytes, body_bytes: int, presented: Presented | None) -> None:
+        """Keep the head of a request that was taken, if the read was that request and nothing else."""
+        data, self.whole = self.whole, b""
+        end = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
+        if not data.startswith(_METHODS) or end + body_bytes != len(data):
+            return
+        if body_bytes:
+            self._shared.keep(data[:end], ParsedHead(data[:end], target, body_bytes, presented))
+        elif line := _LOOKUP_LINE.match(data):
+            rest = data[line.end() :]
+            self._shared.keep(rest, ParsedHead(rest, presented=presented))
