@@ -19,10 +19,6 @@ Sends = Callable[[int, bytes, bytes, Headers], None]
 """What writes a reply: status, content type, body, headers."""
 
 
-def _no_heads() -> ParsedCache[ParsedHead]:
-    return ParsedCache(max_key_bytes=MAX_HEAD_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What all connections of one service share.
@@ -35,7 +31,7 @@ class Answers:
     bodies: AnswersBodies | None = None
     access: Access | None = None
     cors: Cors | None = None
-    heads: ParsedCache[ParsedHead] = field(default_factory=_no_heads)
+    heads: ParsedCache[ParsedHead] = field(default_factory=lambda: ParsedCache(max_key_bytes=MAX_HEAD_BYTES))
 
     def lookup(
         self, target: bytes, presented: Presented | None, headers: Headers, send: Sends

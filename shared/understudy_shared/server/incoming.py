@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import httptools
 
 from understudy_shared.server.connection_limits import MAX_HEAD_BYTES, MAX_HEADER_BYTES, SLICE_BYTES, Refusal
@@ -14,12 +12,6 @@ _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 class RefusedError(Exception):
     """Raised from a callback of the parser, with the Refusal, to end the parsing."""
-
-
-class Parser(Protocol):
-    """What is used of httptools' parser here."""
-
-    def feed_data(self, data: bytes | memoryview) -> None: ...
 
 
 class Incoming:
@@ -61,7 +53,7 @@ class Incoming:
         return end
 
     @staticmethod
-    def feed(parser: Parser, data: bytes | memoryview) -> Refusal | None:
+    def feed(parser: httptools.HttpRequestParser, data: bytes | memoryview) -> Refusal | None:
         """Have the bytes parsed, which calls the protocol back. Returns why they are refused, if they are."""
         try:
             parser.feed_data(data)

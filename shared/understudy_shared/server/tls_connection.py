@@ -14,7 +14,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from uvicorn.protocols.utils import get_remote_addr
 
@@ -34,28 +34,23 @@ _PLAIN = Problem(ProblemType.BAD_REQUEST, "this port speaks TLS, and the request
 _CLOSED = TlsTrouble(TlsReason.CLOSED, "it closed the connection within the handshake")
 
 
-class Inner(Protocol):
-    """The protocol that answers what was decrypted, as the event loop uses it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def data_received(self, data: bytes) -> None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
-
-
 class TlsConnection(asyncio.Protocol):
     """One connection, from its first byte on."""
 
     def __init__(
-        self, new_inner: Callable[[], Inner], *, tls: ServiceTls, guard: ConnectionGuard, connections: set[Any]
+        self,
+        new_inner: Callable[[], asyncio.Protocol],
+        *,
+        tls: ServiceTls,
+        guard: ConnectionGuard,
+        connections: set[Any],
     ) -> None:
         """`connections` are those that the server ends with itself."""
         self._new_inner = new_inner
         self._tls = tls
         self._guard = guard
         self._connections = connections
-        self._inner: Inner | None = None
+        self._inner: asyncio.Protocol | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._now = asyncio.get_running_loop().time
         self._phase, self._since_s = phases.SILENT, self._now()
@@ -157,7 +152,7 @@ class TlsConnection(asyncio.Protocol):
 
     # ---- after it
 
-    def _decrypt(self, inner: Inner) -> None:
+    def _decrypt(self, inner: asyncio.Protocol) -> None:
         parts: list[bytes] = []
         has_ended = False
         try:
