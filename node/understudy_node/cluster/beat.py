@@ -14,17 +14,15 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import BusListener
-from understudy_node.cluster.neighbours import Neighbours, outvoted
+from understudy_node.cluster.neighbours import outvoted
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.placement import Layout, Placement
-from understudy_node.node import Node
-from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import BusError, BusRefusedError
-from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.gossip import Seen
 from understudy_shared.bus.messages import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -47,42 +45,35 @@ class Beat:
 
     def __init__(
         self,
-        node: Node,
-        gossip: Gossip,
+        context: MemberContext,
         *,
-        node_id: str,
-        heartbeat_ms: int,
-        clock: Clock,
-        neighbours: Neighbours,
         follower: AssignmentFollower,
         check: HistoryCheck,
         own: OwnMessages,
         listener: BusListener,
         placement: Placement,
-        bus_state: BusState,
-        changed: asyncio.Event,
         heartbeat: Callable[[], Heartbeat],
     ) -> None:
-        """`heartbeat` builds the next heartbeat; a turn begins as soon as `changed` is set, else once per heartbeat."""
+        """`heartbeat` builds the next heartbeat; a turn begins once per heartbeat, or as soon as something changed."""
         self.leaving = False
         self.has_failed = False
         self.has_rival = False
         self.outvoted: str | None = None
-        self._node = node
-        self._gossip = gossip
-        self._node_id = node_id
-        self._heartbeat_ms = heartbeat_ms
-        self._clock = clock
-        self._neighbours = neighbours
+        self._node = context.node
+        self._gossip = context.gossip
+        self._node_id = context.node_id
+        self._heartbeat_ms = context.heartbeat_ms
+        self._clock = context.clock
+        self._neighbours = context.neighbours
         self._follower = follower
         self._check = check
         self._own = own
         self._listener = listener
         self._placement = placement
-        self._bus_state = bus_state
-        self._changed = changed
+        self._bus_state = context.bus_state
+        self._changed = context.changed
         self._heartbeat = heartbeat
-        self._turned_ms = clock.monotonic_ms()
+        self._turned_ms = context.clock.monotonic_ms()
         self._has_said_leaving = asyncio.Event()
 
     async def leave(self) -> None:

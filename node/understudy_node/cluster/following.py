@@ -8,17 +8,15 @@ node follows a fork.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from understudy_node.cluster.assignor import duties_of
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.remembering import Remembering
-from understudy_node.node import Node
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment
-from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
@@ -29,29 +27,27 @@ class AssignmentFollower:
 
     def __init__(
         self,
-        node: Node,
-        gossip: Gossip,
-        neighbours: Neighbours,
-        calls: NodeCalls,
+        context: MemberContext,
         *,
-        node_id: str,
-        heartbeat_ms: int,
         check: HistoryCheck,
         remembered: Remembered | None,
         seeds: Collection[HostInfo],
-        changed: Callable[[], None],
     ) -> None:
-        """`changed` is called after another assignment was accepted."""
         self.remembering = Remembering(
-            node, calls, remembered=remembered, seeds=seeds, heartbeat_ms=heartbeat_ms, take=self.follow
+            context.node,
+            context.calls,
+            remembered=remembered,
+            seeds=seeds,
+            heartbeat_ms=context.heartbeat_ms,
+            take=self.follow,
         )
-        self._node = node
-        self._gossip = gossip
-        self._neighbours = neighbours
-        self._node_id = node_id
-        self._heartbeat_ms = heartbeat_ms
+        self._node = context.node
+        self._gossip = context.gossip
+        self._neighbours = context.neighbours
+        self._node_id = context.node_id
+        self._heartbeat_ms = context.heartbeat_ms
         self._check = check
-        self._changed = changed
+        self._changed = context.changed
         self._applied: tuple[object, ...] = ()
         self._ahead_since_ms: float | None = None
         """Since when all others follow assignments that lie far behind the one followed here."""
@@ -61,7 +57,7 @@ class AssignmentFollower:
         if self._neighbours.follow(assignment):
             self.remembering.note(assignment)
             self.apply()
-            self._changed()
+            self._changed.set()
 
     def apply(self) -> None:
         """Give the node the tasks of its assignment, or none when the assignment is of another history."""

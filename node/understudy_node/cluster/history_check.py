@@ -12,9 +12,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.fork_finder import ForkFinder, OwnHistory
-from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.node import Node
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import FORK_FOUND, FORKED
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 class HistoryCheck:
     """The check of one node. Only its beat calls the methods that change it."""
 
-    def __init__(self, node: Node, neighbours: Neighbours, *, node_id: str, heartbeat_ms: int) -> None:
+    def __init__(self, context: MemberContext) -> None:
         self.is_admitted = False
         """Whether the comparison with the cluster is done: one live node agrees and none differs, or none lives."""
         self.refused: str | None = None
@@ -36,11 +35,11 @@ class HistoryCheck:
         """The other nodes that are refused, with the reasons."""
         self.doubt: str | None = None
         """Why this node, which has just started, may follow a fork; None once it may hold tasks."""
-        self._node = node
-        self._neighbours = neighbours
-        self._node_id = node_id
-        self._grace_ms = EXPIRY_HEARTBEATS * heartbeat_ms
-        self._finder = ForkFinder(node_id)
+        self._node = context.node
+        self._neighbours = context.neighbours
+        self._node_id = context.node_id
+        self._grace_ms = EXPIRY_HEARTBEATS * context.heartbeat_ms
+        self._finder = ForkFinder(context.node_id)
         self._waits_since_ms: float | None = None
 
     @property

@@ -10,14 +10,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
-from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.node import Node
-from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Gossip, Spoken
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Spoken
 from understudy_shared.bus.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
 
 
@@ -26,29 +23,23 @@ class BusListener:
 
     def __init__(
         self,
-        node: Node,
-        gossip: Gossip,
-        neighbours: Neighbours,
+        context: MemberContext,
         *,
         follower: AssignmentFollower,
         own: OwnMessages,
-        bus_state: BusState,
-        heartbeat_ms: int,
-        clock: Clock,
         bus_came_back: Callable[[], None],
-        changed: Callable[[], None],
     ) -> None:
-        """`bus_came_back` is called after all keys were read, `changed` when the next heartbeat should not wait."""
-        self._node = node
-        self._gossip = gossip
-        self._neighbours = neighbours
+        """`bus_came_back` is called after all keys were read."""
+        self._node = context.node
+        self._gossip = context.gossip
+        self._neighbours = context.neighbours
         self._follower = follower
         self._own = own
-        self._bus_state = bus_state
-        self._heartbeat_ms = heartbeat_ms
-        self._clock = clock
+        self._bus_state = context.bus_state
+        self._heartbeat_ms = context.heartbeat_ms
+        self._clock = context.clock
         self._bus_came_back = bus_came_back
-        self._changed = changed
+        self._changed = context.changed
         self._random = random.Random()  # noqa: S311  # jitter
         self._subscribed = False
         self._must_read = True
@@ -94,11 +85,11 @@ class BusListener:
         match heard:
             case Heartbeat():
                 if self._own.refute(heard):
-                    self._changed()
+                    self._changed.set()
                 self._neighbours.heard(heard, age_ms=0, now_ms=self._clock.monotonic_ms())
             case Farewell():
                 self._neighbours.left(heard, self._clock.monotonic_ms())
-                self._changed()
+                self._changed.set()
             case Assignment():
                 self._follower.follow(heard)
             case CommitHint():
@@ -130,4 +121,4 @@ class BusListener:
             self._follower.follow(assignment)
         if announcement is not None:
             self._gossip.handle(announcement, self._hear)
-        self._changed()
+        self._changed.set()

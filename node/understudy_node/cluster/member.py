@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from understudy_node.cluster.beat import Beat
 from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import BusListener
@@ -65,90 +66,48 @@ class ClusterMember:
         self.num_standby_replicas = settings.num_standby_replicas
         self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
-        heartbeat_ms = settings.lag_refresh_ms
+        self._shown_redis = masked(settings.redis)
+        self._tasks = Supervisor()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wakes = False
+        """Whether the loop will notice a change anyway."""
+        self._changed = asyncio.Event()
+        self._bus_state = BusState()
         self._calls = NodeCalls(settings.application, self.gossip.auth, identity)
         self._neighbours = Neighbours(
             node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )
-        self._shown_redis = masked(settings.redis)
-        self._tasks = Supervisor()
-        self._changed = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wakes = False
-        """Whether the loop will notice a change anyway."""
-        self._bus_state = BusState()
-        self._placement = Placement(
-            self.gossip,
-            node_id=node_id,
-            incarnation=incarnation,
-            heartbeat_ms=heartbeat_ms,
-            num_standby_replicas=settings.num_standby_replicas,
-            max_warmup_replicas=settings.max_warmup_replicas,
-            acceptable_recovery_lag=settings.acceptable_recovery_lag,
-            rebalance_delay_ms=settings.rebalance_delay_ms,
-            clock=clock,
-        )
-        self._check = HistoryCheck(node, self._neighbours, node_id=node_id, heartbeat_ms=heartbeat_ms)
-        self._follower = AssignmentFollower(
-            node,
-            self.gossip,
-            self._neighbours,
-            self._calls,
-            node_id=node_id,
-            heartbeat_ms=heartbeat_ms,
-            check=self._check,
-            remembered=remembered,
-            seeds=parse_seeds(settings.seed),
-            changed=self._changed.set,
-        )
-        self._own = OwnMessages(
-            node,
-            self.gossip,
-            node_id=node_id,
-            incarnation=incarnation,
-            zone=settings.zone,
-            heartbeat_ms=heartbeat_ms,
-            clock=clock,
-        )
-        self.listener = BusListener(
-            node,
-            self.gossip,
-            self._neighbours,
-            follower=self._follower,
-            own=self._own,
+        context = MemberContext(
+            node=node,
+            gossip=self.gossip,
+            calls=self._calls,
+            neighbours=self._neighbours,
             bus_state=self._bus_state,
-            heartbeat_ms=heartbeat_ms,
+            changed=self._changed,
+            node_id=node_id,
+            incarnation=incarnation,
+            heartbeat_ms=settings.lag_refresh_ms,
             clock=clock,
-            bus_came_back=self._placement.bus_came_back,
-            changed=self._changed.set,
+        )
+        self._placement = _placement(context, settings)
+        self._check = HistoryCheck(context)
+        self._follower = AssignmentFollower(
+            context, check=self._check, remembered=remembered, seeds=parse_seeds(settings.seed)
+        )
+        self._own = OwnMessages(context, zone=settings.zone)
+        self.listener = BusListener(
+            context, follower=self._follower, own=self._own, bus_came_back=self._placement.bus_came_back
         )
         self.beat = Beat(
-            node,
-            self.gossip,
-            node_id=node_id,
-            heartbeat_ms=heartbeat_ms,
-            clock=clock,
-            neighbours=self._neighbours,
+            context,
             follower=self._follower,
             check=self._check,
             own=self._own,
             listener=self.listener,
             placement=self._placement,
-            bus_state=self._bus_state,
-            changed=self._changed,
             heartbeat=self.heartbeat,
         )
-        self._peers = PeerPoller(
-            self._neighbours,
-            self._calls,
-            node_id=node_id,
-            heartbeat_ms=heartbeat_ms,
-            assigns=lambda: self._placement.fence is not None,
-            is_cut_off=lambda: bool(self._bus_state.causes),
-            take=self._follower.follow,
-            changed=self.changed,
-            clock=clock,
-        )
+        self._peers = PeerPoller(context, assigns=lambda: self.has_lease, take=self._follower.follow)
 
     def start(self) -> None:
         """Begin to beat and to listen, on the loop that runs now."""
@@ -260,3 +219,17 @@ class ClusterMember:
         if self.draining:
             return "draining"
         return "starting" if self.node.generation is None else "serving"
+
+
+def _placement(context: MemberContext, settings: ClusterNodeSettings) -> Placement:
+    return Placement(
+        context.gossip,
+        node_id=context.node_id,
+        incarnation=context.incarnation,
+        heartbeat_ms=context.heartbeat_ms,
+        num_standby_replicas=settings.num_standby_replicas,
+        max_warmup_replicas=settings.max_warmup_replicas,
+        acceptable_recovery_lag=settings.acceptable_recovery_lag,
+        rebalance_delay_ms=settings.rebalance_delay_ms,
+        clock=context.clock,
+    )

@@ -11,12 +11,10 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from understudy_node.cluster.catalogue import CatalogueWriter
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
 from understudy_node.degraded import OWN_MESSAGE
-from understudy_node.node import Node
-from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import Order, Succession, succession
-from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Catalogue, Endpoint, Farewell, Heartbeat
 
 State = Literal["starting", "serving", "draining", "failed"]
@@ -35,20 +33,18 @@ class MemberStatus(NamedTuple):
 class OwnMessages:
     """The messages of one node, numbered."""
 
-    def __init__(
-        self, node: Node, gossip: Gossip, *, node_id: str, incarnation: str, zone: str, heartbeat_ms: int, clock: Clock
-    ) -> None:
+    def __init__(self, context: MemberContext, *, zone: str) -> None:
         self.unsaid: str | None = None
         """Why a message of this node cannot be sent, None when all can."""
-        self._node = node
-        self._gossip = gossip
-        self._node_id = node_id
-        self._incarnation = incarnation
+        self._node = context.node
+        self._gossip = context.gossip
+        self._node_id = context.node_id
+        self._incarnation = context.incarnation
         self._zone = zone or None
-        self._heartbeat_ms = heartbeat_ms
-        self._clock = clock
+        self._heartbeat_ms = context.heartbeat_ms
+        self._clock = context.clock
         self._sequence = 0
-        self._catalogue = CatalogueWriter(node, gossip)
+        self._catalogue = CatalogueWriter(context.node, context.gossip)
 
     def causes(self) -> dict[str, str]:
         """Why the node is degraded by its own messages, by cause."""

@@ -13,14 +13,12 @@ import logging
 import random
 from collections.abc import Callable
 
-from understudy_node.cluster.neighbours import Neighbours
-from understudy_shared.base.clock import Clock
+from understudy_node.cluster.context import MemberContext
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.asking import SilentNodes
-from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS
 
 log = logging.getLogger(__name__)
@@ -34,35 +32,29 @@ class PeerPoller:
 
     def __init__(
         self,
-        neighbours: Neighbours,
-        calls: NodeCalls,
+        context: MemberContext,
         *,
-        node_id: str,
-        heartbeat_ms: int,
         assigns: Callable[[], bool],
-        is_cut_off: Callable[[], bool],
         take: Callable[[Assignment], None],
-        changed: Callable[[], None],
-        clock: Clock,
     ) -> None:
-        """`take` gets a later assignment. `changed` is called when a node newly did not answer."""
-        self._neighbours = neighbours
-        self._calls = calls
-        self._heartbeat_ms = heartbeat_ms
+        """`take` gets a later assignment."""
+        self._neighbours = context.neighbours
+        self._calls = context.calls
+        self._heartbeat_ms = context.heartbeat_ms
         self._assigns = assigns
-        self._is_cut_off = is_cut_off
+        self._bus_state = context.bus_state
         self._take = take
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
-        self._changed = changed
-        self._clock = clock
+        self._changed = context.changed
+        self._clock = context.clock
         self._silent = SilentNodes(
-            neighbours,
+            context.neighbours,
             self._ask,
             most=MAX_POLLED,
             # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts, too.
             others_heard=lambda node_id, since_ms: True,
-            clock=clock,
-            but=node_id,
+            clock=context.clock,
+            but=context.node_id,
         )
 
     async def run(self) -> None:
@@ -71,14 +63,14 @@ class PeerPoller:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
             polls = self._assigns() and self._neighbours.assignment is not None
             if polls and await self._silent.ask_due(self._heartbeat_ms):
-                self._changed()
+                self._changed.set()
 
     async def catch_up(self) -> None:
         """Follow later assignments of other nodes while the bus is away, for ever."""
         while True:
             await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
             members = self._neighbours.members()
-            if self._is_cut_off() and members:
+            if self._bus_state.causes and members:
                 await self._follow_later(self._random.choice(sorted(members.items()))[1].host_info())
 
     async def _follow_later(self, host: HostInfo) -> None:

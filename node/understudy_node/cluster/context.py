@@ -1,0 +1,30 @@
+"""What all parts of one member share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.node import Node
+from understudy_shared.base.clock import Clock
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.cluster.node_calls import NodeCalls
+
+
+@dataclass(frozen=True, slots=True)
+class MemberContext:
+    """One process of a node in the cluster of its application."""
+
+    node: Node
+    gossip: Gossip
+    calls: NodeCalls
+    neighbours: Neighbours
+    bus_state: BusState
+    changed: asyncio.Event
+    """Set when the next heartbeat should not wait."""
+    node_id: str
+    incarnation: str
+    heartbeat_ms: int
+    clock: Clock
