@@ -37,8 +37,9 @@ class Neighbours(ClusterView):
         return sorted(node_id for node_id in self.members().keys() - alive if not self.is_gone(node_id))
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
-        """Start again from the keys on the bus: a node without a key is gone."""
+        """Start again from the keys on the bus: a node without a key is gone, and silence until now shows nothing."""
         before = dict(self.nodes)
+        self.dead = {node_id: dead for node_id, dead in self.dead.items() if dead.said_farewell}
         for node_id in before:
             self.forget(node_id)
         for each in sorted(seen, key=lambda each: each.heartbeat.node_id not in self.holders):

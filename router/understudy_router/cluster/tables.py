@@ -213,11 +213,9 @@ class Tables(ClusterView):
         """Whether a node was silent for its expiry, on a bus that is there."""
         return self.bus_lost_why is None and super().is_silent(node, now_ms)
 
-    def _why_dead(self, node: NodeReport, now_ms: float) -> str | None:
-        """Why a node counts as dead: silence alone is no proof, unless no assignment names the node."""
-        why, node_id = super()._why_dead(node, now_ms), node.heartbeat.node_id
-        if why is None:
-            return None
+    def _why_dead(self, node: NodeReport) -> str | None:
+        """Why a silent node counts as dead: silence alone is no proof, unless no assignment names the node."""
+        why, node_id = super()._why_dead(node), node.heartbeat.node_id
         if not self.is_known(node_id):
             return f"{why}, and no assignment names it"
         return f"{why}, and it did not answer when asked" if self.silence.is_unanswered(node_id) else None

@@ -63,16 +63,14 @@ class DeadNode:
 
 
 class Heard(NamedTuple):
-    """A heartbeat that was taken in, the report before it, and the stranger that made room for it."""
+    """A heartbeat that was taken in, and the report before it."""
 
     report: NodeReport
     before: NodeReport | None
+    goes_on: bool
+    """Whether the same process was known already."""
     left_out: Death | None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the same process was known already."""
-        return self.before is not None and self.before.heartbeat.incarnation == self.report.heartbeat.incarnation
+    """The stranger that made room."""
 
 
 class Death(NamedTuple):
@@ -150,10 +148,10 @@ class ClusterView:
         before, taken = self.nodes.get(node_id), self._sanitized(heartbeat)
         goes_on = before is not None and before.heartbeat.incarnation == heartbeat.incarnation
         beats = min(PROVEN_BEATS, before.beats + 1) if before is not None and goes_on else 1
-        self.nodes[node_id] = NodeReport(taken, said_ms, beats)
+        self.nodes[node_id] = report = NodeReport(taken, said_ms, beats)
         self.dead.pop(node_id, None)
         self.silence.answered(node_id)
-        return Heard(self.nodes[node_id], before, left_out)
+        return Heard(report, before, goes_on, left_out)
 
     def left(self, farewell: Farewell, now_ms: float) -> Death | None:
         """A node said farewell; None when it is dead already, or another process has its id now."""
@@ -180,7 +178,8 @@ class ClusterView:
 
     def expire(self, now_ms: float) -> list[Death]:
         """Declare nodes dead, and forget those that died long ago."""
-        whys = {node_id: self._why_dead(node, now_ms) for node_id, node in self.nodes.items()}
+        silent = [node for node in self.nodes.values() if self.is_silent(node, now_ms)]
+        whys = {node.heartbeat.node_id: self._why_dead(node) for node in silent}
         found = [self._mark_dead(node_id, now_ms, "died", why) for node_id, why in whys.items() if why is not None]
         for node_id, dead in list(self.dead.items()):
             if now_ms - dead.died_ms > DEAD_KEPT_MS:
@@ -214,10 +213,8 @@ class ClusterView:
         self.silence.keep(hosts)
         return {node_id: hosts[node_id] for node_id in self.silence.due(words, now_ms=now_ms)}
 
-    def _why_dead(self, node: NodeReport, now_ms: float) -> str | None:
-        """Why a node counts as dead; None while it does not."""
-        if not self.is_silent(node, now_ms):
-            return None
+    def _why_dead(self, node: NodeReport) -> str | None:
+        """Why a silent node counts as dead; None while it does not."""
         return f"silent for more than {node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS} ms"
 
     def forget(self, node_id: str) -> None:

@@ -144,3 +144,12 @@ def test_the_last_heartbeat_of_a_silent_node_does_not_bring_it_back_when_it_come
     assert ids(neighbours, now_ms) == []
     neighbours.heard(heartbeat("a", sequence=6), age_ms=0, now_ms=now_ms)
     assert ids(neighbours, now_ms) == ["a"]
+
+
+def test_a_key_shows_that_a_node_lives_though_its_messages_did_not_arrive() -> None:
+    neighbours = knowing("a")
+    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
+    now_ms = 3 * HEARTBEAT_MS + 1
+    assert ids(neighbours, now_ms) == []
+    neighbours.read([Seen(heartbeat("a", sequence=5), 100)], now_ms=now_ms)
+    assert ids(neighbours, now_ms) == ["a"]
