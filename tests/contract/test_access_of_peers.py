@@ -163,13 +163,14 @@ def test_another_site_cannot_sign_anybody_in(world: World) -> None:
     assert (status, "set-cookie" in headers) == (403, False)
 
 
-def test_a_session_ends_with_its_key_on_streams_that_are_open_too(world: World) -> None:
+@pytest.mark.parametrize("stream", ["/admin/v1/events", "/admin/changes"])
+def test_a_session_ends_with_its_key_on_streams_that_are_open_too(world: World, stream: str) -> None:
     world.keys.add("leaver", "monitor")
     world.router.access.look()
     session = signed_in(world, "leaver")
     assert world.ask("router", "GET", "/admin/v1/lag", None, more=session)[0] == 200
     with RawClient(world.ports["router"]) as viewer:
-        viewer.send(f"GET /admin/v1/events HTTP/1.1\r\nhost: x\r\n{session}\r\n".encode())
+        viewer.send(f"GET {stream} HTTP/1.1\r\nhost: x\r\n{session}\r\n".encode())
         viewer.socket.recv(1)
         world.keys.revoke("leaver")
         world.router.access.look()

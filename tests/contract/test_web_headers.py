@@ -169,7 +169,12 @@ def test_no_lookup_no_problem_no_event_no_sign_in_and_nothing_for_another_site_i
     assert stores.getheader("content-encoding") == "gzip", "the least size is so small that it packs everything"
     lookups: list[tuple[str, str | None]] = [(LOOKUP, "reader"), (f"/v1/stores/op0/keys/{ABSENT}", "reader")]
     refused: list[tuple[str, str | None]] = [(LOOKUP, None), ("/v1/stores/op9", "reader"), ("/v1/stores", None)]
-    of_routers = [("/admin/v1/events", "monitor"), ("/admin/login", None), ("/admin/", None)]
+    of_routers = [
+        ("/admin/v1/events", "monitor"),
+        ("/admin/changes", "monitor"),
+        ("/admin/login", None),
+        ("/admin/", None),
+    ]
     for target, who in (*lookups, *refused, *(of_routers if service == "router" else [])):
         for more in ({}, {"content_length": "0"}):  # which takes the way by ASGI
             answer, _ = asked(world, service, target, who, accept="text/html", **more)

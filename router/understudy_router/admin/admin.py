@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from understudy_router.admin.cursors import BadCursorError
-from understudy_router.admin.feed import Feed
+from understudy_router.admin.feed import EventStream, Feed, Written
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import Document, losses_of_all, node_document
@@ -22,12 +25,14 @@ from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
 from understudy_router.router import Router
+from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
+from understudy_shared.server.app import is_head
 from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
@@ -160,6 +165,12 @@ class Admin:
     async def overview_document(self) -> dict[str, Any]:
         """The same as Python objects, for the page that is made of it."""
         return await in_slices((await self.overview()).documents())
+
+    def events(self, request: Request, written: Written | None = None) -> Response:
+        """The stream of what changes, to one viewer: as documents, or as it is written for him."""
+        if is_head(request):
+            return Response(media_type=EventStream.media_type)
+        return self.feed.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     async def _overview(self, before: Overview | None) -> Overview:
         observed = await self.observed(max_age_ms=TICK_MS / 2)  # a tick is a little shorter than a tick now and then

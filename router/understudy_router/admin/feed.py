@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import orjson
 from starlette.responses import StreamingResponse
@@ -37,6 +38,16 @@ PIECE_BYTES = 64 * 1024
 
 Look = Callable[[Overview | None], Awaitable[Overview]]
 """Makes the overview of now, given the one before."""
+
+
+class Written(Protocol):
+    """How one viewer gets what there is; without it he gets the document and its deltas."""
+
+    def is_due(self, now: Overview) -> bool:
+        """Whether it may be written now: readers come first, so what costs much is written less often."""
+
+    async def event(self, now: Overview) -> bytes:
+        """What he has not got of it."""
 
 
 class Feed:
@@ -120,7 +131,9 @@ class Feed:
 
     # ---- a viewer's side
 
-    def stream(self, last_event_id: str | None, is_known: Callable[[], bool] = lambda: True) -> EventStream:
+    def stream(
+        self, last_event_id: str | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
+    ) -> EventStream:
         """The response to one viewer, until his credential counts no more. Raises a problem when the service stops, or
         there are too many viewers.
         """
@@ -129,7 +142,7 @@ class Feed:
         if self.viewers >= self._max_viewers:
             detail = f"{self.viewers} viewers watch this router"
             raise ProblemError(Problem(ProblemType.TOO_MANY_VIEWERS, detail, fix="Close some, or ask another router"))
-        return EventStream(self, _tick_of(last_event_id), is_known)
+        return EventStream(self.messages(_tick_of(last_event_id), is_known, written), self)
 
     def enter(self) -> None:
         self.viewers += 1
@@ -140,12 +153,16 @@ class Feed:
         if not self.viewers:
             self._watched.clear()
 
-    async def messages(self, tick: int | None, is_known: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+    async def messages(
+        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
+    ) -> AsyncIterator[bytes]:
         """What a viewer gets that has the overview of `tick`; None: it has nothing."""
         while not self._is_ending and is_known():
             changed, now = self._changed, self._now
-            if now is not None and now.tick != tick and self._is_good():
-                for piece in _pieces(self._message(tick, now)):
+            is_due = now is not None and now.tick != tick and self._is_good()
+            if now is not None and is_due and (written is None or written.is_due(now)):
+                text = self._message(tick, now) if written is None else await written.event(now)
+                for piece in _pieces(text):
                     if self._is_ending:
                         return
                     yield piece
@@ -172,9 +189,9 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: Feed, tick: int | None, is_known: Callable[[], bool]) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], feed: Feed) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(feed.messages(tick, is_known), headers=headers)
+        super().__init__(messages, headers=headers)
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

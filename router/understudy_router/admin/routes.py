@@ -9,8 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from understudy_router.admin.admin import HISTORY_MINUTES, Admin
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_routes import Filter, lag_routes
-from understudy_shared.auth.access import is_known
-from understudy_shared.server.app import is_head, json_response
+from understudy_shared.server.app import json_response
 
 
 def overview_routes(admin: Admin) -> APIRouter:
@@ -50,8 +49,6 @@ def overview_routes(admin: Admin) -> APIRouter:
     @routes.get("/admin/v1/events", status_code=200, response_class=EventStream)
     async def events(request: Request) -> Response:
         """Server-sent events: the overview, then what changes of it, at most once a second."""
-        if is_head(request):
-            return Response(media_type=EventStream.media_type)
-        return admin.feed.stream(request.headers.get("last-event-id"), is_known(request.scope))
+        return admin.events(request)
 
     return routes

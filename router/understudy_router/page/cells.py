@@ -1,6 +1,6 @@
 """One replica as the grid and the table of replicas show it: letter, number, kind, and the whole in words (pure).
 
-`static/cells.js` has the same functions. A kind is what the filter of the page asks for; the state is its colour.
+A kind is what the filter of the page asks for; the state is its colour.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Curves and bars as SVG paths, for the first paint and for readers without scripts (pure).
 
-`static/drawing.js` has the same functions. What is unknown is a gap, never a zero.
+What is unknown is a gap, never a zero.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of the grid that say the same, as one row: store partitions that are well and lie on the same nodes (pure).
 
-`static/folding.js` does the same. What is not well keeps a row of its own, so that it stands out.
+What is not well keeps a row of its own, so that it stands out.
 """
 
 from __future__ import annotations

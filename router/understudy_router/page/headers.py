@@ -1,7 +1,8 @@
 """The headers of the page: a browser may load what this router serves, and run nothing else.
 
 With Trusted Types no script of the page can make HTML of a text: `innerHTML` and its kin are errors, so a store, key or
-node with a hostile name stays a text. No policy is allowed, so there is no way around it.
+node with a hostile name stays a text. Runbooks and files may have no policy, so there is no way around it. The page may
+have one, once: `static/dom.js` makes it, for the parts of the page that this router has drawn like the page itself.
 """
 
 from __future__ import annotations
@@ -32,4 +33,7 @@ SECURITY = {
 """Headers of the page and of each of its files."""
 
 PAGE = {**SECURITY, "cache-control": "no-store"}
-"""Headers of the page itself, which is true only now, so nobody may keep it; and of runbooks."""
+"""Headers of runbooks, and, but for the policy, of the page: it is true only now, so nobody may keep it."""
+
+LIVE = {**PAGE, "content-security-policy": POLICY.replace("trusted-types 'none'", "trusted-types understudy")}
+"""Headers of the page itself."""

@@ -1,28 +1,27 @@
-"""The page as HTML, from an overview document (pure): what a reader without scripts sees, and what scripts begin with.
+"""The page as HTML, from an overview document: what a reader without scripts sees, and what scripts put into its place.
 
 It comes in pieces, because a page of a thousand replicas takes longer than a router may be deaf.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from understudy_router.page.cells import Replica, cell_text, kind_of
 from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, top_of
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
-from understudy_router.page.replicas import blank_replica, facts_of, find_replica, grid_view
+from understudy_router.page.replicas import facts_of, find_replica, grid_view
 from understudy_router.page.runbooks import Runbook
 from understudy_router.page.views import (
     MARKS,
-    Bar,
     Document,
-    Shown,
     disagreement_slots,
     event_anchor,
     event_slots,
@@ -44,14 +43,38 @@ Histories = Mapping[str, Document]
 NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "freshness_p99_ms": []}}
 
 
+PARTS = ("health", "figures", "stores", "nodes", "ask-stores", "events", "replicas")
+"""The parts of the page that change with what the router knows, by their templates."""
+
+PIECES_PER_SLICE = 250
+"""Pieces of the page that are made between two turns of the event loop: one or two milliseconds."""
+
+
 def page_pieces(
     overview: Document, histories: Histories, query: PageQuery, build: str, signed_in: str | None = None
 ) -> Iterator[str]:
     """The page, piece by piece. `signed_in` is whose session the reader has."""
-    shown = {**_head(overview, build), **_sections(overview, query), **_replicas(overview, histories, query)}
+    shown = {**_head(overview, build), **_shown(overview, histories, query)}
     return (
         _environment().get_template("page.html").generate(shown, curves=_curves(histories, query), signed_in=signed_in)
     )
+
+
+def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Iterator[str]]]:
+    """The parts of the page by name, each piece by piece. Curves stay as they are: they are the scripts'."""
+    shown = _shown(overview, {}, query)
+    for name in PARTS:
+        yield name, _environment().get_template(f"{name}.html").generate(shown)
+
+
+async def joined(pieces: Iterable[str]) -> str:
+    """The pieces in one; other requests are answered while it is made."""
+    made: list[str] = []
+    for number, piece in enumerate(pieces):
+        made.append(piece)
+        if number % PIECES_PER_SLICE == PIECES_PER_SLICE - 1:
+            await asyncio.sleep(0)
+    return "".join(made)
 
 
 def runbook_page(runbook: Runbook, build: str) -> str:
@@ -74,7 +97,7 @@ def load_templates() -> None:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=PackageLoader("understudy_router.page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -82,22 +105,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.globals["parts"] = made.get_template("parts.html").module
+    return made
 
 
 def _head(overview: Document, build: str) -> dict[str, Any]:
-    health = overview["health"]
-    blank: defaultdict[str, Shown] = defaultdict(lambda: Shown(""))
     return {
-        "overview": overview,
         "static": f"/admin/static/{build}/",
         "router": " · ".join(filter(None, (overview.get("router_id"), overview["router"]))),
-        "title": page_title(overview["application_id"], health),
-        "blank": blank,
-        "blank_bar": Bar("", "", "", 0),
-        "blank_replica": blank_replica(),
-        "blank_lines": _lines(NO_HISTORY, _LAG_LINES),
-        "kinds": KINDS,
-        "views": VIEWS,
+        "title": page_title(overview["application_id"], overview["health"]),
     }
 
 
@@ -106,8 +122,12 @@ def page_title(application_id: str, health: Document) -> str:
     return f"{MARKS.get(health['state'], '?')} {application_id}: {health['headline']}"
 
 
-def _sections(overview: Document, query: PageQuery) -> dict[str, Any]:
+def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[str, Any]:
     return {
+        **_replicas(overview, histories, query),
+        "overview": overview,
+        "kinds": KINDS,
+        "views": VIEWS,
         "query": query,
         "health": health_slots(overview),
         "indicators": [
@@ -117,7 +137,15 @@ def _sections(overview: Document, query: PageQuery) -> dict[str, Any]:
         "figures": figure_slots(overview),
         "stores": [_store(store, query) for store in overview["stores"]],
         "bars": staleness_bars(overview["reads"]),
-        "nodes": [{"key": node["node_id"], "slots": node_slots(node)} for node in overview["nodes"]],
+        "nodes": [
+            {
+                "key": node["node_id"],
+                "slots": node_slots(node),
+                "live": node["live"],
+                "is_draining": node["state"] == "draining",
+            }
+            for node in overview["nodes"]
+        ],
         "restores": [_restore(each) for each in overview["restores"]],
         "disagreement": [
             {"key": f"{each['node_id']} {each['node_says']}", "slots": disagreement_slots(each), "since": each["since"]}
@@ -136,6 +164,7 @@ def _store(store: Document, query: PageQuery) -> dict[str, Any]:
     link = query.link(store="" if is_chosen else name, page=1, open="")
     return {
         "key": name, "slots": store_slots(store), "path": store_spark(store), "link": link, "is_chosen": is_chosen,
+        "columns": orjson.dumps(store["key"]).decode(), "example": store["example"] or "",
     }  # fmt: skip
 
 
@@ -149,14 +178,16 @@ def _restore(restore: Document) -> dict[str, Any]:
 
 
 def _replicas(overview: Document, histories: Histories, query: PageQuery) -> dict[str, Any]:
-    opened, place = None, opened_place(query, overview)
+    opened: dict[str, Any] = {"place": None, "title": "", "facts": []}
+    place = opened_place(query, overview)
     if place is not None:
         kind = kind_of(place.cell)
         opened = {
+            "place": place,
             "title": f"{place.store} {place.partition} on {place.node_id}: {cell_text(place.cell, kind)}",
             "facts": facts_of(place, overview["end"]),
-            "lines": _lines(histories["open"], _LAG_LINES),
         }
+    opened["lines"] = _lines(histories.get("open", NO_HISTORY), _LAG_LINES)
     return {"grid": grid_view(overview["grid"], query), "opened": opened, "close_link": query.link(open="")}
 
 

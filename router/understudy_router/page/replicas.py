@@ -1,6 +1,6 @@
 """The replicas of the page: which of them, on which page, as a grid or as a table; and the one that is open (pure).
 
-`static/replicas.js` does the same. The grid has a column for each node while that can be read, else one for each
+The grid has a column for each node while that can be read, else one for each
 replica of a partition, with its node's name in the cell.
 """
 
@@ -154,12 +154,6 @@ def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
         "link": query.link(open=replica.id),
         "is_open": replica.id == query.open,
     }
-
-
-def blank_replica() -> dict[str, object]:
-    """The row that scripts clone."""
-    names = ("key", "store", "partition", "node_id", "role", "state", "words", "lag", "lag_ms", "age", "link")
-    return {**dict.fromkeys(names, ""), "is_open": False}
 
 
 def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from understudy_router.page import headers
 from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
+from understudy_router.page.live import Drawings, Viewer
 from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import NO_HISTORY, load_templates, opened_place, page_pieces, runbook_page
+from understudy_router.page.render import NO_HISTORY, joined, load_templates, opened_place, page_pieces, runbook_page
 from understudy_router.page.runbooks import INDEX, runbooks
 from understudy_shared.auth.access import session_name
 from understudy_shared.http.lookup_requests import unknown_path
@@ -22,17 +23,17 @@ Document = Mapping[str, Any]
 Overview = Callable[[], Awaitable[Document]]
 """What the page shows: the document of `GET /admin/v1/overview`."""
 
+Changes = Callable[[Request, Viewer], Response]
+"""The stream of what changes, to one viewer."""
+
 History = Callable[[str | None, int | None], Awaitable[Document]]
 """The last hour: the document of `GET /admin/v1/history`, of all, of a store, or of one of its partitions."""
 
-PIECES_PER_SLICE = 250
-"""Pieces of the page that are made between two turns of the event loop: one or two milliseconds."""
 
-
-def page_routes(overview: Overview, history: History) -> APIRouter:
+def page_routes(overview: Overview, history: History, changes: Changes) -> APIRouter:
     """The page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
     load_templates()
-    routes = APIRouter()
+    routes, drawings = APIRouter(), Drawings()
 
     @routes.get("/")
     @routes.get("/admin")
@@ -47,7 +48,12 @@ def page_routes(overview: Overview, history: History) -> APIRouter:
         shown = await overview()
         histories = await histories_of(history, query, shown)
         pieces = page_pieces(shown, histories, query, page_assets().build, session_name(request.scope))
-        return Response(await joined(pieces), media_type="text/html", headers=headers.PAGE)
+        return Response(await joined(pieces), media_type="text/html", headers=headers.LIVE)
+
+    @routes.get("/admin/changes")
+    async def page_changes(request: Request) -> Response:
+        """Server-sent events: the parts of that page, whenever they are drawn otherwise."""
+        return changes(request, Viewer(drawings, read_query(request.query_params)))
 
     @routes.get("/admin/runbooks/")
     @routes.get("/admin/runbooks/{name}")
@@ -89,16 +95,6 @@ async def _last_hour(history: History, store: str | None, partition: int | None)
         return await history(store, partition)
     except ProblemError:  # there are more than a router remembers: the page is worth more than one of its curves
         return NO_HISTORY
-
-
-async def joined(pieces: Iterable[str]) -> bytes:
-    """The page in one; other requests are answered while it is made."""
-    made: list[str] = []
-    for number, piece in enumerate(pieces):
-        made.append(piece)
-        if number % PIECES_PER_SLICE == PIECES_PER_SLICE - 1:
-            await asyncio.sleep(0)
-    return "".join(made).encode()
 
 
 def _file(asset: Asset, if_none_match: str, cache_control: str) -> Response:

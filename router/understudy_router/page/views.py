@@ -1,7 +1,4 @@
-"""The parts of the page as texts: the overview document in, what each slot of the templates shows out (pure).
-
-`static/views.js` has the same functions, with the same names of slots: a browser test holds one to the other.
-"""
+"""The parts of the page as texts: the overview document in, what each slot of the templates shows out (pure)."""
 
 from __future__ import annotations
 

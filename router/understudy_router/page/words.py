@@ -1,6 +1,6 @@
 """How the page writes numbers: units, and "?" for what is unknown (pure).
 
-`static/words.js` has the same functions under the same names: a browser test holds one to the other. So both round by
+`static/words.js` has a few of them, for curves and answers: a browser test holds one to the other. So both round by
 `floor(x + 0.5)`, which gives the same digits in both languages.
 """
 

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ from fastapi.responses import StreamingResponse
 from tests.support.page.overviews import Overview, healthy, history
 from tests.support.router.replies import EXPLAINED
 
+from understudy_router.page.live import Viewer
 from understudy_router.page.routes import page_routes
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
@@ -46,21 +47,24 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def delta(before: Overview, after: Overview) -> dict[str, Any]:
-    """What changed between two overviews, as the router's events say it."""
-    own = {"tick", "generated_at", "grid"}
-    old = {(row["store"], row["partition"]): row for row in before["grid"]["rows"]}
-    new = {(row["store"], row["partition"]): row for row in after["grid"]["rows"]}
-    changes: dict[str, Any] = {
-        "tick": after["tick"],
-        "generated_at": after["generated_at"],
-        "sections": {name: after[name] for name in after if name not in own and after[name] != before.get(name)},
-        "grid_rows": [row for place, row in new.items() if old.get(place) != row],
-        "grid_gone": [list(place) for place in old if place not in new],
-    }
-    if before["grid"]["columns"] != after["grid"]["columns"]:
-        changes["grid_columns"] = after["grid"]["columns"]
-    return changes
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An overview as the page's drawings take it."""
+
+    document: Overview
+
+    @property
+    def tick(self) -> int:
+        return int(self.document["tick"])
+
+    @property
+    def generated_at(self) -> str:
+        return str(self.document["generated_at"])
+
+    def documents(self) -> Generator[None, None, dict[str, Any]]:
+        """The document."""
+        yield
+        return self.document
 
 
 class World:
@@ -78,25 +82,19 @@ class World:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self, viewer: Viewer) -> AsyncIterator[bytes]:
         """The events of one viewer."""
-        shown = self.overview
-        yield _event("overview", shown, shown["tick"])
+        shown = -1
         while True:
-            if self.overview["tick"] == shown["tick"]:
+            if self.overview["tick"] == shown:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
-            now = self.overview
-            if now["tick"] == shown["tick"]:
-                yield _event("heartbeat", {"generated_at": now["generated_at"]}, None)
+            now = Known(self.overview)
+            if now.tick == shown:
+                yield b"event: heartbeat\ndata: %b\n\n" % orjson.dumps({"generated_at": now.generated_at})
             else:
-                yield _event("delta", delta(shown, now), now["tick"])
-                shown = now
-
-
-def _event(name: str, data: Mapping[str, Any], number: int | None) -> bytes:
-    head = b"event: %b\n" % name.encode() + (b"" if number is None else b"id: %d\n" % number)
-    return head + b"data: " + orjson.dumps(data) + b"\n\n"
+                yield await viewer.event(now)
+                shown = now.tick
 
 
 @asynccontextmanager
@@ -114,7 +112,12 @@ def fake_app() -> Framework:
     async def known_history(store: str | None = None, partition: int | None = None) -> Mapping[str, Any]:
         return history(is_known=bool(world.overview["stores"]))
 
-    http.include_router(page_routes(overview, known_history))
+    def changes(_: Request, viewer: Viewer) -> Response:
+        return StreamingResponse(
+            world.events(viewer), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    http.include_router(page_routes(overview, known_history, changes))
 
     @http.get("/admin/v1/overview")
     async def overview_document() -> Response:
@@ -123,10 +126,6 @@ def fake_app() -> Framework:
     @http.get("/admin/v1/history")
     async def history_document() -> Response:
         return json_response(await known_history())
-
-    @http.get("/admin/v1/events")
-    async def events() -> StreamingResponse:
-        return StreamingResponse(world.events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     @http.post("/test/overview")
     async def show(request: Request) -> Response:

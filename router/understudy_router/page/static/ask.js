@@ -13,14 +13,16 @@ export function startAsk(url) {
   const form = byId("ask");
   const select = byId("ask-store");
   const place = byId("ask-columns");
-  let stores = [];
   let shownFor = "";
   let fields = [];
   let asked = 0;
   let action = "get";
   let last = null;
 
-  const store = () => stores.find((each) => each.store === select.value) ?? null;
+  const store = () => {
+    const { value, dataset } = select.selectedOptions[0] ?? {};
+    return value === undefined ? null : { store: value, key: JSON.parse(dataset.columns), example: dataset.example || null };
+  };
   const inputs = () => [...place.querySelectorAll("input[data-field]")];
   const jsonBox = () => byId("ask-json");
 
@@ -111,19 +113,13 @@ export function startAsk(url) {
   );
 
   return {
-    // The stores may change; a field that the reader types into stays as it is.
-    update(overview, query) {
-      stores = overview.stores;
-      const names = stores.map((each) => each.store);
-      if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
-        const before = select.value;
-        select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-        if (names.includes(before)) select.value = before;
-      }
+    // The stores may have changed; a field that the reader types into stays as it is.
+    update(query) {
+      const names = [...select.options].map((option) => option.value);
       const isFirst = shownFor === "";
       if (isFirst && names.includes(query.ask)) select.value = query.ask;
-      if (shownFor !== signature(store()) && stores.length) showFields();
-      if (isFirst && stores.length && names.includes(query.ask) && query.key) {
+      if (shownFor !== signature(store()) && names.length) showFields();
+      if (isFirst && names.includes(query.ask) && query.key) {
         const texts = textsOf(fields, query.key);
         showFields(texts === null, texts ?? [query.key]);
         ask({ keepUrl: true });

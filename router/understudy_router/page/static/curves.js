@@ -1,7 +1,6 @@
 // One curve: uPlot where the first paint has an SVG. Its legend is ours, in the caption: uPlot's would be a second one.
 
-import { CURVE, curvePath, topOf } from "./drawing.js";
-import { setAttribute, setText } from "./dom.js";
+import { setText } from "./dom.js";
 import { batches, clock, duration, number } from "./words.js";
 
 const WRITTEN = { batches, ms: duration };
@@ -20,10 +19,10 @@ export function startCurve(figure) {
   function draw(history) {
     shown = history;
     const lines = names.map((name) => history.series[name]);
-    setText(figure.querySelector('[data-slot="scale"]'), `up to ${written(topOf(...lines))}, last hour`);
+    const top = lines.flat().reduce((most, value) => Math.max(most, value ?? 0), 0) || 1;
+    setText(figure.querySelector('[data-slot="scale"]'), `up to ${written(top)}, last hour`);
     say(null);
-    if (!globalThis.uPlot) drawSvg(lines);
-    else if (plot.clientWidth > 0) drawChart([timesOf(history), ...lines]);
+    if (plot.clientWidth > 0) drawChart([timesOf(history), ...lines]);
   }
 
   // The values in the caption: those below the pointer, or the last ones.
@@ -33,13 +32,6 @@ export function startCurve(figure) {
       const value = points[index ?? points.length - 1] ?? null;
       setText(figure.querySelector(`[data-now="${name}"]`), written(value));
     }
-  }
-
-  function drawSvg(lines) {
-    const top = topOf(...lines);
-    names.forEach((name, index) =>
-      setAttribute(plot.querySelector(`path[data-line="${name}"]`), "d", curvePath(lines[index], top, CURVE)),
-    );
   }
 
   function drawChart(data) {

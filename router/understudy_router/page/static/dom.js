@@ -1,8 +1,6 @@
-// The document, changed in place and only where it differs. Everything is made of elements and texts: Trusted Types
-// refuse HTML made of strings, so no name out of the cluster can become markup.
+// The document, changed in place and only where it differs, so that the focus, what is scrolled and what is chosen stay.
 
 const NO_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const found = new WeakMap();
 
 export const byId = (id) => document.getElementById(id);
 
@@ -17,74 +15,71 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
-// The slots of a row or part, by name.
-export function slotsOf(root) {
-  let slots = found.get(root);
-  if (!slots) {
-    slots = new Map([...root.querySelectorAll("[data-slot]")].map((each) => [each.dataset.slot, each]));
-    found.set(root, slots);
-  }
-  return slots;
-}
-
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-export function setAttribute(node, name, value) {
-  if (value === "" || value === null) {
-    if (node.hasAttribute(name)) node.removeAttribute(name);
-  } else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+// The one way from a text to markup, for what this router has drawn. The policy of the page allows no other, and no
+// second one of this name.
+const DRAWN = { createHTML: (text) => text };
+const policy = globalThis.trustedTypes?.createPolicy("understudy", DRAWN) ?? DRAWN;
+
+export const parsed = (html) => new DOMParser().parseFromString(policy.createHTML(html), "text/html").body;
+
+// Makes `old` what `fresh` is. What has `data-keep` is the scripts' own.
+export function patch(old, fresh) {
+  if (old.isEqualNode(fresh) || "keep" in old.dataset || old.localName === "noscript") return;
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "tabindex") old.removeAttribute(name);
+  const [before, now] = [old, fresh].map((each) => [...each.childNodes].filter((node) => !isBlank(node)));
+  const keys = new Set(now.map(keyOf));
+  const byKey = new Map();
+  const unkeyed = [];
+  for (const node of before) {
+    const key = keyOf(node);
+    if (key === null) unkeyed.push(node);
+    else if (keys.has(key) && !byKey.has(key)) byKey.set(key, node);
+    else node.remove();
+  }
+  const pairs = now.map((node) => [successor(node, byKey, unkeyed), node]);
+  for (const node of unkeyed) node.remove();
+  place(old, pairs);
 }
 
-// Writes what slots show: [text, state, title, href] by name, as Shown in views.py.
-export function fill(root, shown) {
-  const slots = slotsOf(root);
-  for (const [name, [text, state = "", title = "", href = ""]] of Object.entries(shown)) {
-    const slot = slots.get(name);
-    if (!slot) continue;
-    if (slot.textContent !== text) {
-      slot.textContent = text;
-      if (slot.classList.contains("value")) flash(slot);
-    }
-    setAttribute(slot, "data-state", state);
-    setAttribute(slot, "title", title);
-    if (slot.tagName === "A") setAttribute(slot, "href", href);
+const isBlank = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim() === "";
+const keyOf = (node) => node.dataset?.key ?? (node.id || null);
+
+// The node that is there for `fresh`, if it is alike; a second one of the same key gets a node of its own.
+function successor(fresh, byKey, unkeyed) {
+  const key = keyOf(fresh);
+  const found = key === null ? unkeyed.shift() : byKey.get(key);
+  byKey.delete(key);
+  if (found === undefined || found.nodeName === fresh.nodeName) return found;
+  found.remove();
+  return undefined;
+}
+
+// A node that is there is not moved for what goes or comes before it: it may have the focus.
+function place(parent, pairs) {
+  let next = unblank(parent.firstChild);
+  for (const [there, fresh] of pairs) {
+    if (there && there === next) next = unblank(next.nextSibling);
+    else parent.insertBefore(there ?? document.importNode(fresh, true), next);
+    if (there) renew(there, fresh);
+  }
+}
+
+const unblank = (node) => (node && isBlank(node) ? unblank(node.nextSibling) : node);
+
+function renew(there, fresh) {
+  if (there.nodeType === Node.ELEMENT_NODE) patch(there, fresh);
+  else if (there.data !== fresh.data) {
+    there.data = fresh.data;
+    if (there.parentElement.classList.contains("value")) flash(there.parentElement);
   }
 }
 
 function flash(node) {
   if (NO_MOTION.matches || document.hidden) return;
   node.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], 600);
-}
-
-// Makes the children of `parent` those of `items`, in their order; a child that is there stays the same element, and is
-// not moved for what goes or comes before it: it may have the focus.
-export function keyed(parent, template, items, keyOf, update) {
-  const keys = items.map((item) => String(keyOf(item)));
-  const wanted = new Set(keys);
-  const byKey = new Map();
-  for (const child of [...parent.children]) {
-    if (wanted.has(child.dataset.key) && !byKey.has(child.dataset.key)) byKey.set(child.dataset.key, child);
-    else child.remove();
-  }
-  let next = parent.firstElementChild;
-  items.forEach((item, index) => {
-    let child = byKey.get(keys[index]);
-    byKey.delete(keys[index]); // a second item of the same key gets an element of its own
-    if (!child) {
-      child = template.content.firstElementChild.cloneNode(true);
-      child.dataset.key = keys[index];
-    }
-    update(child, item);
-    if (child === next) next = next.nextElementSibling;
-    else parent.insertBefore(child, next);
-  });
-}
-
-export function setTime(node, iso, text) {
-  const time = node.tagName === "TIME" ? node : node.querySelector("time");
-  setAttribute(time, "datetime", iso);
-  setAttribute(time, "title", iso);
-  setText(time, text);
 }

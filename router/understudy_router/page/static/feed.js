@@ -5,8 +5,9 @@ const LOST_AFTER_INTERVALS = 3;
 const AGAIN_AFTER_INTERVALS = 10;
 const LOOK_EVERY_MS = 250;
 
-// `on` has whole(document), delta(delta), heard(generatedAt), and silent(isSilent), called when that changes.
-export function startFeed(url, intervalMs, on) {
+// `address` says what to hear now; `on` has page(parts), heard(generatedAt), and silent(isSilent), called when that changes.
+// What is returned hears anew.
+export function startFeed(address, intervalMs, on) {
   let source = null;
   let heardAt = performance.now();
   let triedAt = heardAt;
@@ -29,9 +30,8 @@ export function startFeed(url, intervalMs, on) {
   function connect() {
     source?.close();
     triedAt = performance.now();
-    source = new EventSource(url);
-    source.addEventListener("overview", (event) => heard(event, on.whole));
-    source.addEventListener("delta", (event) => heard(event, on.delta));
+    source = new EventSource(address());
+    source.addEventListener("page", (event) => heard(event, on.page));
     source.addEventListener("heartbeat", (event) => heard(event, () => {}));
   }
 
@@ -50,4 +50,5 @@ export function startFeed(url, intervalMs, on) {
   addEventListener("online", connect);
   addEventListener("pagehide", () => source.close());
   addEventListener("pageshow", (event) => event.persisted && connect());
+  return connect;
 }

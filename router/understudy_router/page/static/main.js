@@ -1,34 +1,26 @@
-// Keeps the page true: each part is written again when the router says something new, or the reader chooses.
+// Keeps the page true: the router sends each part that has become another, drawn as the page itself was.
 
 import { startAsk } from "./ask.js";
+import { asCurl, copy } from "./commands.js";
 import { startCurve } from "./curves.js";
-import { byId, setAttribute, setText, setTime } from "./dom.js";
+import { byId, parsed, patch, setText } from "./dom.js";
 import { startDrain } from "./drain.js";
-import { updateEvents } from "./events.js";
 import { startFeed } from "./feed.js";
-import { updateFigures, updateHealth } from "./health.js";
 import { startHistory } from "./history.js";
 import { rove, startKeys } from "./keys.js";
-import { updateDisagreement, updateNodes, updateRestores } from "./nodes.js";
-import { startOpened, updateOpened } from "./opened.js";
-import { startReplicas, updateReplicas } from "./replicas.js";
-import { createState } from "./state.js";
-import { startStores, updateServed, updateStores } from "./stores.js";
 import { startTheme } from "./theme.js";
-import { startUrl } from "./url.js";
+import { linkTo, startUrl } from "./url.js";
 import { clock } from "./words.js";
 
 const INTERVAL_MS = Number(document.body.dataset.intervalMs);
 
-const state = createState();
-const drain = startDrain();
 const [lagCurve, freshnessCurve, openedCurve] = ["lag-curve", "freshness-curve", "replica-curve"].map((id) =>
   startCurve(byId(id)),
 );
-let opened = null;
+const headline = () => document.querySelector('[data-slot="headline"]').textContent;
 
 const url = startUrl(() => {
-  state.tell();
+  hearAnew();
   lastHour.load();
   storeHour.load();
 });
@@ -46,39 +38,44 @@ const storeHour = startHistory(
   lagCurve.draw,
 );
 const openedHour = startHistory(
-  () => opened && { store: opened.store, partition: opened.partition },
+  () => {
+    const { store, partition } = byId("replica").dataset;
+    return store === undefined ? null : { store, partition };
+  },
   (history) => openedCurve.draw(history),
 );
 
-function update(overview) {
+function update({ html, title }) {
+  const [said, opened] = [headline(), placeOf(byId("replica"))];
+  const fresh = parsed(html);
+  for (const time of fresh.querySelectorAll("time")) setText(time, time.dateTime ? clock(time.dateTime) : "?");
+  for (const part of fresh.children) patch(byId(part.id), part);
+  if (document.title !== title) document.title = title;
+  // The headline is told once, when it changes: the page that was loaded has been read already.
+  if (headline() !== said) setText(byId("said"), headline());
+  if (placeOf(byId("replica")) !== opened) {
+    openedCurve.clear();
+    openedHour.load();
+  }
+  showChosen();
+}
+
+function showChosen() {
   const { query } = url;
-  updateHealth(overview);
-  updateFigures(overview);
-  updateStores(overview, query);
-  updateServed(overview);
-  updateReplicas(overview, query);
-  showOpened(updateOpened(overview, query));
-  updateNodes(overview, drain);
-  updateRestores(overview);
-  updateDisagreement(overview);
-  updateEvents(overview);
-  ask.update(overview, query);
-  rove();
+  const { elements } = byId("filter");
+  for (const name of ["store", "state", "view"]) elements[name].value = query[name];
   const label = query.store ? `Lag of ${query.store}` : "Lag of the worst store partition";
   setText(byId("lag-curve").querySelector("figcaption").firstChild, `${label} `);
+  ask.update(query);
+  rove();
 }
 
-function showOpened(replica) {
-  const isSame = replica !== null && opened?.store === replica.store && opened.partition === replica.partition;
-  if (opened !== null && !isSame) openedCurve.clear();
-  opened = replica;
-  if (replica !== null && !isSame) openedHour.load();
-}
+const placeOf = ({ dataset }) => [dataset.store, dataset.partition].join("/");
 
 // Measured, so that a benchmark can say how long it takes.
-function timed(overview) {
+function timed(parts) {
   const began = performance.now();
-  update(overview);
+  update(parts);
   performance.measure("understudy:update", { start: began, end: performance.now() });
 }
 
@@ -87,24 +84,49 @@ function silent(isSilent) {
   byId("stale").hidden = !isSilent;
   document.body.toggleAttribute("data-stale", isSilent);
   setText(byId("live"), isSilent ? "stale" : "live");
-  setAttribute(byId("live"), "data-state", isSilent ? "stale" : "live");
+  byId("live").dataset.state = isSilent ? "stale" : "live";
   const since = byId("now").querySelector("time").textContent;
   setText(byId("stale"), isSilent ? `Stale: nothing was heard of this router since ${since}. All below is of then.` : "");
 }
 
-state.listen(timed);
-startReplicas(url);
-startStores(url);
+// A link to the page in another state, a filter, a button: what the page shows of them comes by the feed.
+function startMain() {
+  const drain = startDrain();
+  byId("main").addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="?"]');
+    const button = event.target.closest("button[data-act]");
+    if (button) {
+      const nodeId = button.closest("tr").dataset.key;
+      if (button.dataset.act === "drain") drain.ask(nodeId);
+      else drain.send(nodeId, false);
+    } else if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+      event.preventDefault();
+      url.follow(link.search || "?");
+    }
+  });
+  byId("filter").addEventListener("change", ({ currentTarget: { elements } }) =>
+    url.set({ store: elements.store.value, state: elements.state.value, view: elements.view.value, page: 1 }),
+  );
+  byId("replica-explain").addEventListener("click", () => ask.choose(byId("replica").dataset.store));
+  byId("replica-copy").addEventListener("click", () => {
+    const { store, node } = byId("replica").dataset;
+    copy(asCurl(`/admin/v1/lag?${new URLSearchParams({ store, node })}`), byId("replica-copy"));
+  });
+}
+
+document.documentElement.dataset.scripts = "";
+startMain();
 startKeys(url);
-startOpened(() => opened, ask.choose);
 startTheme(byId("theme"), () => [lagCurve, freshnessCurve, openedCurve].forEach((curve) => curve.redraw()));
 lastHour.load();
 storeHour.load();
-startFeed("/admin/v1/events", INTERVAL_MS, {
-  whole: state.replace,
-  delta: state.merge,
+openedHour.load();
+const hearAnew = startFeed(() => `/admin/changes${linkTo(url.query)}`, INTERVAL_MS, {
+  page: timed,
   heard(generatedAt) {
-    setTime(byId("now"), generatedAt, clock(generatedAt));
+    const time = byId("now").querySelector("time");
+    time.dateTime = time.title = generatedAt;
+    setText(time, clock(generatedAt));
     if (byId("live").dataset.state !== "live") silent(false);
   },
   silent,

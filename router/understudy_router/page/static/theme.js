@@ -22,5 +22,4 @@ export function startTheme(button, onChange) {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", onChange);
   show();
-  button.hidden = false;
 }

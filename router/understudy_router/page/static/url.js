@@ -3,19 +3,21 @@
 const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "" };
 const KINDS = ["unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed"];
 
-export function readQuery(search = location.search) {
+function readQuery(search) {
   const given = new URLSearchParams(search);
   const query = { ...DEFAULTS };
   for (const name of Object.keys(DEFAULTS)) query[name] = given.get(name) ?? DEFAULTS[name];
   if (!KINDS.includes(query.state)) query.state = "";
   if (!["grid", "table"].includes(query.view)) query.view = "grid";
   query.page = /^\d{1,6}$/.test(query.page) ? Math.max(1, Number(query.page)) : 1;
-  // On a phone the grid is a list of what is not well, until the reader chooses.
-  if (matchMedia("(max-width: 640px)").matches && !given.has("view") && !given.has("state")) {
-    query.view = "table";
-    query.state = "unwell";
-  }
   return query;
+}
+
+// On a phone the grid is a list of what is not well, until the reader chooses.
+function queryOfPage() {
+  const given = new URLSearchParams(location.search);
+  const isList = matchMedia("(max-width: 640px)").matches && !given.has("view") && !given.has("state");
+  return { ...readQuery(location.search), ...(isList && { view: "table", state: "unwell" }) };
 }
 
 export function linkTo(query, changes = {}) {
@@ -27,22 +29,24 @@ export function linkTo(query, changes = {}) {
 }
 
 export function startUrl(onChange) {
-  let query = readQuery();
+  let query = queryOfPage();
   const tell = () => onChange(query);
   addEventListener("popstate", () => {
-    query = readQuery();
+    query = queryOfPage();
     tell();
   });
   return {
+    // What a link of the page leads to; the page is not loaded for it.
+    follow(search) {
+      query = readQuery(search);
+      history.pushState(null, "", `${search}${location.hash}`);
+      tell();
+    },
     get query() {
       return query;
     },
-    set(changes, { replace = false } = {}) {
-      query = { ...query, ...changes };
-      const address = `${linkTo(query)}${location.hash}`;
-      if (replace) history.replaceState(null, "", address);
-      else history.pushState(null, "", address);
-      tell();
+    set(changes) {
+      this.follow(linkTo({ ...query, ...changes }));
     },
   };
 }

@@ -20,6 +20,8 @@ from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
 from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.page.live import Drawings, Viewer
+from understudy_router.page.page_query import PageQuery
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND
@@ -209,3 +211,46 @@ def test_looking_takes_no_more_than_a_tenth_of_the_loop(took_ms: float, pause: f
 def test_an_event_id_that_is_no_tick_is_none(text: str | None) -> None:
     assert module._tick_of(text) is None
     assert module._tick_of("17") == 17
+
+
+class Written:
+    """How a viewer gets what there is otherwise: its tick as a text, whenever that is due."""
+
+    is_now_due = True
+
+    def is_due(self, now: Overview) -> bool:
+        return self.is_now_due
+
+    async def event(self, now: Overview) -> bytes:
+        await asyncio.sleep(0)
+        return b'event: page\ndata: {"tick":%d}\n\n' % now.tick
+
+
+async def test_what_is_written_for_one_viewer_comes_when_it_is_due_and_meanwhile_he_hears_that_the_router_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+    world, written = World(), Written()
+    await world.tick()
+    messages = world.feed.messages(None, written=written)
+    assert await event(messages) == ("page", {"tick": 2})
+    written.is_now_due = False
+    await world.tick()
+    assert (await event(messages))[0] == "heartbeat"
+    written.is_now_due = True
+    assert await event(messages) == ("page", {"tick": 3})
+
+
+async def test_the_page_is_drawn_of_what_the_feed_has_looked_at() -> None:
+    world = World()
+    await world.tick()
+    messages = world.feed.messages(None, written=Viewer(Drawings(), PageQuery()))
+    kind, first = await event(messages)
+    assert kind == "page"
+    assert 'data-place="one/0/a"' in first["html"]
+    await world.tick()
+    kind, later = await event(messages)
+    while kind == "heartbeat":  # the first drawing took long, so the next one is not due at once
+        kind, later = await event(messages)
+    assert 'id="replicas"' in later["html"]
+    assert later["generated_at"] >= first["generated_at"]
