@@ -21,6 +21,7 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_router.admin.lag_page import Query
 from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.watching import Looking
 from understudy_router.cluster.catalogue import stores_of
@@ -103,7 +104,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
     watcher.stores = stores
     for store in (None, "words"):
         snapshot = await Looking(router).snapshot()
-        orjson.loads(b"".join(lag_tree(snapshot, store=store)))
+        orjson.loads(b"".join(lag_tree(snapshot, Query(store=store))))
     assert router.dead is None
     await router.nodes.close()
 

@@ -1,4 +1,4 @@
-"""The replicas of a snapshot as pages: which ones, in which order, from where on (pure, in slices).
+"""The replicas of a snapshot as a list: which ones, in which order, from where on (pure, in slices).
 
 A cursor says after which row the next page begins. In the orders `store` and `node` that place stays the same, so a
 replica that is there throughout is on one page, whatever happens meanwhile. In the orders by a value rows move; so all
@@ -76,6 +76,11 @@ class Query:
         return self.key in BY_VALUE
 
     @property
+    def is_narrowed(self) -> bool:
+        """Whether it asks for some replicas of a store only."""
+        return (self.node, self.state, self.role) != (None, None, None)
+
+    @property
     def digest(self) -> int:
         """Names the list of which this asks a page: a cursor is good for one list."""
         asked = (self.store, self.node, self.state, self.role, self.sort)
@@ -106,7 +111,7 @@ def first_of(
     best: list[Entry] = []
     worst: Entry | None = None
     total = 0
-    for few in _matching(snapshot, query):
+    for few in matching(snapshot, query):
         total += len(few)
         best += [
             entry for entry in few if (worst is None or entry[:2] < worst[:2]) and (after is None or entry[:2] > after)
@@ -123,7 +128,7 @@ def first_of(
 def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
     """All rows in order, in slices; empty ones while they are sorted."""
     runs = []
-    for few in _matching(snapshot, query):
+    for few in matching(snapshot, query):
         few.sort(key=_key)
         runs.append(few)
         yield ()
@@ -138,17 +143,20 @@ def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
 
 
 def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
-    """A replica of a store, as reports show it. What is not known is None."""
-    layout = snapshot.layout
-    view, facts = snapshot.holders[layout.node[replica]], snapshot.facts(replica)
+    """A replica of a store, as reports show it."""
+    partition = snapshot.layout.partition(snapshot.layout.task[replica])
+    return {"store": route.name, "operator_id": route.operator_id, **replica_row(snapshot, replica, partition)}
+
+
+def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
+    """A replica, without its store. What is not known is None."""
+    view, facts = snapshot.holders[snapshot.layout.node[replica]], snapshot.facts(replica)
     return {
-        "store": route.name,
-        "operator_id": route.operator_id,
-        "partition": layout.partition(layout.task[replica]),
+        "partition": partition,
         "node_id": view.node_id,
         "host": view.endpoint.host,
         "port": view.endpoint.port,
-        "role": ROLES[layout.role[replica]],
+        "role": ROLES[snapshot.layout.role[replica]],
         "state": facts.state,
         "current_offset_position": facts.version,
         "end_offset_position": snapshot.end_version if snapshot.end_confirmed else None,
@@ -163,7 +171,7 @@ def _key(entry: Entry) -> tuple[float, float]:
     return entry[:2]
 
 
-def _matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
+def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
     """The entries that the query's filters leave, in slices."""
     layout = snapshot.layout
     value_of = _value(snapshot, query)

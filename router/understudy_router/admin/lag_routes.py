@@ -11,14 +11,13 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from understudy_router.admin.admin import Admin, generated_at
+from understudy_router.admin.admin import Admin
 from understudy_router.admin.csv_rows import CSV_TYPE, csv_text
 from understudy_router.admin.cursors import decoded, encoded
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
-from understudy_router.admin.lag_tree import Which, lag_tree
+from understudy_router.admin.lag_tree import lag_head, lag_tree
 from understudy_router.admin.layout import ROLES
-from understudy_router.admin.overview import bus_document
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import streamed_json_response
@@ -59,9 +58,6 @@ def lag_routes(admin: Admin) -> APIRouter:
         admin.require_node(node)
         is_csv = form == "csv" or (form is None and _accepts_csv(request))
         is_paged = (limit, cursor, sort, top) != (None, None, None, None)
-        if not is_csv and not is_paged:
-            looked = await admin.looking.snapshot(max_age_ms=0)
-            return await streamed_json_response(lag_tree(looked, store=store, which=Which(node, state, role)))
         query = LagQuery(
             store=store,
             node=node,
@@ -71,6 +67,8 @@ def lag_routes(admin: Admin) -> APIRouter:
             limit=top or limit or DEFAULT_LIMIT,
             cursor=None if cursor is None else decoded(cursor),
         )
+        if not is_csv and not is_paged:
+            return await streamed_json_response(lag_tree(await admin.looking.snapshot(max_age_ms=0), query))
         snapshot = await admin.snapshot_for(query)
         tag = {"etag": _tag(request, snapshot, is_csv=is_csv), "vary": "Accept"}
         if _is_known(request, tag["etag"]):
@@ -94,18 +92,8 @@ async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes
 
 
 def _document(snapshot: Snapshot, page: Page) -> dict[str, object]:
-    assignment = snapshot.assignment
     return {
-        "generated_at": generated_at(snapshot),
-        "view_of": snapshot.about.view_of,
-        "application_id": snapshot.about.application_id,
-        "lineage": snapshot.lineage,
-        "end_offset_position": snapshot.end_version or None,
-        "end_confirmed": snapshot.end_confirmed,
-        "bus": bus_document(snapshot),
-        "assignment": None
-        if assignment is None
-        else {"term": assignment.term, "epoch": assignment.epoch, "written_by": assignment.written_by},
+        **lag_head(snapshot, snapshot.about.bus_lost_why),
         "replicas": page.rows,
         "total": page.total,
         "next_cursor": None if page.next is None else encoded(page.next),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 from understudy_router.admin.facts import NodeView
 from understudy_router.admin.layout import ROLES
@@ -18,7 +18,21 @@ Document = dict[str, object]
 def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
     """One node. What is not known of it is None."""
     number, beat = snapshot.layout.number_of.get(view.node_id), view.heartbeat
-    duties = {} if number is None or beat is None else snapshot.layout.duties[number]
+    duties = {} if number is None else snapshot.layout.duties[number]
+    by_role = [sum(count for (_, role), count in duties.items() if role == place) for place in range(len(ROLES))]
+    return {
+        **node_row(view, by_role),
+        "degraded": [] if beat is None else list(beat.degraded),
+        "waits_for": None if beat is None else beat.waits_for,
+        "restoring": _restoring(snapshot, view, number),
+        "applied_version": None if beat is None else beat.applied.version,
+        "safe_to_stop": {"safe": losses.is_safe if losses.is_known else None, "why": losses.why(view.node_id)},
+    }
+
+
+def node_row(view: NodeView, duties: Sequence[int]) -> Document:
+    """One node as every report begins it. `duties` counts its tasks by role; one that does not live has none."""
+    beat = view.heartbeat
     reason = view.health.why if view.health is not None else "" if view.dead is None else view.dead.why
     known = beat or (None if view.dead is None else view.dead.heartbeat)
     return {
@@ -31,15 +45,8 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
         "health": None if view.health is None else str(view.health.health),
         "heartbeat_age_ms": view.age_ms,
         "version": None if beat is None else beat.applied.version,
-        **{
-            name: sum(count for (_, role), count in duties.items() if role == place) for place, name in enumerate(ROLES)
-        },
+        **dict(zip(ROLES, [0, 0, 0] if beat is None else duties, strict=True)),
         "reason": reason,
-        "degraded": [] if beat is None else list(beat.degraded),
-        "waits_for": None if beat is None else beat.waits_for,
-        "restoring": _restoring(snapshot, view, number),
-        "applied_version": None if beat is None else beat.applied.version,
-        "safe_to_stop": {"safe": losses.is_safe if losses.is_known else None, "why": losses.why(view.node_id)},
     }
 
 

@@ -16,6 +16,7 @@ from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.events import Happened, wall_text
 from understudy_router.admin.grid import SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
+from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
@@ -128,7 +129,7 @@ def _sections(material: Material) -> dict[str, object]:
             "confirmed": snapshot.end_confirmed,
             "age_ms": snapshot.end_age_ms,
         },
-        "bus": bus_document(snapshot),
+        "bus": bus_document(about.bus_lost_why or about.unheard),
         "counts": _counts(snapshot),
         "stores": [_store(material, route) for route in snapshot.layout.routes],
         "restores": list(material.restores),
@@ -146,11 +147,6 @@ def _shape(name: str, value: Any) -> object:
     if name == "stores":
         return [{**each, "worst_lag_ms": settled_ms(each["worst_lag_ms"])} for each in value]
     return value
-
-
-def bus_document(snapshot: Snapshot) -> dict[str, object]:
-    why = snapshot.about.bus_lost_why or snapshot.about.unheard
-    return {"state": "connected" if why is None else "degraded", "why": why or ""}
 
 
 def _worst_lag(snapshot: Snapshot) -> dict[str, object]:

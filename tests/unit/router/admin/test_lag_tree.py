@@ -15,7 +15,8 @@ from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
 from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue, expire, tables_of, task
 
 from understudy_router.admin import lag_tree as module
-from understudy_router.admin.lag_tree import SLICE_NODES, SLICE_PARTITIONS, Which, lag_tree
+from understudy_router.admin.lag_page import Query
+from understudy_router.admin.lag_tree import SLICE_NODES, SLICE_PARTITIONS, lag_tree
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
@@ -27,10 +28,10 @@ from understudy_shared.base.words import HostInfo
 
 World = tuple[Tables, Stores, float]
 FILTERS = st.builds(
-    Which,
-    st.none() | st.sampled_from(NODES),
-    st.none() | st.sampled_from(["RUNNING", "CREATED", "DEAD", "UNKNOWN"]),
-    st.none() | st.sampled_from(ROLES),
+    Query,
+    node=st.none() | st.sampled_from(NODES),
+    state=st.none() | st.sampled_from(["RUNNING", "CREATED", "DEAD", "UNKNOWN"]),
+    role=st.none() | st.sampled_from(ROLES),
 )
 
 
@@ -40,16 +41,16 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
     return dict(orjson.loads(b"".join(lag_tree(snapshot))))
 
 
-def in_pieces_of(size: int, snapshot: Snapshot, which: Which) -> list[bytes]:
+def in_pieces_of(size: int, snapshot: Snapshot, query: Query) -> list[bytes]:
     """The tree, with at most so many partitions, nodes and tasks in a piece."""
     names = ("SLICE_PARTITIONS", "SLICE_NODES", "SLICE_TASKS")
     with pytest.MonkeyPatch.context() as patched:
         for name in names:
             patched.setattr(module, name, size)
-        return list(lag_tree(snapshot, which=which))
+        return list(lag_tree(snapshot, query))
 
 
-def replicas_of(tables: Tables, stores: Stores, now_ms: float, which: Which) -> Iterator[dict[str, Any]]:
+def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: Query) -> Iterator[dict[str, Any]]:
     """Every store's replicas, by what a choice would know of each."""
     end = tables.end_version if tables.end_confirmed(now_ms) else None
     for name, route in stores.by_name.items():
@@ -57,9 +58,9 @@ def replicas_of(tables: Tables, stores: Stores, now_ms: float, which: Which) -> 
             for each in candidates_of(tables, route.operator_id, partition, now_ms):
                 state = each.state if each.is_live else "DEAD"
                 if (
-                    which.node_id in {None, each.node_id}
-                    and which.state in {None, state or "UNKNOWN"}
-                    and which.role in {None, each.role}
+                    query.node in {None, each.node_id}
+                    and query.state in {None, state or "UNKNOWN"}
+                    and query.role in {None, each.role}
                 ):
                     yield {
                         "store": name,
@@ -80,23 +81,23 @@ def replicas_of(tables: Tables, stores: Stores, now_ms: float, which: Which) -> 
 
 @given(worlds(), FILTERS)
 def test_the_tree_says_of_each_replica_what_a_choice_would_know_in_the_order_of_a_choice(
-    world: World, which: Which
+    world: World, query: Query
 ) -> None:
     tables, stores, now_ms = world
-    tree = orjson.loads(b"".join(lag_tree(snapshot_of(tables, stores, now_ms=now_ms), which=which)))
+    tree = orjson.loads(b"".join(lag_tree(snapshot_of(tables, stores, now_ms=now_ms), query)))
     assert [store["store"] for store in tree["stores"]] == list(stores.by_name)
     found = [{"store": store["store"], **row} for store in tree["stores"] for row in store["partitions"]]
-    assert found == list(replicas_of(tables, stores, now_ms, which))
+    assert found == list(replicas_of(tables, stores, now_ms, query))
 
 
 @given(worlds(), FILTERS, st.integers(1, 4))
 def test_the_tree_is_the_same_in_pieces_of_any_size_and_no_piece_has_more_than_its_size(
-    world: World, which: Which, size: int
+    world: World, query: Query, size: int
 ) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    pieces = in_pieces_of(size, snapshot, which)
-    assert b"".join(pieces) == b"".join(in_pieces_of(1000, snapshot, which))
+    pieces = in_pieces_of(size, snapshot, query)
+    assert b"".join(pieces) == b"".join(in_pieces_of(1000, snapshot, query))
     most_holders = len(NODES)
     assert max(piece.count(b'"report_age_ms"') for piece in pieces) <= size * most_holders
     assert max(piece.count(b'"heartbeat_age_ms"') for piece in pieces) <= size
@@ -196,7 +197,7 @@ def test_before_anything_is_known_the_tree_is_empty_and_not_an_error() -> None:
 
 def test_while_no_store_is_known_the_nodes_still_have_the_tasks_that_they_have() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
-    report = orjson.loads(b"".join(lag_tree(snapshot_of(tables, None), store="words")))
+    report = orjson.loads(b"".join(lag_tree(snapshot_of(tables, None), Query(store="words"))))
     assert report["stores"] == []
     duties = [(node["node_id"], node["active"], node["standby"]) for node in report["nodes"]]
     assert duties == [("a", 1, 0), ("b", 0, 1)]
@@ -205,7 +206,7 @@ def test_while_no_store_is_known_the_nodes_still_have_the_tasks_that_they_have()
 def test_a_store_that_is_not_there_is_refused_before_anything_is_said() -> None:
     snapshot = snapshot_of(tables_of(task("a"), beat("a")), stores_of(catalogue(), "c1"))
     with pytest.raises(UnknownStoreError):
-        next(lag_tree(snapshot, store="nowhere"))
+        next(lag_tree(snapshot, Query(store="nowhere")))
 
 
 def test_events_are_dated_by_how_long_ago_they_were() -> None:
