@@ -1,4 +1,4 @@
-"""Lag (KIP-695): how many records a server has that are not fetched yet, and how old that answer is.
+"""`current_lag` (KIP-695): how many records a server has that are not fetched yet, and how old that answer is.
 
 Kafka's consumer keeps its last answer for ever, also one below 0. Here an answer expires, and is dropped when its
 server fails. Then the lag is unknown, which is not 0.

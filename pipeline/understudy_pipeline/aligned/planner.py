@@ -19,6 +19,7 @@ from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.ends import current_ends, first_cursors
 from understudy_pipeline.aligned.fingerprint import fingerprint
+from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
 from understudy_pipeline.aligned.load_checks import check_even, check_inputs
 from understudy_pipeline.aligned.offset import SourceOffset
@@ -34,6 +35,7 @@ from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError, Range
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +180,22 @@ class Planner:
     def hold_prefetch(self) -> AbstractContextManager[object]:
         """Return a block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
         return self._shared.changed
+
+    def current_lag(self, topic: str, partition: int) -> Lag | None:
+        """KIP-695: how many records of the partition are not fetched yet. None if unknown. Does no I/O.
+
+        Raises UnderstudyError for a partition that this source does not read.
+        """
+        wanted = TopicPartition(topic, partition)
+        with self._shared.changed:
+            ahead = self._shared.ahead
+            if topic not in self._ranks or (ahead.tasks and wanted not in ahead.retained):
+                raise UnderstudyError(
+                    f"{wanted} is not a partition of this source",
+                    where="current_lag",
+                    fix=f"The topics are {', '.join(self._options.topics)}; each has partitions from 0",
+                )
+            return ahead.lags.current(wanted, self._clock.monotonic_ms())
 
     def snapshot(self) -> PlannerMetrics:
         """Return the metrics at this moment."""

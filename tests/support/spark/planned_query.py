@@ -68,7 +68,7 @@ class PlannedQuery:
         wait_until(lambda: self.lag(topic, partition) == lag, what=f"lag {lag}", limit_s=30)
 
     def lag(self, topic: str, partition: int = 0) -> int | None:
-        found = self.planner.snapshot().lags.get(TopicPartition(topic, partition))
+        found = self.planner.current_lag(topic, partition)
         return None if found is None else found.records
 
 

@@ -25,6 +25,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
+from understudy_shared.base.errors import UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -199,12 +200,17 @@ def test_while_the_lag_of_a_server_is_unknown_its_task_waits(start: Start) -> No
     assert times(query.next())[0] == 0
 
 
-def test_statement_40_what_is_not_read_has_no_lag_and_before_an_answer_it_is_unknown(start: Start) -> None:
+def test_statement_40_asking_for_the_lag_of_what_is_not_read_is_an_error_and_before_an_answer_unknown(
+    start: Start,
+) -> None:
     query = start(topics("a"))
-    assert query.planner.snapshot().lags == {}
+    assert query.lag("a") is None
+    with pytest.raises(UnderstudyError, match="c-0 is not a partition of this source"):
+        query.lag("c")
     query.begin()
     query.wait_for_lag(0, "a")
-    assert query.planner.snapshot().lags.keys() == {TopicPartition("a", 0)}
+    with pytest.raises(UnderstudyError, match="a-1 is not a partition of this source"):
+        query.lag("a", 1)
 
 
 def test_statement_41_asking_for_a_lag_asks_no_server(start: Start) -> None:
