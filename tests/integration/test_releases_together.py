@@ -16,7 +16,7 @@ from understudy_shared.base.ports import free_ports
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-EARLIER = "3870ebbccd6d8775986e78f54683da5ca5bc4366"
+EARLIER = "dc1d7661d2fa5dcd43653a6651ddcc7cc0983b09"
 """The first commit with the hops and catalogues that this tree speaks. Move it on with each minor version."""
 
 
