@@ -182,7 +182,7 @@ class Planner:
         return self._shared.changed
 
     def current_lag(self, topic: str, partition: int) -> Lag | None:
-        """KIP-695: how many records of the partition are not fetched yet. None if unknown. Does no I/O.
+        """Return how many records of the partition are not fetched yet (KIP-695). None if unknown. Does no I/O.
 
         Raises UnderstudyError for a partition that this source does not read.
         """
