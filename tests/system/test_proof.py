@@ -83,7 +83,11 @@ FAULTS_WITH_HDFS = ("kill-active", "damaged-local-copy", "stop-active", "kill-sp
 
 FAULTS_WHEN_SIGNED = ("unsigned-lease", "kill-active", "redis-down")
 
-FAULTS_WITH_AN_ADDED_VARIABLE = ("added-variable", "kill-active")
+FAULTS_WITH_AN_ADDED_VARIABLE = (
+    "added-variable",
+    "checkpoint-gone",
+    "kill-active",
+)  # the second: answers that are behind
 
 BASES_S = 90.0
 """Each node replaces far more than the bases of the claim in this time."""

@@ -107,8 +107,17 @@ def options(state_format: StateFormat, **more: Any) -> QueryOptions:
     )
 
 
-def why_wrong(store: str, result: dict[str, Any], life_of: LifeOf) -> str | None:
-    """What is wrong with an answer, by itself; None when it is of one version, and of committed batches only."""
+def why_wrong(
+    store: str,
+    result: dict[str, Any],
+    life_of: LifeOf,
+    loses_watermarks: bool = False,
+) -> str | None:
+    """What is wrong with an answer, by itself; None when it is of one version, and of committed batches only.
+
+    Where the logs of a version may be purged before they are read (`loses_watermarks`), its watermark is unknown, and
+    so is whether a session has expired.
+    """
     if "type" in result:
         return None
     numbers = [life_of(batch) * LIFE + batch for batch in range(result["version"])]
@@ -119,7 +128,12 @@ def why_wrong(store: str, result: dict[str, Any], life_of: LifeOf) -> str | None
         found: object = [each["value"]["number"] for each in result[member]]
         expected: object = numbers
     else:
-        found = [(each["value"]["count"], each["value"]["sum"], each["expired"]) for each in result["sessions"]]
+        found = [
+            (each["value"]["count"], each["value"]["sum"], False if loses_watermarks else each["expired"])
+            for each in result["sessions"]
+        ]
+        if any(each["expired"] for each in result["sessions"]):
+            return f"{result}: a session that has not expired is called so"
         expected = [(len(numbers), sum(numbers), False)] * SESSIONS
     return None if found == expected else f"{store} at version {result['version']}: {found}, not {expected}"
 
@@ -127,12 +141,13 @@ def why_wrong(store: str, result: dict[str, Any], life_of: LifeOf) -> str | None
 class KindsWatch:
     """Looks every word up in every store, again and again, page by page and in batches."""
 
-    def __init__(self, served: ServedNode, life_of: LifeOf) -> None:
+    def __init__(self, served: ServedNode, life_of: LifeOf, *, loses_watermarks: bool) -> None:
         self.wrong: list[str] = []
         self.versions: set[int] = set()
         self.failure: BaseException | None = None
         self._served = served
         self._life_of = life_of
+        self._loses_watermarks = loses_watermarks
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kinds-watch")
         self._thread.start()
@@ -147,7 +162,7 @@ class KindsWatch:
             while not self._ended.wait(0.005):
                 for store, results in answers(self._served):
                     self.versions.update(each["version"] for each in results if "type" not in each)
-                    wrong = (why_wrong(store, each, self._life_of) for each in results)
+                    wrong = (why_wrong(store, each, self._life_of, self._loses_watermarks) for each in results)
                     self.wrong += [why for why in wrong if why is not None][:3]
         except BaseException as error:  # reported by `kinds_watched`: a thread cannot fail a test
             self.failure = error
@@ -173,9 +188,9 @@ def stores_of(served: ServedNode) -> Sequence[str]:
 
 
 @contextmanager
-def kinds_watched(served: ServedNode, life_of: LifeOf) -> Iterator[KindsWatch]:
+def kinds_watched(served: ServedNode, life_of: LifeOf, *, loses_watermarks: bool = False) -> Iterator[KindsWatch]:
     """No answer given while the block runs may be wrong."""
-    watch = KindsWatch(served, life_of)
+    watch = KindsWatch(served, life_of, loses_watermarks=loses_watermarks)
     try:
         yield watch
         wait_until(lambda: bool(watch.versions) or watch.failure is not None, what="an answer meanwhile")
