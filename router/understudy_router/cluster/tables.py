@@ -140,9 +140,12 @@ class Tables(ClusterView):
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> Death | None:
         """A node said farewell; None when it is dead already, or another process has its id now."""
+        known = self.dead.get(farewell.node_id)
         death = super().left(farewell, now_ms)
         if death is not None:
             self._died(death, now_ms)
+        elif self.dead.get(farewell.node_id) is not known:
+            self._changed()  # it is dead already; a choice says from now on that it left
         return death
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0, place: Callable[[str], str] = str) -> bool:

@@ -174,7 +174,7 @@ def ask_the_wrong_node() -> None:
             tables, operator_id, (partition + 1) % PARTITIONS, now_ms
         )
 
-    patch("understudy_router.router", "candidates_of", of_the_next)
+    patch("understudy_router.routing.choices", "candidates_of", of_the_next)
 
 
 def stay_silent_when_refused() -> None:

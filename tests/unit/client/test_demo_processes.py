@@ -81,8 +81,8 @@ def test_what_a_part_started_ends_with_it(started: list[Child], tmp_path: Path) 
 def test_a_part_dies_with_the_demo_however_that_one_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from understudy.demo import processes;"
-        "from understudy.demo.plan import Part; processes.PROGRAM = (sys.executable, '-c');"
-        f"child = processes.start(Part('part', 'node', ({SLEEPER!r},)), Path({str(tmp_path)!r}));"
+        "from understudy.demo.plan import DemoPart; processes.PROGRAM = (sys.executable, '-c');"
+        f"child = processes.start(DemoPart('part', 'node', ({SLEEPER!r},)), Path({str(tmp_path)!r}));"
         "print(child.pid, flush=True); time.sleep(600)"
     )
     demo = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

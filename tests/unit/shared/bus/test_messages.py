@@ -131,7 +131,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Message]] = {
                 is_normalised=st.booleans(),
                 partitions=st.integers(1, 2**20),
                 value=st.lists(st.dictionaries(st.text(), st.text() | st.booleans(), max_size=3), max_size=2),
-                result=st.lists(st.text(), max_size=2),
+                result=st.lists(st.dictionaries(st.text(), st.text(), max_size=2), max_size=2),
             ),
             max_size=2,
         ),
