@@ -69,7 +69,7 @@ def test_an_empty_file_knows_nobody() -> None:
         ('[roles.a]\ngrants = [{stores = [], actions = ["point"]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = []}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["write"]}]', "another form"),
-        ('[roles.a]\ngrants = [{stores = ["s"], actions = ["scan"], key_prefix = ["t"]}]', "possible for the action point only"),
+        ('[roles.a]\ngrants = [{stores = ["s"], actions = ["scan"], key_prefix = ["t"]}]', "for the action point only"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [1e400]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [-9223372036854775809]}]', "form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [{a = 1}]}]', "another form"),
