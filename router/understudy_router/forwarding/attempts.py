@@ -1,4 +1,6 @@
-"""The attempts of a read, and what it waits for: their replies, the time to plan again, and that its reader leaves."""
+"""The attempts of a read, and the events that it waits for: replies, the time to plan again, and a reader who
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from understudy_shared.telemetry.trace import Trace
 
 
 class Reader(Protocol):
-    """Who waits for the results; an `Exchange` is one."""
+    """The reader that waits for the results; an `Exchange` is one."""
 
     trace: Trace | None
 
@@ -23,7 +25,7 @@ class Reader(Protocol):
         """Call back when the reader disconnects."""
 
     def forget(self) -> None:
-        """No longer call back."""
+        """Stop calling back when the reader disconnects."""
 
 
 class Attempt:
@@ -50,12 +52,12 @@ class Arrivals:
         self._is_time = self._is_left = self._is_watched = False
 
     def add(self, attempt: Attempt, reply: Reply) -> None:
-        """A reply came."""
+        """Take in a reply, and wake the read."""
         self._replies.append((attempt, reply))
         self._wake_up()
 
     async def wait(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
-        """Wait for replies or the timer: the replies, and whether the timer fired."""
+        """Wait for replies or the timer. Return the replies, and whether the timer fired."""
         while not (self._replies or self._is_time or self._is_left):
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake

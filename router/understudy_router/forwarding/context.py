@@ -1,4 +1,6 @@
-"""What all reads of a router share: the nodes' clients, the choice among them, the retry budget, and counters."""
+"""The objects that all reads of a router share: the nodes' clients, the choice among them, the retry budget, and
+counters.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from understudy_shared.base.clock import Clock
 
 
 class ReadContext:
-    """Counters for the metrics: `fallbacks` counts failed attempts by reason; `steps` counts keys sent to one more
-    node, by what that cost; `not_paid` counts keys that were not sent because the retry budget was spent.
+    """The shared objects and the counters for the metrics: `fallbacks` counts failed attempts by reason; `steps` counts
+    keys sent to one more node, by what that cost; `not_paid` counts keys that were not sent because the retry budget
+    was spent.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class ReadContext:
         self._hedges = settings.hedge_after_ms > 0
 
     def may_send(self, step: Step, keys: int) -> bool:
-        """Whether so many keys may be sent to one more node; if so it is counted and paid for."""
+        """Whether so many keys may be sent to one more node; if so, count them and pay for them."""
         if step is Step.HEDGE and not self._hedges:
             return False
         if step in {Step.HEDGE, Step.RETRY} and not self.budget.try_spend(keys, self.clock.monotonic_ms()):

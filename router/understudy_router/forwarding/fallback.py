@@ -1,4 +1,4 @@
-"""Which replica to ask next, and what to report when none answered (pure: no I/O, no clock).
+"""The choice of the replica to ask next, and the problem to report when no replica answered (pure: no I/O, no clock).
 
 A replica plan covers the keys of one partition. It asks each candidate at most once. It ends with an answer, with the
 reader's own mistake, or with every candidate and its reason. Several attempts may be in flight at a time: a slow or
@@ -28,7 +28,7 @@ MAX_DETAIL_CHARS = 300
 
 
 class Step(Enum):
-    """What to do after a failed or delayed attempt, and what that costs."""
+    """The step after a failed or delayed attempt, and its cost."""
 
     FREE = "ask the next candidate"
     RESCUE = "ask the next candidate, for free once per read"
@@ -38,7 +38,9 @@ class Step(Enum):
 
 
 class Rejection(NamedTuple):
-    """Why a candidate gave no answer. `problem` is the parsed problem it sent, None when it sent none that parses."""
+    """The reason why a candidate gave no answer. `problem` is the problem that it sent, `None` without one that
+    parses.
+    """
 
     reason: str
     detail: str
@@ -46,7 +48,7 @@ class Rejection(NamedTuple):
 
     @property
     def replica(self) -> dict[str, Any]:
-        """What the node reported about its own replica."""
+        """The node's own report about its replica."""
         replicas = (self.problem or {}).get("candidates")
         return replicas[0] if isinstance(replicas, list) and replicas and isinstance(replicas[0], dict) else {}
 
@@ -66,7 +68,7 @@ _PAID = _TIME_RAN_OUT | {OVERLOADED}
 
 
 def next_step(reason: str) -> Step:
-    """The one place that decides what a failure or a delay costs.
+    """Decide what a failure or a delay costs; no other place decides it.
 
     A definite failure is free: each candidate causes at most one, and cheaply. A failure that may mean overload is paid
     from the retry budget, because another request adds to the load. A silent node did no work: the rescue is free,
@@ -87,19 +89,23 @@ def is_outdated(reason: str) -> bool:
 
 
 def is_catalogue_outdated(reason: str) -> bool:
-    """Whether it shows that what this router encodes and places keys by is not what the nodes serve."""
+    """Whether a node's refusal shows that it serves another catalogue than the one by which this router encodes and
+    places keys.
+    """
     return reason in _CATALOGUE_OUTDATED
 
 
 def rejection_by(outcome: HopOutcome | HopFailure) -> Rejection:
-    """The rejection that a failed hop or a node's problem stands for."""
+    """Return the rejection that a failed hop or a node's problem stands for."""
     if isinstance(outcome, HopFailure):
         return Rejection(outcome.reason, outcome.detail)
     return rejection_by_problem(outcome.body)
 
 
 def rejection_by_problem(body: bytes) -> Rejection:
-    """The rejection that a node's problem stands for. Its reason is the bound that the node could not keep, if any."""
+    """Return the rejection that a node's problem stands for. Its reason is the bound that the node could not keep, if
+    any.
+    """
     try:
         problem = orjson.loads(body)
         slug, detail = str(problem["type"]), str(problem["detail"])
@@ -114,7 +120,7 @@ def rejection_by_problem(body: bytes) -> Rejection:
 
 
 def readers_mistake(rejection: Rejection) -> Problem:
-    """The problem of a request that no replica could answer."""
+    """Return the problem of a request that no replica could answer, because the reader made a mistake."""
     kind = next(kind for kind in ProblemType if kind.slug == rejection.reason)
     problem = rejection.problem or {}
     return Problem(kind, rejection.detail, str(problem.get("where", "")), str(problem.get("fix", "")))
@@ -145,7 +151,7 @@ class ReplicaPlan:
         self._not_paid: str | None = None
 
     def again(self, choice: Choice) -> ReplicaPlan:
-        """A new plan for the same read, from a newer choice; attempts in flight are kept."""
+        """Make a plan for the same read from a newer choice; attempts in flight are kept."""
         plan = ReplicaPlan(choice)
         plan._pending = self._pending
         plan._is_rescued = self._is_rescued
@@ -158,10 +164,10 @@ class ReplicaPlan:
         self._next = 0
 
     def next(self) -> Candidate | None:
-        """The next candidate without an attempt; None when there is none.
+        """Return the next candidate without an attempt; `None` when no candidate is left.
 
-        While a merely slow candidate may still answer this is a hedge: only candidates inside the bound, because the
-        others would probably refuse.
+        While a merely slow candidate may still answer, the next attempt is a hedge: it goes only to a candidate inside
+        the bound, because the others would probably refuse.
         """
         waits = bool(self._pending) and any(pending.delay is not Delay.SILENT for pending in self._pending.values())
         limit = self._in_bound if waits else len(self._candidates)
@@ -173,7 +179,9 @@ class ReplicaPlan:
         return None
 
     def after(self, reason: str, may: Callable[[Step], bool]) -> Candidate | None:
-        """The candidate to ask after a failure or a delay; None when there is none, or `may` refuses its cost."""
+        """Return the candidate to ask after a failure or a delay; `None` when no candidate is left, or `may` refuses
+        the cost.
+        """
         if self.is_hopeful:
             return None
         candidate = self.next()
@@ -188,15 +196,15 @@ class ReplicaPlan:
         return candidate if allowed else None
 
     def begin(self, attempt: Hashable, candidate: Candidate) -> None:
-        """An attempt at `candidate` begins."""
+        """Note that an attempt at `candidate` begins."""
         self._pending[attempt] = _Pending(candidate)
 
     def waits(self, attempt: Hashable, delay: Delay) -> None:
-        """An attempt is delayed."""
+        """Note that an attempt is delayed."""
         self._pending[attempt].delay = delay
 
     def ended(self, attempt: Hashable, rejection: Rejection | None = None) -> None:
-        """An attempt ended: with an answer, or with a rejection."""
+        """Note that an attempt ended: with an answer, or with a rejection."""
         candidate = self._pending.pop(attempt).candidate
         if rejection is not None and all(asked.node_id != candidate.node_id for asked, _ in self.asked):
             self.asked.append((candidate, rejection))
@@ -232,7 +240,10 @@ class ReplicaPlan:
         )
 
     def refused(self, bound: Bound, *, late: bool, after_ms: float) -> Problem:
-        """The problem when no candidate answered. `late`: the deadline passed before all were asked."""
+        """Return the problem to report when no candidate answered. `late`: the deadline passed before all were
+        asked.
+        """
+        # One place orders the reasons, the most useful to the reader first: the branches are in order of precedence.
         reasons = [rejection.reason for _, rejection in self.asked]
         candidates = [_asked(candidate, rejection) for candidate, rejection in self.asked]
         candidates += [{**described(candidate), "reason": "not-asked"} for candidate in self.rest]
@@ -257,7 +268,7 @@ class ReplicaPlan:
         return _nobody(every, candidates)
 
     def _was_asked(self, candidate: Candidate) -> bool:
-        if not (self.asked or self._pending):  # of the first attempt of each partition of each batch
+        if not (self.asked or self._pending):  # nearly every first attempt of a read: spare it the search
             return False
         node_id = candidate.node_id
         return any(asked.node_id == node_id for asked, _ in self.asked) or any(
@@ -266,7 +277,7 @@ class ReplicaPlan:
 
 
 _NEED_MORE = (Refusal.LINEAGE_CHANGED, Refusal.VERSION_GONE)
-"""What one replica says of its own history or versions is not true of all by itself."""
+"""Refusals that concern the history or the versions of one replica alone: they do not hold for the other replicas."""
 
 
 def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Problem:
@@ -283,7 +294,7 @@ def _nobody(reasons: Sequence[str], candidates: list[dict[str, object]]) -> Prob
 
 
 def _asked(candidate: Candidate, rejection: Rejection) -> dict[str, object]:
-    """A candidate that was asked: what its node replied counts more than its last heartbeat."""
+    """Describe a candidate that was asked: the node's reply replaces the values of its last heartbeat."""
     return {
         **described(candidate),
         **rejection.replica,

@@ -1,4 +1,5 @@
-"""Where lookups begin: the first attempt of a single key needs no bookkeeping, and that is nearly every lookup.
+"""The first attempt of each lookup: that of a single key needs no bookkeeping, and nearly every lookup has a single
+key.
 
 Everything else is a `Read`, which sends keys to nodes until each is answered or no candidate is left.
 """
@@ -25,13 +26,12 @@ from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopKeys, HopOut
 from understudy_shared.server.direct import ReaderLeftError
 
 Done = Callable[[Result | None, float], None]
-"""Called on the event loop with a key's result and how long it took in ms, once; with None when the reader left. It
-must not raise.
-"""
+"""A callback that is called on the event loop, once, with a key's result and how long it took in ms; with `None` as the
+result when the reader left. It must not raise."""
 
 
 class Forwarder:
-    """Sends lookups to nodes."""
+    """The entry for lookups: it sends them to nodes."""
 
     def __init__(self, context: ReadContext) -> None:
         self.context = context
@@ -40,7 +40,7 @@ class Forwarder:
         self._lookups: set[asyncio.Task[None]] = set()
 
     def look_up(self, route: StoreRoute, bound: Bound, keys: Sequence[HopKey], reader: Reader, done: Done) -> None:
-        """Look one key up; `keys` holds just that. `done` may be called before this returns."""
+        """Look one key up; `keys` holds only that key. `done` may be called before this returns."""
         context = self.context
         began_ms = self._clock.monotonic_ms()
         context.budget.asked(1)
@@ -119,7 +119,7 @@ class _SingleLookup:
     def on_reply(self, reply: Reply) -> None:
         outcome = reply[0]
         if type(outcome) is HopOutcome and outcome[0] != PROBLEM:
-            self.done(outcome, self.client.heard_ms - self.request.asked_ms)  # it was heard in this very moment
+            self.done(outcome, self.client.heard_ms - self.request.asked_ms)  # the reply came just now
             return
         try:
             self.forwarder.after_first(self, reply)

@@ -46,12 +46,11 @@ from understudy_shared.reads.hop_columns import (
 from understudy_shared.telemetry.trace import ids_of
 
 PLAN_AGAIN_MS = 20
-"""Between two plans of a read that waits for a position: a commit is normally visible within that time."""
+"""Milliseconds between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
 RESTORE_WAIT_MS, ASK_AGAIN_MS = 1_000, 50
-"""How long a read waits for replicas that open their state, and how often it asks them: opening takes a moment, and all
-replicas of a task open it at once when the query was rewound.
-"""
+"""The longest time that a read waits for replicas that open their state, and the time between two attempts, in ms.
+Opening takes a moment, and all replicas of a task open their state at once when the query was rewound."""
 
 NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
 
@@ -86,14 +85,14 @@ class Read:
         self._context = context
         self._plans: dict[int, ReplicaPlan] = {}
         self._again: set[int] = set()
-        """The partitions to plan anew in a moment."""
+        """The partitions that are planned again in a moment."""
         self._moves: dict[tuple[str, str, int], tuple[Candidate, dict[int, None]]] = {}
-        """The next attempts: candidate and partitions, each once, by node id, host and port."""
+        """The next attempts by node id, host and port: the candidate, and its partitions, each once."""
         self._attempts: set[Attempt] = set()
         self._arrivals = Arrivals(reader)
 
     def go_on(self, choice: Choice, client: NodeClient, request: NodeRequest, reply: Reply) -> None:
-        """Take over the one request of a single lookup, which was sent by this choice and got this reply."""
+        """Take over the one request of a single lookup, which `choice` led to and which got `reply`."""
         self._plans[request.keys[0].partition] = ReplicaPlan(choice)
         attempt = self._begin(choice.order[0], client, request, (0,))
         if request.is_wanted:
@@ -124,7 +123,7 @@ class Read:
     # ---- whom to ask
 
     def _plan(self, partitions: Iterable[int]) -> None:
-        """Make a plan for each of these partitions, or a new one from what is known now."""
+        """Make a plan for each of these partitions; for one that has a plan, make a new one from what is known now."""
         for partition in partitions:
             before = self._plans.get(partition)
             if before is not None and (before.is_hopeful or not self._open_keys((partition,))):
@@ -145,11 +144,11 @@ class Read:
         self._moves.setdefault(place, (candidate, {}))[1][partition] = None
 
     def _try_next(self, partition: int, reason: str) -> None:
-        """After a failure or a delay: try the next candidate, wait for attempts in flight, or give up."""
+        """Try the next candidate after a failure or a delay, wait for attempts in flight, or give up."""
         keys = len(self._open_keys((partition,)))
         plan = self._plans[partition]
         is_planned = any(partition in partitions for _, partitions in self._moves.values())
-        if not keys or plan.is_hopeful or is_planned:  # of two failures in one turn the first has chosen the next
+        if not keys or plan.is_hopeful or is_planned:  # an earlier failure of this turn chose already
             return
         context, candidate = self._context, None
         if context.clock.monotonic_ms() < self.deadline_ms:
@@ -162,8 +161,8 @@ class Read:
         self._move(candidate, partition)
 
     def _no_candidate_left(self, partition: int) -> None:
-        """No candidate can be asked now: plan again if time may help, else wait for attempts in flight, else report
-        why.
+        """Plan a partition again if time may help, else wait for its attempts in flight, else report why no candidate
+        is left.
         """
         plan = self._plans[partition]
         now_ms = self._context.clock.monotonic_ms()
@@ -183,7 +182,7 @@ class Read:
             self.results.refuse(self._open_keys((partition,)), problem)
 
     def _prolong(self, partition: int) -> None:
-        """No other candidate is left: attempts in flight for this partition may take until the deadline."""
+        """Let attempts in flight for this partition take until the deadline, because no other candidate is left."""
         for attempt in self._attempts:
             if partition in attempt.partitions:
                 attempt.request.until_ms = self.deadline_ms
@@ -242,9 +241,11 @@ class Read:
                 self._try_next(partition, plan.asked[-1][1].reason)
 
     def _keep(self, attempt: Attempt, reply: Outcomes) -> Mapping[int, Rejection]:
-        """Store an attempt's answers and the reader's mistakes; return why the rest has none, by partition."""
+        """Store an attempt's answers and the reader's mistakes; return why the other keys have no answer, by
+        partition.
+        """
         failed: dict[int, Rejection] = {}
-        if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # nearly always
+        if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # the usual case: no problem among the answers
             self.results.keep_all(attempt.indexes, reply)
             return failed
         outcomes: Iterable[HopOutcome | HopFailure] = (
@@ -262,7 +263,9 @@ class Read:
         return failed
 
     def _count(self, partition: int, candidate: Candidate, rejection: Rejection) -> None:
-        """Count and log a rejection; one that shows that something here is old makes it be read again."""
+        """Count and log a rejection. If it shows that the assignment or the catalogue here is old, have it read
+        again.
+        """
         context = self._context
         context.fallbacks[rejection.reason] += 1
         context.log.rejected(self._ids(partition), candidate, rejection, context.clock.monotonic_ms())
@@ -300,7 +303,7 @@ class Read:
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The partitions of its keys, each once."""
+        """The partitions of the keys of this read, each once."""
         return [partition for partition in dict.fromkeys(self.keys.partitions) if partition != NO_PARTITION]
 
     @cached_property
@@ -309,8 +312,8 @@ class Read:
         return indexes_by_partition(self.keys.partitions)
 
     def _open_keys(self, partitions: Collection[int]) -> Sequence[int]:
-        """The indexes of the keys in these partitions that have no result yet; a range if these are all keys. No
-        partition is named twice.
+        """Return the indexes of the keys in these partitions that have no result yet; a range if these are all keys.
+        The caller names each partition once.
         """
         if len(partitions) == len(self._partitions) and self.results.is_untouched:
             return range(len(self.keys))

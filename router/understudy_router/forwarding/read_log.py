@@ -1,7 +1,7 @@
-"""What the log says of reads that did not go straight: which node gave no answer and why, and which read got none.
+"""The log of reads that the first node did not answer: which node gave no answer and why, and which read got no answer.
 
-One line of a kind in a minute, with the number of those that were left out. A line has ids and no key: the store, the
-partition, the node, and the trace of the reader who sent one.
+At most one line of a kind is logged in a minute, with the number of those that were left out. A line has ids and no
+key: the store, the partition, the node, and the trace if the reader sent one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 class ReadLog:
-    """Writes the lines of one router. `ids` are the store, the partition, and the trace if there is one."""
+    """The log lines of one router. `ids` are the store, the partition, and the trace if there is one."""
 
     def __init__(self) -> None:
         self._repeats = Repeats()
 
     def rejected(self, ids: Mapping[str, object], candidate: Candidate, rejection: Rejection, now_ms: float) -> None:
-        """A node that was asked gave no answer; other replicas are asked, if there are any."""
+        """Log that a node gave no answer; the read goes on to other replicas, if there are any."""
         left_out = self._repeats.due(("rejected", candidate.node_id, rejection.reason), now_ms)
         if left_out is not None:
             fields = {"action": "read-fallback", "node": candidate.node_id, "reason": rejection.reason}
@@ -36,7 +36,7 @@ class ReadLog:
             )
 
     def unanswered(self, ids: Mapping[str, object], problem: Problem, took_ms: float, now_ms: float) -> None:
-        """A read ends without an answer."""
+        """Log that a read ends without an answer."""
         left_out = self._repeats.due(("unanswered", ids["store"], problem.type, problem.refusal), now_ms)
         if left_out is not None:
             fields = {"action": "read-unanswered", "outcome": problem.type.slug, "took_ms": round(took_ms)}

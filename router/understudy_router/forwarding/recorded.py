@@ -1,4 +1,4 @@
-"""Attempts whose span is recorded: a request to a node ends its span when it has its outcomes, or is cancelled."""
+"""Attempts whose span is recorded: the span ends when the request has its outcomes, or is cancelled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RecordedRequest(NodeRequest):
 
 
 def traced(request: NodeRequest, trace: Trace, candidate: Candidate, client: NodeClient) -> NodeRequest:
-    """The request with the trace of its reader, and with a span where the reader's is recorded."""
+    """Give a request the trace of its reader, and a span of its own where the reader's trace is recorded."""
     if isinstance(trace, RecordedTrace):
         asked: Attributes = {
             "server.address": client.host.host,

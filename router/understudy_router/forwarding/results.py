@@ -1,4 +1,4 @@
-"""The results of a read's keys, as columns in their order: nothing is made per key of a batch (pure)."""
+"""The results of a read's keys, as columns in the order of the keys: no object is made per key of a batch (pure)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from understudy_shared.http.problems import Problem
 from understudy_shared.reads.hop_columns import OPEN, PROBLEM, HopOutcome, HopOutcomes
 
 Result = HopOutcome | Problem
-"""A found or absent outcome, or why there is neither."""
+"""A found or absent outcome, or the problem of a key that has neither."""
 
 
 class Results:
-    """`kinds`, `bodies` and `tails` are an outcome's parts, by index of the key. A key without a result is OPEN; the
-    problem of a PROBLEM is in `problems`.
+    """The parts of the outcomes, `kinds`, `bodies` and `tails`, by index of the key. The kind of a key without a result
+    is OPEN; the problem of a key of kind PROBLEM is in `problems`.
     """
 
     __slots__ = ("bodies", "kinds", "problems", "tails")
 
     def __init__(self, keys: int, problems: Mapping[int, Problem]) -> None:
-        """`problems`: of keys that no node is asked for, by their index."""
+        """Start without results but for `problems`: those of keys that are not sent to a node, by their index."""
         self.kinds = bytearray((OPEN,)) * keys
         self.bodies: list[bytes] = [b""] * keys
         self.tails: list[bytes] = [b""] * keys
@@ -42,12 +42,12 @@ class Results:
         return self.problems[index] if kind == PROBLEM else HopOutcome(kind, self.bodies[index], self.tails[index])
 
     def keep(self, index: int, outcome: HopOutcome) -> None:
-        """The outcome of a key, unless it has a result: the first one counts."""
+        """Store the outcome of a key, unless it has a result: the first one counts."""
         if self.kinds[index] == OPEN:
             self.kinds[index], self.bodies[index], self.tails[index] = outcome
 
     def keep_all(self, indexes: Sequence[int], outcomes: HopOutcomes) -> None:
-        """The outcomes, found and absent, of the keys at these indexes."""
+        """Store the outcomes, found and absent, of the keys at these indexes."""
         kinds, bodies, tails = self.kinds, self.bodies, self.tails
         if len(indexes) == len(kinds) and isinstance(indexes, range) and self.is_untouched:
             self.kinds[:], self.bodies[:], self.tails[:] = outcomes.kinds, outcomes.bodies, outcomes.tails
@@ -59,7 +59,7 @@ class Results:
                 tails[index] = tail
 
     def refuse(self, indexes: Sequence[int], problem: Problem) -> None:
-        """The problem of these keys, of those that have no result."""
+        """Store the problem of those of these keys that have no result."""
         for index in indexes:
             if self.kinds[index] == OPEN:
                 self.kinds[index] = PROBLEM
