@@ -45,6 +45,7 @@ CLEAN = (
     "router/understudy_router/forwarding",
     "router/understudy_router/http",
     "router/understudy_router/routing",
+    "router/understudy_router/transport",
     "shared/understudy_shared/auth",
     "shared/understudy_shared/base",
     "shared/understudy_shared/bus",

@@ -1,4 +1,6 @@
-"""What the clients of all nodes share: whom they notify, what they count, and what each hop says of this router."""
+"""The objects that the clients of all nodes share: their listener, their counters, and the facts about this router that
+each hop carries.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from understudy_shared.telemetry.histogram import Histogram
 
 
 class Known(NamedTuple):
-    """What each hop tells the node: the newest end and the latest assignment that this router knows."""
+    """The facts that each hop tells the node: the newest end and the latest assignment that this router knows."""
 
     end_version: int
     term: int
@@ -24,21 +26,23 @@ class Known(NamedTuple):
 
 
 class Listener(Protocol):
-    """Notified of the result of each hop."""
+    """The object that is notified of the result of each hop."""
 
     def known(self) -> Known: ...
 
     def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """A hop failed. `sent` is False when nothing was sent, which says nothing about the node."""
+        """Take note of a hop that failed. `sent` is False when nothing was sent, which says nothing about the node."""
 
     def silent(self, node_id: str, for_ms: float) -> None:
-        """A node has answered nothing for so long, while others did. Called once until it answers again."""
+        """Take note of a node that has answered nothing for `for_ms`, while others did. Called once until it answers
+        again.
+        """
 
 
 class HopCounts:
-    """Counters for the metrics."""
+    """The counters of hops for the metrics."""
 
     def __init__(self) -> None:
         self.duration_ms = Histogram(DURATION_BOUNDS_MS)
@@ -50,7 +54,7 @@ class HopCounts:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """`identity` is shown to the nodes."""
+    """The shared objects of the node clients; `identity` is shown to the nodes."""
 
     application_id: str
     listener: Listener
@@ -60,7 +64,7 @@ class ClientContext:
     counts: HopCounts = field(default_factory=HopCounts)
 
     def encode(self, deadline_ms: int, groups: Sequence[HopGroup] = (), traces: Sequence[HopTrace] = ()) -> bytes:
-        """The body of a hop."""
+        """Encode the body of a hop."""
         end_version, term, epoch = self.listener.known()
         request = HopRequest(self.application_id, end_version, term, epoch, deadline_ms, groups, traces=traces)
         return encode_request(request)

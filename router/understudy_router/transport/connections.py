@@ -13,11 +13,14 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.hop import HopReply
 
 MAX_CONNECTIONS = 2
-"""Hops in flight per node. With one the router idles while the node answers; more make hops small (decisions/0006)."""
+"""Number of hops in flight per node. With one hop the router idles while the node answers; more make hops small
+(decisions/0006)."""
 
 
 class ConnectionPool:
-    """Idle connections, and those that carry a hop. `opening_since_ms` is None while it opens none."""
+    """The connections that are idle, and those that carry a hop. `opening_since_ms` is `None` while no connection is
+    being opened.
+    """
 
     def __init__(self, host: HostInfo, context: ClientContext) -> None:
         self.idle: list[HopConnection] = []
@@ -29,7 +32,7 @@ class ConnectionPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether it may have one more connection."""
+        """Whether the pool may have one more connection."""
         return len(self.busy) + len(self.idle) < MAX_CONNECTIONS
 
     def borrow(self) -> HopConnection | None:
@@ -53,7 +56,7 @@ class ConnectionPool:
         return await connect(self._host, until_ms - context.clock.monotonic_ms(), context.identity)
 
     async def refill(self, until_ms: float) -> HopFailure | None:
-        """Open an idle connection for requests that wait. Returns why there is none."""
+        """Open an idle connection for requests that wait. Return the failure if it could not be opened."""
         self.opening_since_ms = self._context.clock.monotonic_ms()
         opened = await self.open(until_ms)
         self.opening_since_ms = None
@@ -63,13 +66,13 @@ class ConnectionPool:
         return None
 
     def close_idle(self, why: str) -> None:
-        """Close the connections that carry nothing."""
+        """Close the connections that carry no hop."""
         for connection in self.idle:
             connection.give_up(WireError.RESET, why)
         self.idle.clear()
 
     def close(self, why: str) -> None:
-        """Close all; the hops in flight fail."""
+        """Close all connections; the hops in flight fail."""
         self.is_closed = True
         self.close_idle(why)
         for connection in list(self.busy):
@@ -77,7 +80,7 @@ class ConnectionPool:
 
 
 Probed = float | HopFailure
-"""The latency in ms, or why there is no answer."""
+"""The latency in ms, or the reason why no answer came."""
 
 
 class ProbeTarget(Protocol):
@@ -92,10 +95,10 @@ class ProbeTarget(Protocol):
 
 
 class Prober:
-    """Probes one node on demand.
+    """The probes of one node, sent on demand.
 
     A probe is a hop without keys: it shows whether and how fast the node answers, over the path of lookups. It does not
-    queue: it takes an idle connection, or opens one for itself. One at a time.
+    queue: it takes an idle connection, or opens one for itself. One probe is in flight at a time.
     """
 
     def __init__(self, client: ProbeTarget, tasks: Supervisor) -> None:
@@ -113,7 +116,7 @@ class Prober:
         return bool(self._asked)
 
     def probe(self, until_ms: float) -> asyncio.Future[Probed]:
-        """The outcome of a probe; a probe that is in flight is shared."""
+        """Probe the node, and return the future outcome; a probe that is in flight is shared."""
         future: asyncio.Future[Probed] = asyncio.get_running_loop().create_future()
         if not self._asked:
             self._until_ms = until_ms
@@ -150,7 +153,7 @@ class Prober:
                 self._client.flush()
 
     async def _exchange(self) -> tuple[HopConnection | None, WireReply | HopFailure]:
-        """The reply and its connection. A stale connection is replaced once."""
+        """Return the reply and its connection. A stale connection is replaced once."""
         connection = self._client.pool.borrow()
         if connection is not None:
             outcome = await self._send(connection)
@@ -165,7 +168,7 @@ class Prober:
         return None if isinstance(outcome, HopFailure) else opened, outcome
 
     async def _send(self, connection: HopConnection) -> WireReply | HopFailure:
-        """Send a hop without keys. A connection that still owes its reply at the end is closed."""
+        """Send a hop without keys. A connection that still owes its reply at the deadline is closed."""
         replied: asyncio.Future[WireReply | HopFailure] = asyncio.get_running_loop().create_future()
 
         def done(_: HopConnection, outcome: WireReply | HopFailure) -> None:

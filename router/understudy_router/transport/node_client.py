@@ -27,16 +27,18 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.hop import HopReply
 
 FULL_KEYS = 64
-"""So many keys that wait are sent before their loop tick ends: the node begins while the router parses the rest."""
+"""Number of waiting keys at which they are sent before their loop tick ends: the node begins while the router parses
+the rest."""
 
 LONE_HOPS = 4
-"""After so many hops of one request, without another request meanwhile, the next request does not wait for others."""
+"""Number of hops in a row that carried one request, without another request meanwhile, after which the next request
+does not wait for others."""
 
 _CLOSED = HopFailure(WireError.REFUSED, "the client of this node was closed")
 
 
 class NodeClient:
-    """The client of one node at one address. `heard_ms` is when the node last answered anything."""
+    """The client of one node at one address. `heard_ms` is when the node last sent any answer."""
 
     def __init__(self, node_id: str, host: HostInfo, context: ClientContext) -> None:
         self.node_id = node_id
@@ -45,7 +47,7 @@ class NodeClient:
         self.pool = ConnectionPool(host, context)
         self.heard_ms = -math.inf
         self.is_silent = False
-        """Whether the node was reported silent and has answered nothing since."""
+        """Whether the node was reported silent and has not answered since."""
         self.last_used_ms = context.clock.monotonic_ms()
         self._waiting = RequestQueue()
         self._flush_is_due = False
@@ -67,17 +69,17 @@ class NodeClient:
 
     @property
     def load(self) -> int:
-        """Keys that wait or are in flight."""
+        """The number of keys that wait or are in flight."""
         return self._waiting.keys + sum(hop.keys for hop in self.pool.busy.values())
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing waits, nothing is in flight, and no connection is being opened."""
+        """Whether no request waits, no hop is in flight, and no connection is being opened."""
         return not self.pool.busy and not self._waiting and self.pool.opening_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
-        """Send a request, together with others of this loop tick when requests do not come one by one. It always gets
-        its outcomes.
+        """Send a request; unless requests come one by one, it shares a hop with others of this loop tick. Every request
+        gets its outcomes.
         """
         if self.pool.is_closed:
             request.finish(_CLOSED)
@@ -99,11 +101,13 @@ class NodeClient:
         self._loop.call_soon(self.flush)
 
     def drop(self, request: NodeRequest) -> None:
-        """Cancel a request. If it waits it is never sent; if it is in flight its hop goes on for the other requests."""
+        """Cancel a request. If it waits, it is never sent; if it is in flight, its hop goes on for the other
+        requests.
+        """
         self._waiting.drop(request)
 
     def probe(self, until_ms: float) -> asyncio.Future[float | HopFailure]:
-        """Send an empty hop past the queue. Resolves to its latency in ms, or why there is no answer."""
+        """Send an empty hop past the queue. The future resolves to its latency in ms, or to the failure."""
         self.last_used_ms = self.context.clock.monotonic_ms()
         if self.pool.is_closed:
             future: asyncio.Future[float | HopFailure] = self._loop.create_future()
@@ -117,7 +121,9 @@ class NodeClient:
         return self._prober.is_busy
 
     def quiet_since_ms(self) -> float | None:
-        """Since when the node owes a reply or a connection and has sent nothing; None when it owes nothing."""
+        """Return the time since when the node owes a reply or a connection and has been silent; `None` when it owes
+        nothing.
+        """
         asked_ms = min((hop.sent_ms for hop in self.pool.busy.values()), default=math.inf)
         if self.pool.opening_since_ms is not None:
             asked_ms = min(asked_ms, self.pool.opening_since_ms)
@@ -147,7 +153,7 @@ class NodeClient:
         """Report delays: to all readers while the node is silent, else to those that wait for too long.
 
         A wait is too long after the hedge delay while `allowance` keys may still be hedged, and after `overdue_ms` in
-        any case. Returns what is left of the allowance.
+        any case. Return the part of the allowance that is left.
         """
         # The groups of `_all_requests` are sorted by age, so one look at the first skips a group that is young enough.
         if self.is_silent:
@@ -170,7 +176,7 @@ class NodeClient:
         return allowance
 
     async def close(self) -> None:
-        """Fail the requests that are left and close the connections."""
+        """Fail the requests that are left, and close the connections."""
         self.pool.is_closed = True
         await self._tasks.stop()
         self._prober.end(_CLOSED)
@@ -180,13 +186,13 @@ class NodeClient:
     # ---- sending and receiving
 
     def heard(self, reply: HopReply, now_ms: float, took_ms: float) -> None:
-        """The node answered, so it is not silent."""
+        """Note that the node answered, so it is not silent."""
         self.heard_ms = now_ms
         self.is_silent = False
         self.context.listener.answered(self.node_id, reply, took_ms)
 
     def flush(self) -> None:
-        """Send what waits, as far as there are idle connections."""
+        """Send the requests that wait, as far as there are idle connections."""
         self._flush_is_due = False
         while self._waiting and self.pool.idle:
             connection = self.pool.idle.pop()
@@ -225,7 +231,7 @@ class NodeClient:
     def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
         decoded = decoded_reply(reply, keys=hop.keys)
         if isinstance(decoded, HopFailure):
-            self.heard_ms = now_ms  # any reply proves that it is not silent
+            self.heard_ms = now_ms  # any reply proves that the node is not silent
             self.is_silent = False
             self._failed(hop.requests, decoded, sent=True)
             return
@@ -234,12 +240,16 @@ class NodeClient:
             request.finish(outcomes)
 
     def _lost(self, hop: Hop, failure: HopFailure) -> None:
-        """No reply came. A hop that met a stale keep-alive connection is sent once more, on a fresh one."""
+        """Handle a hop that got no reply. If it met a stale keep-alive connection, send it once more, on a fresh
+        one.
+        """
         if failure.is_stale and not self.pool.is_closed and not any(request.retried for request in hop.requests):
             self.context.counts.retried += 1
             for request in hop.requests:
                 request.retried = True
-            self.pool.close_idle("another connection to this node was stale")  # they idled for as long
+            self.pool.close_idle(
+                "another connection to this node was stale"
+            )  # the others idled as long, so they are stale too
             self._waiting.put_back(hop.requests)
             return
         if failure.reason == WireError.TOO_LARGE and len(hop.requests) > 1:  # each reply may be small enough by itself
@@ -256,7 +266,7 @@ class NodeClient:
             request.finish(failure)
 
     def _all_requests(self) -> list[Sequence[NodeRequest]]:
-        """All requests in groups; the first of each group has waited longest."""
+        """Return all requests in groups; the first of each group has waited longest."""
         return [self._waiting.requests, *(hop.requests for hop in self.pool.busy.values())]
 
     async def _connect_when_wanted(self) -> None:

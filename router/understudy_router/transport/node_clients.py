@@ -1,6 +1,6 @@
 """The clients of all nodes, made when first used and closed when idle; and the probes of nodes that are not ok.
 
-One timer serves all clients: it fails what is late, reports delays to readers, and notices silent nodes.
+One timer serves all clients: it fails late requests, reports delays to readers, and notices silent nodes.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 
 IDLE_S = 60.0
-"""A client that sent nothing for so long is closed: its node may be gone."""
+"""Seconds without a request after which a client is closed: its node may be gone."""
 
 SWEEP_S = 1.0
-"""How often unused clients are looked for."""
+"""Seconds between two searches for unused clients."""
 
 TICK_MS = 10.0
-"""How often requests are checked: a tenth of what a reader notices."""
+"""Milliseconds between two checks of the requests: a tenth of what a reader notices."""
 
 LATE_TICKS = 5
-"""A tick that is this late shows that this process was paused. Answers may lie unread, so no node is called silent."""
+"""Number of ticks by which a tick must be late to show that this process was paused. Answers may lie unread then, so no
+node is called silent."""
 
 
 MAX_PROBES = 16
-"""Probes in flight at the same time, one per node."""
+"""Most probes in flight at the same time, one per node."""
 
 MIN_TICK_MS, MAX_TICK_MS = 10, 250
-"""Limits of the time between two checks for due probes, which is a quarter of a heartbeat."""
+"""Limits, in ms, of the time between two checks for due probes, which is a quarter of a heartbeat."""
 
 
 class NodeClients:
-    """One client per node that was used lately."""
+    """The clients of the nodes that were used lately, one per node."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class NodeClients:
         hop_timeout_ms: float,
         allowance: Callable[[float], float],
     ) -> None:
-        """A node is reported after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many
-        keys may be hedged now.
+        """Report a node after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many keys
+        may be hedged now.
         """
         self._context = context
         self._suspect_after_ms = suspect_after_ms
@@ -61,18 +62,18 @@ class NodeClients:
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
         self._newest: dict[str, NodeClient] = {}
         self.loads: Mapping[str, int] = Loads(self._newest)
-        """Keys that wait or are in flight, by node id, computed on access."""
+        """The number of keys that wait or are in flight, by node id, computed on access."""
 
     def __repr__(self) -> str:
         return f"NodeClients({list(self._clients.values())})"
 
     @property
     def counts(self) -> HopCounts:
-        """Counters of all clients."""
+        """The counters of all clients."""
         return self._context.counts
 
     def to(self, node_id: str, host: HostInfo) -> NodeClient:
-        """The client of a node, made on first use."""
+        """Return the client of a node, made on first use."""
         place = (node_id, host.host, host.port)
         client = self._clients.get(place)
         if client is None:
@@ -80,12 +81,14 @@ class NodeClients:
         return client
 
     def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
-        """Send an empty hop, with the timeout of any hop. Resolves to its latency in ms, or why there was no answer."""
+        """Send an empty hop, with the timeout of any hop. The future resolves to its latency in ms, or to the
+        failure.
+        """
         return self.to(node_id, host).probe(self._clock.monotonic_ms() + self._hop_timeout_ms)
 
     def probe_if_quiet(self, node_id: str, host: HostInfo) -> None:
-        """Probe a node that was not used lately. A node is called silent only when another one answered meanwhile, and
-        where one node serves all reads no other answers anything unless it is probed.
+        """Probe a node that was not used lately. A node is called silent only when another one answered meanwhile;
+        where one node serves all reads, the other nodes send no answers unless they are probed.
         """
         client = self.to(node_id, host)
         if not client.is_probed and self._clock.monotonic_ms() - client.heard_ms > self._suspect_after_ms / 2:
@@ -93,17 +96,17 @@ class NodeClients:
 
     @property
     def dead(self) -> str | None:
-        """Why a client's background task died; None while all of them live."""
+        """The reason why a client's background task died; `None` while all of them live."""
         return next((client.dead for client in self._clients.values() if client.dead), None)
 
     async def keep_time(self) -> None:
-        """Tick for ever; runs as a background task."""
+        """Tick for ever; this runs as a background task."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             self.tick(self._clock.monotonic_ms())
 
     async def close_unused(self) -> None:
-        """Close clients that nobody uses, for ever; a task of its own, for closing one may take seconds."""
+        """Close unused clients, for ever; this is a task of its own, because closing one may take seconds."""
         while True:
             await asyncio.sleep(SWEEP_S)
             for place, client in self._unused(self._clock.monotonic_ms()):
@@ -113,7 +116,7 @@ class NodeClients:
                 await client.close()
 
     def tick(self, now_ms: float) -> None:
-        """Fail what is late, report silence and delays."""
+        """Fail late requests, and report silence and delays."""
         if now_ms - self._ticked_ms > LATE_TICKS * self._tick_ms:
             self._awake_since_ms = now_ms
         self._ticked_ms = now_ms
@@ -128,7 +131,9 @@ class NodeClients:
             allowance = client.report_delay(now_ms, overdue_ms=self._suspect_after_ms, allowance=allowance)
 
     def _silent_ms(self, client: NodeClient, now_ms: float) -> float:
-        """How long a node has owed an answer; 0 when no other node answered meanwhile: the router may be at fault."""
+        """Return for how many ms a node has owed an answer; 0 when no other node answered meanwhile: the router may be
+        at fault.
+        """
         since_ms = client.quiet_since_ms()
         if since_ms is None or now_ms - since_ms < self._suspect_after_ms:
             return 0.0
@@ -152,7 +157,7 @@ class NodeClients:
 
 
 class Loads(Mapping[str, int]):
-    """Keys that wait or are in flight, by node id."""
+    """The number of keys that wait or are in flight, by node id."""
 
     def __init__(self, clients: Mapping[str, NodeClient]) -> None:
         self._clients = clients
@@ -168,10 +173,10 @@ class Loads(Mapping[str, int]):
 
 
 class Probing:
-    """Probes suspect and quarantined nodes, so that no reader has to try whether they recovered.
+    """The probes of suspect and quarantined nodes, so that no reader has to try whether they recovered.
 
-    Its result reaches the tables as that of every hop does; here a probe is only sent and given up in time. While all
-    nodes are healthy nothing is sent.
+    The result of a probe reaches the tables like that of every hop; this class only sends probes and gives them up in
+    time. While all nodes are healthy it sends no probes.
     """
 
     def __init__(self, tables: Tables, clients: NodeClients, *, deadline_ms: float, clock: Clock) -> None:
@@ -181,13 +186,13 @@ class Probing:
         self._clock = clock
         self._random = random.Random()  # noqa: S311  # jitter
         self._sent: dict[str, tuple[asyncio.Future[float | HopFailure], float]] = {}
-        """The probes in flight by node id, and when each is given up."""
+        """The probes in flight by node id, and when each is given up, in ms."""
 
     def __repr__(self) -> str:
         return f"Probing({sorted(self._sent)})"
 
     async def run(self) -> None:
-        """Send due probes for ever; runs as a background task."""
+        """Send due probes for ever; this runs as a background task."""
         while True:
             tick_ms = self._tables.heartbeat_ms(default_ms=MAX_TICK_MS) / 4
             await asyncio.sleep(min(MAX_TICK_MS, max(MIN_TICK_MS, tick_ms)) / 1000)

@@ -20,36 +20,35 @@ from understudy_shared.reads.hop_columns import HopKey, HopKeys, HopOutcome, Hop
 from understudy_shared.telemetry.trace import Trace
 
 MAX_KEYS_PER_HOP = 256
-"""The rest travels in the next hop: the node answers this one while the router makes that one. Larger hops would make
-each wait for the other. A request is never split by it.
-"""
+"""Most keys in one hop. The rest travels in the next hop: the node answers this one while the router makes that one;
+with larger hops each would wait for the other. The limit never splits a request."""
 
 MAX_WAITING_KEYS = 16_384
-"""Most keys that may wait for one node, about 4 MB of small keys. The next one is refused as overloaded."""
+"""Most keys that may wait for one node, about 4 MB of small keys. The next request is refused as overloaded."""
 
 MAX_ROW_BYTES_PER_HOP = 4 * 1024 * 1024
-"""Half of the largest hop; the other half is room for headers."""
+"""Most bytes of rows in one hop: half of the largest hop; the other half is room for headers."""
 
 
 Outcomes = Sequence[HopOutcome] | HopFailure
-"""One outcome per key of the request, in order; or why there are none."""
+"""The outcomes of a request's keys, one per key, in order; or the failure that left the request without outcomes."""
 
 
 class Delay(StrEnum):
-    """Why a request is reported as delayed."""
+    """The reason why a request is reported as delayed."""
 
     SLOW = "slow"
-    """It takes longer than usual, or longer than a reader should wait for one node alone."""
+    """Longer than usual, or longer than a reader should wait for one node alone."""
 
     SILENT = "silent"
-    """The node answers no request, while other nodes answer."""
+    """No answer of the node to any request, while other nodes answer."""
 
 
 Reply = Outcomes | Delay
-"""What is reported about a request: delays, each kind at most once, and then its outcomes."""
+"""The reports about a request: delays, each kind at most once, and then its outcomes."""
 
 OnReply = Callable[[Reply], None]
-"""Called on the event loop, within the handling of other requests: it must not raise, nor take long."""
+"""A callback on the event loop, within the handling of other requests: it must not raise, nor take long."""
 
 
 class NodeRequest:
@@ -69,12 +68,12 @@ class NodeRequest:
         until_ms: float,
         is_active: bool = True,
     ) -> None:
-        """`is_active` is the role in which the node is asked: latencies are measured per role."""
+        """Make a request; `is_active` is the role in which the node is asked: latencies are measured per role."""
         self.route = route
         self.bound = bound
         self.keys = keys
         self.on_reply = on_reply
-        """None when the reader has its outcomes, or no longer wants them."""
+        """The reader's callback; `None` when the reader has its outcomes, or no longer wants them."""
         self.asked_ms = asked_ms
         self.until_ms = until_ms
         self.is_active = is_active
@@ -82,7 +81,7 @@ class NodeRequest:
         """The last delay reported to the reader."""
         self.retried = False
         self.alone = False
-        """Whether it must travel in a hop of its own: the reply to its shared hop was too large."""
+        """Whether the request must travel in a hop of its own: the reply to its shared hop was too large."""
         self.trace: Trace | None = None
 
     def __repr__(self) -> str:
@@ -129,7 +128,7 @@ class RequestQueue:
         return bool(self.requests)
 
     def append(self, request: NodeRequest) -> bool:
-        """Add a request at the end. Returns False when there is no room."""
+        """Add a request at the end. Return False when there is no room."""
         keys = self.keys + len(request.keys)
         if keys > MAX_WAITING_KEYS:
             self._purge()
@@ -141,7 +140,7 @@ class RequestQueue:
         return True
 
     def put_back(self, requests: Sequence[NodeRequest]) -> None:
-        """Put requests whose hop was lost at the front of the queue."""
+        """Put the requests of a hop that was lost at the front of the queue."""
         self._keep([*(request for request in requests if request.is_wanted), *self.requests])
 
     def drop(self, request: NodeRequest) -> None:
@@ -150,7 +149,9 @@ class RequestQueue:
         self._has_dropped = True
 
     def take(self, *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP) -> list[NodeRequest]:
-        """Take the requests of the next hop: as many as fit, at least one; an empty list when all were cancelled."""
+        """Take the requests of the next hop: as many as fit, at least one; return an empty list when all were
+        cancelled.
+        """
         self._purge()
         waiting = self.requests
         taken: list[NodeRequest] = []
@@ -201,7 +202,7 @@ class Hop:
     def __init__(self, requests: Sequence[NodeRequest], sent_ms: float) -> None:
         grouped: dict[tuple[int, int], list[NodeRequest]] = {}
         self.is_traced = False
-        """Whether any of its requests has a trace; nearly always none has."""
+        """Whether any of its requests has a trace, which is rare."""
         for request in requests:
             if request.trace is not None:
                 self.is_traced = True
@@ -220,7 +221,7 @@ class Hop:
 
     @property
     def deadline_ms(self) -> int:
-        """The time left when the hop is sent: that of the reader with the latest deadline."""
+        """The time in ms that is left when the hop is sent: that of the reader with the latest deadline."""
         return max(1, int(self.until_ms - self.sent_ms))
 
     @property
@@ -234,7 +235,7 @@ class Hop:
         ]
 
     def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
-        """Each request with its own outcomes, one per key."""
+        """Yield each request with its own outcomes, one per key."""
         columns = HopOutcomes.of(outcomes)
         kinds, bodies, tails = columns.kinds, columns.bodies, columns.tails
         start = 0
@@ -256,7 +257,7 @@ class Hop:
 def parts_that_fit(
     keys: HopKeys, indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> Iterator[Sequence[int]]:
-    """The indexes in runs whose keys fit into a hop together: long keys of one batch may not."""
+    """Yield runs of the indexes whose keys fit into a hop together: the long keys of one batch may not all fit."""
     rows = keys.rows
     if sum(map(len, rows)) <= max_bytes:
         yield indexes

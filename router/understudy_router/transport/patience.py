@@ -1,4 +1,4 @@
-"""How long a read waits for one node before a hedge (pure: no I/O, no clock).
+"""The time that a read waits for one node before a hedge (pure: no I/O, no clock).
 
 The hedge delay is the p95 latency of reads, but never above a fixed limit: a slow node raises the percentile itself
 (CASSANDRA-14293). Actives and other replicas are measured separately.
@@ -9,22 +9,23 @@ from __future__ import annotations
 import math
 
 MIN_HEDGE_MS = 10.0
-"""With a shorter delay, a garbage collection or a busy loop would look like a slow node."""
+"""Shortest hedge delay: below it, a garbage collection or a busy loop would look like a slow node."""
 
 PERCENTILE = 0.95
 
 _STEP = math.log(1.2)
-"""Each bucket's limit is 1.2 times that of the one before: an estimate is at most 20 % too high."""
+"""The logarithm of the ratio of neighbouring buckets. Each bucket's limit is 1.2 times that of the one before: an
+estimate is at most 20 % too high."""
 
 _FIRST_MS = 0.1
 _BUCKETS = 75
-"""Up to 0.1 ms * 1.2^74, more than a minute."""
+"""Number of buckets: they reach up to 0.1 ms * 1.2^74, more than a minute."""
 
 _MIN_COUNT = 20
-"""With fewer, one slow read would be the p95."""
+"""Fewest measurements for an estimate: with fewer, one slow read would be the p95."""
 
 _MAX_COUNT = 1000
-"""At this count all counts are halved: older reads weigh less, and a change shows after as many reads."""
+"""The count at which all counts are halved: older reads weigh less, and a change shows after as many reads."""
 
 
 class Quantile:
@@ -37,7 +38,7 @@ class Quantile:
         self._is_new = False
 
     def add(self, took_ms: float) -> None:
-        """One more measurement."""
+        """Add one measurement."""
         bucket = 0 if took_ms <= _FIRST_MS else math.ceil(math.log(took_ms / _FIRST_MS) / _STEP)
         self._counts[min(bucket, _BUCKETS - 1)] += 1
         self._count += 1
@@ -47,7 +48,7 @@ class Quantile:
             self._count /= 2
 
     def estimate_ms(self) -> float | None:
-        """The PERCENTILE, at most one bucket too high; None before _MIN_COUNT measurements."""
+        """Return the PERCENTILE, at most one bucket too high; `None` before _MIN_COUNT measurements."""
         if self._is_new and self._count >= _MIN_COUNT:
             self._is_new = False
             self._estimate_ms = self._limit_ms()
@@ -66,7 +67,7 @@ class Patience:
     """The hedge delay, by role."""
 
     def __init__(self, *, hedge_after_ms: float) -> None:
-        """`hedge_after_ms` is the limit; 0 switches hedges off."""
+        """Set the limit of the hedge delay, in ms; 0 switches hedges off."""
         self.hedges = hedge_after_ms > 0
         self._limit_ms = hedge_after_ms
         self._active = Quantile()
@@ -77,7 +78,7 @@ class Patience:
         (self._active if is_active else self._others).add(took_ms)
 
     def hedge_ms(self, *, is_active: bool) -> float:
-        """How long to wait for a replica of this role; infinite when hedges are off."""
+        """Return the time to wait for a replica of this role, in ms; infinite when hedges are off."""
         if not self.hedges:
             return math.inf
         usual_ms = (self._active if is_active else self._others).estimate_ms()

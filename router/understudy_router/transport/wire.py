@@ -1,7 +1,7 @@
-"""One connection to a node: HTTP/1.1 with one hop at a time, bytes in, bytes out; and what a reply says.
+"""One connection to a node, with HTTP/1.1 and one hop at a time, and the decoding of the replies.
 
-It uses asyncio's Protocol and httptools, because it carries nothing but hops (decisions/0006 has the numbers).
-Rule: anything but exactly one reply to one hop closes the connection; nothing is read from it afterwards.
+It uses asyncio's Protocol and httptools, because it carries nothing but hops (decisions/0006 has the numbers). Rule:
+anything but exactly one reply to one hop closes the connection; no more bytes are read from it afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from understudy_shared.reads.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH, HopRe
 from understudy_shared.reads.hop_fields import BadHopError
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Largest head of a reply; ours has a hundred bytes. A head without end would be read until the deadline."""
+"""Largest head of a reply in bytes; the heads of our nodes have a hundred bytes. A head without end would be read until
+the deadline."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
-"""Largest body of a reply other than 200: a problem, of which people see a line."""
+"""Largest body of a reply other than 200: a problem, of which people see one line."""
 
 MAX_DETAIL_CHARACTERS = 200
 """Most characters of a node's refusal that are kept with the events, and shown."""
@@ -32,7 +33,7 @@ OVERLOADED = "overloaded"
 
 
 class WireError(StrEnum):
-    """How a hop can fail without a usable reply."""
+    """The ways in which a hop can fail without a usable reply."""
 
     REFUSED = "refused"
     RESET = "reset"
@@ -42,14 +43,14 @@ class WireError(StrEnum):
 
 
 class WireReply(NamedTuple):
-    """A whole HTTP reply."""
+    """The status and the body of an HTTP reply."""
 
     status: int
     body: bytes
 
 
 class HopFailure(NamedTuple):
-    """Why a node gave no outcomes: a reason's name, and the details.
+    """The reason why a node gave no outcomes: its name, and the details.
 
     `is_stale`: the node closed a used keep-alive connection before it read this hop, so it is safe to send it again.
     """
@@ -60,11 +61,11 @@ class HopFailure(NamedTuple):
 
 
 Done = Callable[["HopConnection", WireReply | HopFailure], None]
-"""Called once for each hop."""
+"""A callback that is called once for each hop."""
 
 
 async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) -> HopConnection | HopFailure:
-    """Open a connection on which hops show `identity`. Returns it, or why there is none."""
+    """Open a connection on which hops show `identity`. Return it, or the failure."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
@@ -87,7 +88,9 @@ _USUAL_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: " % CONTE
 
 
 def _whole_body(data: bytes) -> bytes | None:
-    """The body of a reply that came in one read with the head that our nodes send; None: the parser reads it."""
+    """Return the body of a reply that came in one read with the head that our nodes send; `None` when the parser must
+    read it.
+    """
     if not data.startswith(_USUAL_HEAD):
         return None
     end = data.find(b"\r\n\r\n", len(_USUAL_HEAD), len(_USUAL_HEAD) + 16)
@@ -127,7 +130,7 @@ class HopConnection(asyncio.Protocol):
         return self._transport is not None
 
     def send(self, body: bytes, done: Done) -> None:
-        """Send one hop; `done` gets its reply or why there is none. The connection has to be open and idle."""
+        """Send one hop; `done` gets its reply or the failure. The connection has to be open and idle."""
         assert self._transport is not None, "sent on a closed connection"
         assert self._done is None, "one hop at a time"
         self._done = done
@@ -203,7 +206,7 @@ class HopConnection(asyncio.Protocol):
         self._finish(reply)
 
     def _begin(self) -> None:
-        """Get ready for the next reply."""
+        """Reset the state for the next reply."""
         self._heard = False
         self._parts: list[bytes] = []
         self._size_bytes = 0
@@ -223,7 +226,7 @@ class HopConnection(asyncio.Protocol):
 
 
 def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
-    """The outcomes of a reply, one per key; or why there are none."""
+    """Return the outcomes of a reply, one per key; or the failure that the reply stands for."""
     if reply.status != 200:
         return _refusal(reply)
     try:
@@ -236,7 +239,9 @@ def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
 
 
 def _refusal(reply: WireReply) -> HopFailure:
-    """A node that answered with a problem instead of outcomes. Of its words, people are shown a line."""
+    """Return the failure for a node that answered with a problem instead of outcomes. People see one line of its
+    text.
+    """
     try:
         problem = orjson.loads(reply.body)
         slug, detail = problem["type"], problem["detail"]
