@@ -1,4 +1,4 @@
-"""The stores of an application in a router: from the catalogue that nodes write, never from a checkpoint."""
+"""The stores of an application in a router, read from the catalogue that nodes write, never from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.types import parse_schema
 
 MAX_CATALOGUE_COLUMNS = 4096
-"""Key columns of all stores together."""
+"""Most key columns of all stores together."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRoute:
-    """One store: how its keys are encoded and placed. `json_name` is its name as JSON, `layout` identifies the encoding
-    and placement.
+    """The encoding and the placement of the keys of one store. `json_name` is its name as JSON, `layout` identifies the
+    encoding and placement.
     """
 
     name: str
@@ -37,17 +37,17 @@ class StoreRoute:
     """The history of its schemas."""
 
     def described(self) -> dict[str, object]:
-        """The constant part of its entry in `GET /v1/stores`."""
+        """Return the constant part of its entry in `GET /v1/stores`."""
         return dict(self.shown)
 
     def task(self, partition: int) -> str:
-        """The key of the task that holds a partition."""
+        """Return the key of the task that holds a partition."""
         return f"{self.operator_id}_{partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Every store of one catalogue; `digest` names it."""
+    """The stores of one catalogue; `digest` names it."""
 
     application_id: str
     lineage: str
@@ -56,13 +56,15 @@ class Stores:
     not_served: tuple[Mapping[str, object], ...]
 
     def place(self, task: str) -> str:
-        """The store partition that a task is, as people know it: `aircraft 3`; the task where no store is known."""
+        """Return the store partition of a task as people know it: `aircraft 3`; return the task itself where its store
+        is unknown.
+        """
         operator_id, _, partition = task.partition("_")
         names = sorted(route.name for route in self.by_name.values() if str(route.operator_id) == operator_id)
         return f"{' and '.join(names)} {partition}" if names else task
 
     def get(self, name: str) -> StoreRoute:
-        """The store of that name; UnknownStoreError names those there are."""
+        """Return the store of that name. Raises UnknownStoreError, which lists the stores that exist."""
         route = self.by_name.get(name)
         if route is not None:
             return route
@@ -79,21 +81,23 @@ class Stores:
 
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
-    """The stores of a catalogue; compiling them takes up to 2 s. Raises UnsupportedError for a catalogue that is too
+    """Compile the stores of a catalogue, which takes up to 2 s. Raises UnsupportedError for a catalogue that is too
     large, or whose keys this release cannot encode.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)
     if len(set(names)) != len(names):
-        raise UnsupportedError("two stores of one name", where="the catalogue")
+        raise UnsupportedError("the catalogue has two stores of one name", where="the catalogue")
     if columns > MAX_CATALOGUE_COLUMNS:
-        raise UnsupportedError(f"{columns} key columns, above {MAX_CATALOGUE_COLUMNS}", where="the catalogue")
+        raise UnsupportedError(
+            f"the catalogue has {columns} key columns, above {MAX_CATALOGUE_COLUMNS}", where="the catalogue"
+        )
     if not all({"operator_id", "reason"} <= each.keys() for each in catalogue.not_served):
-        raise UnsupportedError("a store that is not served for no reason", where="the catalogue")
+        raise UnsupportedError("the catalogue gives no reason for a store that is not served", where="the catalogue")
     try:
         routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError) as error:
-        what = f"a catalogue by which no key can be encoded: {type(error).__name__}: {error!s:.200}"
+        what = f"the catalogue does not let keys be encoded: {type(error).__name__}: {error!s:.200}"
         raise UnsupportedError(what, where="catalogue", fix="Find out what writes to that Redis") from None
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 

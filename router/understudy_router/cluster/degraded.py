@@ -1,4 +1,4 @@
-"""Why a router is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
+"""The reasons why a router is degraded although lookups work, by cause (pure), for `/readyz` and the metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = 3
 
 
 class Cause(StrEnum):
-    """The labels of the metric."""
+    """The causes, as labels of the metric."""
 
     BUS_AWAY = "bus-away"
     NODES_UNHEARD = "nodes-unheard"
@@ -37,7 +37,7 @@ class Cause(StrEnum):
 def causes_of(
     tables: Tables, *, bus_lost_why: str | None, unheard: str | None, no_catalogue_why: str | None, now_ms: float
 ) -> Mapping[str, str]:
-    """Why, by each present cause. A cause that only follows from another one is left out."""
+    """Return the reason of each present cause. A cause that only follows from another one is left out."""
     found: dict[str, str] = {}
     if bus_lost_why is not None:
         found[Cause.BUS_AWAY] = bus_lost_why

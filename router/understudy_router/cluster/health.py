@@ -19,31 +19,35 @@ from typing import NamedTuple
 from understudy_router.cluster.outliers import OUTLIER_MS, RECENT, RECENT_MS, Medians, usual_ms
 
 MAX_BAD_IN_A_ROW = 5
-"""With one probe per heartbeat a node is in quarantine about five heartbeats after it went bad; as Envoy's default."""
+"""Bad results in a row that put a node in quarantine. With one probe per heartbeat that is about five heartbeats after
+it went bad; Envoy has the same default."""
 
 MAX_SUSPICIONS = 5
 SUSPICIONS_MS = 60_000
-"""A node suspected so often within that time answers now and then; each time it is trusted again a reader pays."""
+"""The number of suspicions within SUSPICIONS_MS that put a node in quarantine: it answers only now and then, and each
+time it is trusted again a reader pays."""
 
 GOOD_TO_LEAVE = 3
 """Good results in a row that end a quarantine: one may be luck."""
 
 RESULT_GAP_MS = 100
-"""Results closer together count as one: all requests in flight fail at once when a connection breaks."""
+"""Milliseconds within which results count as one: all requests in flight fail at once when a connection breaks."""
 
 HOLD_MS = 1000
 MAX_HOLD_MS = 30_000
-"""How long good results do not count after a quarantine began; doubled for each relapse, up to the limit."""
+"""Milliseconds after the beginning of a quarantine in which good results do not count; doubled for each relapse, up to
+the limit."""
 
 FORGIVEN_MS = 60_000
-"""Each such period out of quarantine takes back one relapse."""
+"""Milliseconds out of quarantine that take back one relapse."""
 
 MAX_PROBE_GAP_MS = 10_000
-"""Between two probes of a node in quarantine that does not answer them: how late its return may be noticed."""
+"""Most milliseconds between two probes of a node in quarantine that does not answer them: the router notices its return
+that late."""
 
 
 class Health(StrEnum):
-    """What this router concludes about a node from its own requests alone."""
+    """The conclusion of this router about a node, from its own requests alone."""
 
     OK = "ok"
     SUSPECT = "suspect"
@@ -51,11 +55,11 @@ class Health(StrEnum):
 
 
 RANK = {health: place for place, health in enumerate(Health)}
-"""A node with a higher rank is asked later."""
+"""The place of each health in the order of candidates: a node with a higher rank is asked later."""
 
 
 class Change(NamedTuple):
-    """The new health of a node, and why."""
+    """The new health of a node, and the reason."""
 
     health: Health
     why: str
@@ -73,15 +77,15 @@ class _Record:
     good: int = 0
     """Good results in a row, in quarantine."""
     counted_ms: float = float("-inf")
-    """When `bad` or `good` last grew."""
+    """The time at which `bad` or `good` last grew."""
     misses: int = 0
     """Bad results in a row, in quarantine."""
     hold_until_ms: float = 0.0
     probe_ms: float = 0.0
-    """When the next probe is due, unless the node is ok."""
+    """The time at which the next probe is due, unless the node is ok."""
     relapses: int = 0
     left_ms: float = float("-inf")
-    """When its last quarantine ended."""
+    """The time at which its last quarantine ended."""
     suspicions: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SUSPICIONS))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     answered_ms: float = float("-inf")
@@ -91,7 +95,7 @@ class HealthTable:
     """The health of nodes, by node id; an unknown node is ok. `entered` counts changes by the health they led to."""
 
     def __init__(self, *, suspect_after_ms: float) -> None:
-        """`suspect_after_ms`: an answer that takes longer is a bad one."""
+        """Judge an answer that takes longer than `suspect_after_ms` as a bad result."""
         self.suspect_after_ms = suspect_after_ms
         self.entered: Counter[Health] = Counter()
         self._records: dict[str, _Record] = {}
@@ -104,12 +108,14 @@ class HealthTable:
         return len(self._records)
 
     def of(self, node_id: str) -> Change:
-        """A node's health and its reason; ok has none."""
+        """Return a node's health and its reason, which is empty for a node that is ok."""
         record = self._doubted.get(node_id)
         return _FINE if record is None else Change(record.health, record.why)
 
     def answered(self, node_id: str, now_ms: float, took_ms: float) -> Change | None:
-        """A request was answered. Returns the change of health, if any. Each hop calls it: the usual case is first."""
+        """Take in an answer. Return the change of health, if any. Each hop calls this, so the usual case comes
+        first.
+        """
         record = self._records.get(node_id)
         if record is None:
             record = self._records[node_id] = _Record()
@@ -125,36 +131,40 @@ class HealthTable:
         return self._good(node_id, record, now_ms, took_ms)
 
     def failed(self, node_id: str, now_ms: float, why: str) -> Change | None:
-        """A request failed. Returns the change of health, if any."""
+        """Take in a failed request. Return the change of health, if any."""
         return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
 
     def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
-        """A node answers nothing while others do. It counts as no result: the request may still be answered."""
+        """Take in that a node sends no answer while others do. That is not a result yet: the request may still be
+        answered.
+        """
         record = self._records.setdefault(node_id, _Record())
         if record.health is not Health.OK:
             return None
         return self._suspect(node_id, record, now_ms, f"silent for {for_ms:.0f} ms while others answered")
 
     def forget(self, node_id: str) -> None:
-        """The node is gone, or another process has its id."""
+        """Forget a node that is gone, or whose id another process has now."""
         self._records.pop(node_id, None)
         self._doubted.pop(node_id, None)
         self._medians.forget()
 
     def due(self, now_ms: float) -> list[str]:
-        """Nodes to probe now, the longest overdue first; none while all are ok."""
+        """Return the nodes to probe now, the longest overdue first; the list is empty while all are ok."""
         due = [(record.probe_ms, node_id) for node_id, record in self._doubted.items() if record.probe_ms <= now_ms]
         return [node_id for _, node_id in sorted(due)]
 
     def probe_sent(self, node_id: str, now_ms: float, *, heartbeat_ms: float, jitter: float) -> None:
-        """A probe was sent; its result arrives like that of any request. `jitter` is a factor near 1."""
+        """Schedule the next probe after one was sent; the result of a probe arrives like that of any request. `jitter`
+        is a factor near 1.
+        """
         record = self._doubted.get(node_id)
         if record is not None:
             gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)
             record.probe_ms = now_ms + max(heartbeat_ms, min(gap_ms, MAX_PROBE_GAP_MS)) * jitter
 
     def _slow_while_ok(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
-        """An answer of an ok node was slow: by itself, or because its median is an outlier."""
+        """Judge a slow answer of an ok node: it may be slow by itself, or make the node's median an outlier."""
         if took_ms > self.suspect_after_ms:
             return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
         record.bad = 0
@@ -180,7 +190,7 @@ class HealthTable:
         return self._quarantine(node_id, record, now_ms, f"{record.bad} bad results in a row, the last: {why}")
 
     def _good(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
-        """An answer in time. One whose request was sent before the doubt began does not count."""
+        """Judge an answer in time. If its request was sent before the doubt began, it does not count."""
         if now_ms - took_ms < record.since_ms:
             return None
         if record.health is Health.QUARANTINED:
@@ -222,12 +232,14 @@ class HealthTable:
         return Change(health, why)
 
     def _good_ms(self, node_id: str, now_ms: float) -> float:
-        """The longest latency of a doubted node that counts as good."""
+        """Return the longest latency, in ms, that counts as good for a node in doubt."""
         limit_ms = self._outlier_ms(node_id, now_ms)
         return self.suspect_after_ms if limit_ms is None else min(self.suspect_after_ms, limit_ms)
 
     def _outlier_ms(self, node_id: str, now_ms: float) -> float | None:
-        """The median above which this node is an outlier among the ok nodes; None when there are no others."""
+        """Return the median, in ms, above which this node is an outlier among the ok nodes; `None` when there are no
+        others.
+        """
         if self._medians.is_outdated(now_ms):
             recent = (
                 (each, record.recent)

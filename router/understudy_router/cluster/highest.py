@@ -1,7 +1,7 @@
 """The highest of one number per node, without a search among all nodes at each change (pure).
 
 A thousand nodes send a heartbeat a second, and each may move the highest number. Only when the node that had it goes
-back, or goes away, the others are searched, once and when somebody asks.
+back, or goes away, the others are searched: once, and not before the number is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class Highest:
-    """Numbers by node id. `value` is the highest of them, None without any."""
+    """The numbers by node id. `value` is the highest of them, `None` without any."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, float] = {}
@@ -25,12 +25,12 @@ class Highest:
         return self._value
 
     def fill(self, numbers: Mapping[str, float]) -> None:
-        """Start again from these."""
+        """Start again from these numbers."""
         self._numbers = dict(numbers)
         self._is_found = False
 
     def put(self, node_id: str, number: float | None) -> None:
-        """The node's number now; None: it has none."""
+        """Set the node's number; `None` removes it."""
         before = self._numbers.pop(node_id, None)
         if number is not None:
             self._numbers[node_id] = number

@@ -1,4 +1,4 @@
-"""The end of the history as a router's nodes report it: the newest one, and whether anybody confirmed it (pure).
+"""The end of the history as a router's nodes report it: the newest one, and when a node last confirmed it (pure).
 
 A thousand nodes send a heartbeat a second, and every choice needs the end. So a heartbeat costs one comparison here;
 the nodes are searched only when the one that had the newest end goes back or away, or when other nodes count.
@@ -23,7 +23,7 @@ class Report(Protocol):
 
 
 class KnownEnd:
-    """`counting` gives the reports that count now, and the lineage in use."""
+    """The newest end of the nodes that count. `counting` gives the reports that count now, and the lineage in use."""
 
     def __init__(self, counting: Callable[[], tuple[Iterable[Report], str | None]]) -> None:
         self._counting = counting
@@ -32,11 +32,13 @@ class KnownEnd:
         self._is_current = False
 
     def forget(self) -> None:
-        """Other nodes count now, or other lineages may: count again when somebody asks."""
+        """Drop the cached end, because other nodes or other lineages may count now. It is computed again at the next
+        read.
+        """
         self._is_current = False
 
     def heard(self, report: Report) -> None:
-        """A node that counts said something new."""
+        """Take in a new report of a node that counts."""
         if not self._is_current:
             return
         is_same = report.heartbeat.lineage == self._lineage
@@ -44,12 +46,12 @@ class KnownEnd:
         self._confirmations.put(report.heartbeat.node_id, _confirmed_ms(report) if is_same else None)
 
     def version(self) -> int:
-        """The newest end that any of them reported; 0 before any report."""
+        """Return the newest end that any of the nodes reported; 0 before any report."""
         self._count()
         return int(self._ends.value or 0)
 
     def confirmed_ms(self) -> float | None:
-        """When it was confirmed last, on this machine's clock; None when no node says that it is."""
+        """Return when a node last confirmed the end, on this machine's clock; `None` when no node confirms it."""
         self._count()
         return self._confirmations.value
 

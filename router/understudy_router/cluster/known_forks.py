@@ -13,15 +13,15 @@ from understudy_shared.cluster.forks import refused_forks
 
 
 class KnownForks:
-    """`found` has the nodes that are not read, with how it shows that they follow another history."""
+    """The nodes that follow another history. `found` has them, with the evidence; the router does not read them."""
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
         self._named: dict[str, frozenset[str]] = {}
-        """The nodes whose heartbeats speak of forks, and whom each of them names."""
+        """The nodes whose heartbeats speak of forks, and the nodes that each of them names."""
 
     def heard(self, heartbeat: Heartbeat) -> bool:
-        """Take a heartbeat in. True when `judge` may come to another result."""
+        """Take a heartbeat in. Return True when `judge` may come to another result."""
         node_id = heartbeat.node_id
         was_speaking = self._named.pop(node_id, None) is not None
         if heartbeat.forks or FORKED in heartbeat.degraded:
@@ -30,11 +30,13 @@ class KnownForks:
         return was_speaking or any(node_id in named for named in self._named.values())
 
     def left(self, node_id: str) -> None:
-        """The node is gone, and what it said of others."""
+        """Forget a node that is gone, and its reports about other nodes."""
         self._named.pop(node_id, None)
 
     def judge(self, heartbeats: Iterable[Heartbeat], lineage: str | None, named: Collection[str]) -> list[str] | None:
-        """Decide again who is refused: the reasons of those that were not before; None when nothing changed."""
+        """Decide again which nodes follow a fork. Return the reasons of those that are new; `None` when nothing
+        changed.
+        """
         if not self._named and not self.found:
             return None
         known = self.found

@@ -1,7 +1,7 @@
-"""Says why nothing is known when no node of the application is heard: the id or the Redis may be mistyped.
+"""The explanation for a router that hears no node of its application: the id or the Redis may be mistyped.
 
-Rule: it looks only while the router waits for its first catalogue or assignment and no node lives. What it finds is
-for people: no lookup depends on it.
+Rule: it looks only while the router waits for its first catalogue or assignment and no node lives. Its findings are for
+people: no lookup depends on them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 LOOK_EVERY_MS = 5000
-"""Between two listings of the keys, which may be those of others."""
+"""Milliseconds between two listings of the keys, which may belong to other applications."""
 
 
 class NeighbourApplications:
-    """Looks for other applications on the bus while `is_unheard` says that no node of this one is heard."""
+    """The other applications on the bus, looked up while `is_unheard` says that no node of this application is
+    heard.
+    """
 
     def __init__(self, gossip: Gossip, *, where: str, is_unheard: Callable[[], bool], clock: Clock) -> None:
-        """`where` names the bus, without its password."""
+        """Prepare to look on the bus; `where` names it, without its password."""
         self._gossip = gossip
         self._where = where
         self._is_unheard = is_unheard
@@ -35,13 +37,15 @@ class NeighbourApplications:
         self._found: Applications | None = None
 
     def reason(self) -> str | None:
-        """That no node is heard, and which applications are. None while nodes are heard, or nothing was looked up."""
+        """Return a text that no node is heard, and which applications are; `None` while nodes are heard, or before the
+        first look.
+        """
         if self._found is None or not self._is_unheard():
             return None
         return unheard_text(self._gossip.application_id, self._found, where=self._where)
 
     def fix(self) -> str | None:
-        """The reason, and what to do. None where there is no reason."""
+        """Return the reason, and what to do; `None` where there is no reason."""
         if self._found is None or not self._is_unheard():
             return None
         return unheard_fix(self._gossip.application_id, self._found, where=self._where)

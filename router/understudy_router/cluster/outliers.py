@@ -1,4 +1,4 @@
-"""Outlier detection: which node takes much longer than the others (pure: time is passed in).
+"""The detection of outliers: nodes that take much longer than the others (pure: time is passed in).
 
 Medians are compared with medians: one large batch or one pause makes no outlier, and a few slow nodes do not change
 what is normal.
@@ -12,19 +12,20 @@ from statistics import median_low
 
 OUTLIER_FACTOR = 5
 OUTLIER_MS = 50
-"""A node is an outlier when its median is above this factor of the others' median, and above this time."""
+"""Limits of an outlier: a node is one when its median is above this factor of the others' median, and above this time.
+"""
 
 RECENT = 15
 MIN_RECENT = 5
 RECENT_MS = 30_000
-"""Answers that a median is made of, the fewest that make one, and for how long they count."""
+"""Number of answers that a median is made of, the fewest that make one, and the milliseconds for which they count."""
 
 MEDIANS_MS = 250
-"""How long the medians are cached: each slow answer needs them, and there may be thousands a second."""
+"""Milliseconds for which the medians are cached: each slow answer needs them, and there may be thousands a second."""
 
 
 def usual_ms(recent: Sequence[float]) -> float | None:
-    """The median latency of a node's answers; None while there are too few."""
+    """Return the median latency of a node's answers in ms; `None` while there are too few."""
     return median_low(recent) if len(recent) >= MIN_RECENT else None
 
 
@@ -51,7 +52,9 @@ class Medians:
         self._found_ms = now_ms
 
     def limit_ms(self, node_id: str) -> float | None:
-        """The median above which a node is an outlier among the others; None when there are no others."""
+        """Return the median, in ms, above which a node is an outlier among the others; `None` when there are no
+        others.
+        """
         own_ms = self._by_node.get(node_id)
         others = len(self._ranked) - (own_ms is not None)
         if others == 0:

@@ -24,7 +24,7 @@ MAX_POLLS = 16
 
 
 class Polls:
-    """Polls nodes. Their heartbeats go to `heard`, their assignments to `assigned`."""
+    """The polls of nodes. Their heartbeats go to `heard`, their assignments to `assigned`."""
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class Polls:
             await asyncio.gather(*(self.poll(host) for host in new))
 
     async def latest_assignment(self) -> Assignment | None:
-        """The latest assignment that a heartbeat names, from a node that follows it; None when it cannot be read."""
+        """Read the latest assignment that a heartbeat names, from a node that follows it; return `None` when it cannot
+        be read.
+        """
         beats, latest = [node.heartbeat for node in self._tables.nodes.values()], self._tables.highest()
         if latest == (0, 0):
             return None
@@ -73,7 +75,7 @@ class Polls:
     async def poll(self, host: HostInfo, deadline_ms: float | None = None) -> str | None:
         """Read a node's heartbeat, and its assignment if that is later than the one known here.
 
-        Returns the id of the node that answered; None when its heartbeat did not come within the deadline.
+        Return the id of the node that answered; `None` when its heartbeat did not come within the deadline.
         """
         answered: str | None = None
         async with self._polls:

@@ -1,7 +1,7 @@
-"""Whose active became another's, from one assignment to the next (pure).
+"""Actives that moved from one node to another between two assignments (pure).
 
-A node that dies may have thousands of actives. They are said in a line for each pair of nodes: a line for each task
-would push out of a report what made them move.
+A node that dies may have thousands of actives. The report has one line for each pair of nodes: a line for each task
+would push out of the report the event that made them move.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LINES = 64
 
 
 def promotions(before: Assignment, after: Assignment, place: Callable[[str], str] = str) -> Iterator[str]:
-    """A line for each pair of nodes of which the one took tasks over from the other, those with most tasks first.
+    """Yield a line for each pair of nodes of which one took tasks over from the other, those with most tasks first.
     `place` names a task for people.
     """
     moved: dict[tuple[str | None, str | None], list[str]] = {}

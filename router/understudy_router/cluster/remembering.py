@@ -1,4 +1,5 @@
-"""What a router keeps on disk for a start without the bus: the assignment, the nodes' addresses, and the catalogue.
+"""The documents that a router keeps on disk for a start without the bus: the assignment, the nodes' addresses, and the
+catalogue.
 
 It keeps no heartbeats: a node's old position is worthless after a restart. So the lag of a node that is only remembered
 is unknown.
@@ -24,7 +25,7 @@ from understudy_shared.cluster.remembered import Memory, Remembered
 log = logging.getLogger(__name__)
 
 MAX_NODES = 10_000
-"""Ten times the largest planned cluster."""
+"""Most nodes that are remembered: ten times the largest planned cluster."""
 
 
 class KnownNodes(Message):
@@ -41,7 +42,7 @@ class Recalled(NamedTuple):
 
 
 class RouterMemory:
-    """Writes and reads the remembered documents; without a folder it does nothing. One loop uses it.
+    """The store of the remembered documents; without a folder it stores no document. One loop uses it.
 
     `hosts` are the remembered nodes after `recall`.
     """

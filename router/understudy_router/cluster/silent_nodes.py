@@ -1,4 +1,4 @@
-"""Polls nodes that are silent on the bus: the router drops a node only after it did not answer.
+"""Polls of nodes that are silent on the bus: the router drops a node only after it did not answer.
 
 This costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to
 be away, `watching` polls all nodes instead.
@@ -17,17 +17,17 @@ from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.cluster.asking import SilentNodes
 
 MAX_TICK_MS = 250
-"""Longest time between two searches for silent or dead nodes."""
+"""Longest time between two searches for silent or dead nodes, in ms."""
 
 MAX_POLLED = 64
-"""Most nodes polled after one search; the rest follows after the next, and lookups prefer other nodes until then."""
+"""Most nodes polled after one search; the others follow after the next, and lookups prefer other nodes until then."""
 
 FEW = 3
 """Most nodes that a message names."""
 
 
 class SilentNodePoller:
-    """Polls for one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
+    """The polls of one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SilentNodePoller:
         self._seeds = seeds
         self._clock = clock
         self._on_bus_ms: dict[str, float] = {}
-        """When the bus last carried a heartbeat of each node."""
+        """The time at which the bus last carried a heartbeat of each node."""
         self._asked_seeds_ms = float("-inf")
 
     def heard_on_bus(self, node_id: str, at_ms: float) -> None:
@@ -55,13 +55,15 @@ class SilentNodePoller:
         self._on_bus_ms[node_id] = max(at_ms, self._on_bus_ms.get(node_id, at_ms))
 
     def unheard(self) -> str | None:
-        """What is wrong when the bus carries no heartbeats of half of the live nodes or more; None when it does."""
+        """Return the fault when the bus carries no heartbeats of half of the live nodes or more; `None` when it
+        does.
+        """
         now_ms = self._clock.monotonic_ms()
         nodes = {node_id: node for node_id, node in self._tables.nodes.items() if self._tables.is_known(node_id)}
         silent = [
             node_id
             for node_id, node in sorted(nodes.items())
-            if not self._tables.is_silent(node, now_ms)  # it answered, or sent a heartbeat a moment ago
+            if not self._tables.is_silent(node, now_ms)  # the node answered, or sent a heartbeat a moment ago
             and now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
         ]
         if not silent or 2 * len(silent) < len(nodes):

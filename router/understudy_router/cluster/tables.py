@@ -1,4 +1,5 @@
-"""What a router knows of its cluster beyond `ClusterView`: what it chooses by, the nodes' health, and what happened.
+"""The knowledge of a router about its cluster beyond `ClusterView`: the inputs of choices, the nodes' health, and
+events.
 
 Each kind of event has one method; time is passed in (no I/O, no clock, one thread).
 """
@@ -46,23 +47,26 @@ class Tables(ClusterView):
         suspect_after_ms: float = 200,
         refuse: Callable[[str, str], None] = lambda kind, why: None,
     ) -> None:
-        """`end_expiry_ms`: an older confirmation of the end does not count. `suspect_after_ms`: see `HealthTable`."""
+        """Start with empty tables. `end_expiry_ms`: an older confirmation of the end does not count.
+        `suspect_after_ms`: see `HealthTable`.
+        """
         super().__init__(refuse, lambda: (self.lineage, self.end_version))
         self.end_expiry_ms = end_expiry_ms
         self.health = HealthTable(suspect_after_ms=suspect_after_ms)
         self.previous: Assignment | None = None
-        """The assignment before, which nodes follow until they receive the next."""
+        """The assignment before the present one, which nodes follow until they receive the present one."""
         self.bus_lost_why: str | None = "not connected yet"
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self.changes = 0
-        """Grows as `version` does, but not with the heartbeats of known nodes: those alter few choices."""
+        """A number that grows as `version` does, but not with the heartbeats of known nodes: those alter few choices.
+        """
         self._forks = KnownForks()
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
         self._catalogue: tuple[str | None] | None = None
-        """The cached `catalogue_digest`; None when it must be found again."""
+        """The cached `catalogue_digest`; `None` when it must be computed again."""
 
     @property
     def lineage(self) -> str | None:
@@ -74,7 +78,7 @@ class Tables(ClusterView):
 
     @property
     def forks(self) -> Mapping[str, str]:
-        """The nodes that follow another history of the checkpoint, with how that shows: they are not read."""
+        """The nodes that follow another history of the checkpoint, with the evidence: the router does not read them."""
         return self._forks.found
 
     @property
@@ -110,7 +114,9 @@ class Tables(ClusterView):
         return confirmed_ms is not None and now_ms - confirmed_ms <= self.end_expiry_ms
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
-        """Take a heartbeat in; None when it is too old, or there is no room for its node."""
+        """Take a heartbeat in. Return `None` when it is too old, or there is no room for its node."""
+        # One pass decides what a heartbeat changes, because a thousand nodes send one a second: the end, the catalogue
+        # and the choices are computed again only when this heartbeat can alter them.
         had_assigned = self._has_assigned_nodes
         heard = super().heard(heartbeat, age_ms=age_ms, now_ms=now_ms)
         if heard is None:
@@ -134,23 +140,23 @@ class Tables(ClusterView):
             self._event(now_ms, "restarted", heartbeat.node_id)
         if self._forks.heard(heartbeat):
             self._judge_forks(now_ms)
-        self.version += decides  # thousands of other nodes must not have every choice made again
+        self.version += decides  # heartbeats of nodes that no assignment names must not invalidate every choice
         self.changes += decides and not (heard.goes_on and is_assigned == had_assigned)
         return heard
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> Death | None:
-        """A node said farewell; None when it is dead already, or another process has its id now."""
+        """Take in a node's farewell. Return `None` when the node is dead already, or another process has its id now."""
         known = self.dead.get(farewell.node_id)
         death = super().left(farewell, now_ms)
         if death is not None:
             self._died(death, now_ms)
         elif self.dead.get(farewell.node_id) is not known:
-            self._changed()  # it is dead already; a choice says from now on that it left
+            self._changed()  # the node is dead already; choices now explain that it left
         return death
 
     def assigned(self, assignment: Assignment, now_ms: float = 0.0, place: Callable[[str], str] = str) -> bool:
-        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true. `place` names
-        a task in the events.
+        """Take an assignment in. Return False unless its (term, epoch) is above the present one and can be true.
+        `place` names a task in the events.
         """
         before = self.assignment
         if not self.follow(assignment):
@@ -165,14 +171,14 @@ class Tables(ClusterView):
         return True
 
     def bus_lost(self, now_ms: float, why: str) -> None:
-        """The bus is away: silence on it does not show that a node died."""
+        """Note that the bus is away: silence on it does not show that a node died."""
         if self.bus_lost_why is None:
             self._event(now_ms, "bus-lost", why)
         self.bus_lost_why = why
         self._changed()
 
     def bus_back(self, now_ms: float) -> None:
-        """The bus is reachable again, and its keys were read or will be."""
+        """Note that the bus is reachable again, and that its keys were read or will be."""
         if self.bus_lost_why is not None:
             self._event(now_ms, "bus-back", "")
         self.bus_lost_why = None
@@ -182,7 +188,7 @@ class Tables(ClusterView):
         self._changed()
 
     def _assigned_nodes(self) -> Collection[NodeReport]:
-        """The live nodes that the assignment names, without forks; all nodes while none of these lives."""
+        """Return the live nodes that the assignment names, without forks; all nodes while none of these lives."""
         found = [self.nodes[node_id] for node_id in self.holders - self.forks.keys() if node_id in self.nodes]
         return found or self.nodes.values()
 
@@ -206,25 +212,26 @@ class Tables(ClusterView):
         )
 
     def heartbeat_ms(self, *, default_ms: int) -> int:
-        """The shortest heartbeat of the nodes that the assignment names, else of all nodes; `default_ms` without any.
+        """Return the shortest heartbeat of the nodes that the assignment names, else of all nodes, in ms; `default_ms`
+        without any.
 
         A node that no assignment names does not set the pace while others do: it may be forged.
         """
         return min((node.heartbeat.heartbeat_ms for node in self._assigned_nodes()), default=default_ms)
 
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
-        """Whether a node was silent for its expiry, on a bus that is there."""
+        """Whether a node was silent for its expiry, on a bus that is reachable."""
         return self.bus_lost_why is None and super().is_silent(node, now_ms)
 
     def _why_dead(self, node: NodeReport) -> str | None:
-        """Why a silent node counts as dead: silence alone is no proof, unless no assignment names the node."""
+        """Return why a silent node counts as dead: silence alone is no proof, unless no assignment names the node."""
         why, node_id = super()._why_dead(node), node.heartbeat.node_id
         if not self.is_known(node_id):
             return f"{why}, and no assignment names it"
         return f"{why}, and it did not answer when asked" if self.silence.is_unanswered(node_id) else None
 
     def expire(self, now_ms: float) -> list[Death]:
-        """Declare nodes dead. An end version from a hop's reply expires as well: a history that was rewound ends
+        """Declare nodes dead. The end version from a hop's reply expires as well: a history that was rewound ends
         earlier.
         """
         if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
@@ -236,19 +243,21 @@ class Tables(ClusterView):
         return deaths
 
     def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
-        """A request to a node failed."""
+        """Take in that a request to a node failed."""
         if node_id in self.nodes:
             self._health_changed(node_id, now_ms, self.health.failed(node_id, now_ms, why))
 
     def hop_silent(self, node_id: str, now_ms: float, for_ms: float) -> None:
-        """A node answered no hop for `for_ms`, while other nodes did."""
+        """Take in that a node answered no hop for `for_ms`, while other nodes did."""
         if node_id in self.nodes:
             self._health_changed(node_id, now_ms, self.health.silent(node_id, now_ms, for_ms))
 
     def hop_answered(
         self, node_id: str, now_ms: float, *, took_ms: float, term: int, epoch: int, end_version: int
     ) -> bool:
-        """A node answered a hop. True when it follows a later assignment than the one known here."""
+        """Take in a node's answer to a hop. Return True when the node follows a later assignment than the one known
+        here.
+        """
         node = self.nodes.get(node_id)
         if node is not None:
             change = self.health.answered(node_id, now_ms, took_ms)
@@ -263,7 +272,7 @@ class Tables(ClusterView):
         return self.assignment is None or is_later((term, epoch), self.order)
 
     def _health_changed(self, node_id: str, now_ms: float, change: Change | None) -> None:
-        """Record a change of health, and make choices anew."""
+        """Record a change of health, and have choices made again."""
         if change is not None:
             event = "recovered" if change.health is Health.OK else str(change.health)
             self._event(now_ms, event, f"{node_id}: {change.why}" if change.why else node_id)
@@ -288,5 +297,5 @@ class Tables(ClusterView):
 
 
 def _catalogue_inputs(heartbeat: Heartbeat) -> tuple[str | None, str | None]:
-    """The parts of a heartbeat that decide the catalogue in use."""
+    """Return the parts of a heartbeat that decide the catalogue in use."""
     return (heartbeat.lineage, heartbeat.catalogue)

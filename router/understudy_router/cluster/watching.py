@@ -1,7 +1,7 @@
-"""Keeps the router's tables up to date: from the bus while it is reachable, else from the nodes themselves.
+"""The updates of the router's tables: from the bus while it is reachable, else from the nodes themselves.
 
-Nothing here ever stops a lookup. What cannot be read now is tried again, and `bus_lost_why` says why meanwhile.
-Remembered documents are used when the bus is away at the start, and never replace newer ones.
+Nothing here ever stops a lookup. A read that fails is tried again, and `bus_lost_why` says why meanwhile. Remembered
+documents are used when the bus is away at the start, and never replace newer ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ COMPLAINT_GAP_MS = 60_000
 
 
 class Watcher:
-    """Updates `tables` and `stores`. `bus_lost_why` says why no messages arrive from the bus, None while they do."""
+    """The task that updates `tables` and `stores`. `bus_lost_why` is the reason why no messages arrive from the bus,
+    `None` while they do.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,8 @@ class Watcher:
         self.bus_lost_why: str | None = "the bus was not reached yet"
         self.last_catalogue_error: str | None = None
         self.has_learned = asyncio.Event()
-        """Set once catalogue, assignment and a node's word of itself are known: from then on reads can be routed."""
+        """An event that is set once the catalogue, the assignment and a heartbeat are known: from then on reads can be
+        routed."""
         self._gossip = gossip
         self._tables = tables
         self._nodes = nodes
@@ -80,10 +83,10 @@ class Watcher:
         self._unconfirmed: Assignment | None = None
         """The remembered assignment, until a node follows it or something else is known."""
         self._left_behind_ms: float | None = None
-        """Since when all nodes follow assignments before the one known here."""
+        """The time since when all nodes follow assignments before the one known here."""
         self._nodes_moved = False
         self._unusable: dict[str, str] = {}
-        """Why catalogues cannot be used, by hash."""
+        """The reasons why catalogues cannot be used, by hash."""
         self._complained_ms = float("-inf")
         self._catalogue_doubted = False
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
@@ -106,11 +109,11 @@ class Watcher:
         tasks.start("remember", self._memory.keep())
 
     def refresh(self) -> None:
-        """Read the keys soon: the assignment or the catalogue here is probably old."""
+        """Read the keys soon, because the assignment or the catalogue here is probably old."""
         self._refresh_wanted.set()
 
     def doubt_catalogue(self) -> None:
-        """Ask the nodes for their catalogue, not the bus: a node does not serve by the one in use here."""
+        """Ask the nodes for their catalogue, not the bus, because a node serves by another one than this router."""
         self._catalogue_doubted = True
         self._news.set()
 
@@ -251,8 +254,8 @@ class Watcher:
                 self._refresh_wanted.set()
 
     def _doubt(self, now_ms: float) -> None:
-        """When all nodes followed earlier assignments for one expiry, they are a new cluster: the old one lost its
-        disks and Redis its keys. The known assignment then counts as a remembered one.
+        """Treat the known assignment as a remembered one when all nodes followed earlier assignments for one expiry.
+        They are a new cluster then: the old one lost its disks and Redis its keys.
         """
         known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
         if known is None or not is_from_previous_cluster(known, beats):
@@ -294,12 +297,14 @@ class Watcher:
             log.info(
                 "%d stores of lineage %s", len(self.stores.by_name), catalogue.lineage, extra={"action": "catalogue"}
             )
-            if doubted:  # refusals may come thousands of times a second; what they ask for is done a few times
+            if doubted:  # refusals may come thousands of times a second: limit how often the catalogue is read for them
                 await asyncio.sleep(self._jittered_s(MIN_REFRESH_GAP_MS))
                 self._news.set()
 
     async def _catalogue_by(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
-        """The catalogue from the bus, else from a node that serves by it; None when no usable one can be read now."""
+        """Read the catalogue from the bus, else from a node that serves by it; return `None` when no usable one can be
+        read now.
+        """
         if digest in self._unusable:
             return None
         why = self.bus_lost_why
@@ -336,7 +341,9 @@ class Watcher:
         self.last_catalogue_error = why
 
     async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
-        """The stores of a catalogue named `digest`. Raises UnderstudyError; the same bytes are not tried again."""
+        """Compile the stores of a catalogue named `digest`. Raises UnderstudyError; the same bytes are not tried
+        again.
+        """
         try:
             return await asyncio.to_thread(stores_of, catalogue, digest)
         except Exception as error:
@@ -349,7 +356,7 @@ class Watcher:
 
     @property
     def unusable(self) -> str | None:
-        """Why the nodes' catalogue cannot be used, None while it can. The last usable one stays in use."""
+        """The reason why the nodes' catalogue cannot be used, `None` while it can. The last usable one stays in use."""
         digest = self._tables.catalogue_digest
         why = None if digest is None else self._unusable.get(digest)
         return None if why is None else f"catalogue {digest} cannot be used: {why}"
@@ -375,5 +382,5 @@ class Watcher:
             self.stores = stores
 
     def _jittered_s(self, ms: float) -> float:
-        """About `ms`, in seconds: routers that started together must not stay in step."""
+        """Return about `ms`, in seconds: routers that started together must not stay in step."""
         return ms * self._random.uniform(0.8, 1.2) / 1000
