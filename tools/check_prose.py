@@ -45,6 +45,7 @@ CLEAN = (
     "router/understudy_router/cluster",
     "router/understudy_router/forwarding",
     "router/understudy_router/http",
+    "router/understudy_router/page",
     "router/understudy_router/routing",
     "router/understudy_router/transport",
     "shared/understudy_shared/auth",

@@ -1,7 +1,7 @@
-"""The page's static files, read once into memory: scripts, style, and what is vendored.
+"""The page's static files, read once into memory: scripts, style, and vendored files.
 
-A file is asked for below the hash of all of them, so that it can be kept for good: another release has other addresses,
-and the modules of one load are all of one release.
+The address of a file begins with the hash of all of them, so browsers may cache it for good: another release has other
+addresses, and the modules of one load are all of one release.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _TYPES = {
 
 FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
-"""For an address without the hash, or with that of another release: the browser asks whether it is still the same."""
+"""The cache control for an address without the hash, or with that of another release: the browser asks whether the file
+is still the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file. `etag` is of its own content."""
+    """A static file. `etag` is of its own content."""
 
     body: bytes
     media_type: str
@@ -36,7 +37,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """All files by their path below `static/`; `build` names this set of them."""
+    """The static files by their path below `static/`; `build` names this set of them."""
 
     by_path: Mapping[str, Asset]
     build: str
@@ -44,7 +45,7 @@ class Assets:
 
 @cache
 def page_assets() -> Assets:
-    """The files of this release."""
+    """Return the files of this release."""
     found = dict(_assets(files("understudy_router.page").joinpath("static"), ""))
     digest = hashlib.sha256()
     for path, asset in sorted(found.items()):

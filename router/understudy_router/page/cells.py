@@ -1,6 +1,6 @@
-"""One replica as the grid and the table of replicas show it: letter, number, kind, and the whole in words (pure).
+"""One replica as the grid and the table of replicas show it: letter, number, kind, and a description in words (pure).
 
-A kind is what the filter of the page asks for; the state is its colour.
+The filter of the page selects by kind; the state of a cell is its colour.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from understudy_router.page.words import UNKNOWN, age, batches, percent
 
 LAGGING_FROM = 2
-"""Batches behind that count as lagging: one is on its way in every replica after each commit."""
+"""Fewest batches behind that count as lagging: one is on its way in every replica after each commit."""
 
 ROLES = {"A": "active", "S": "standby", "W": "warm-up"}
 
@@ -25,14 +25,14 @@ STATES = {
     "closed": "off",
     "dead": "hurt",
 }
-"""State, and so colour, by kind."""
+"""The state, and so the colour, of each kind."""
 
 Cell = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
 class CellView(NamedTuple):
-    """A cell: `text` in the grid, `kind`, `state` (its colour), and `name`: all of it in words."""
+    """A cell: `text` in the grid, `kind`, `state` (its colour), and `name`, its description in words."""
 
     text: str
     kind: str
@@ -51,7 +51,7 @@ class Replica(NamedTuple):
 
 
 def kind_of(cell: Cell) -> str:
-    """What a replica is like: the worst that is true of it."""
+    """Return the kind of a replica: the worst that is true of it."""
     state = cell["state"]
     if state in {"DEAD", "CLOSED"}:
         return str(state).lower()
@@ -67,7 +67,9 @@ def kind_of(cell: Cell) -> str:
 
 
 def cell_text(cell: Cell, kind: str) -> str:
-    """Role and batches behind; for what is not well another letter or a shape, so that colour is not needed."""
+    """Return role and batches behind; a cell that is not well has another letter or a shape, so that colour is not
+    needed.
+    """
     role, lag = cell["role"], UNKNOWN if cell["lag"] is None else f"{cell['lag']:,}"
     texts = {
         "dead": f"✕ {role}",
@@ -82,7 +84,7 @@ def cell_text(cell: Cell, kind: str) -> str:
 
 
 def state_words(cell: Cell, kind: str) -> str:
-    """A replica's state in words."""
+    """Describe a replica's state in words."""
     if kind == "restoring":
         done = cell["percent"]
         return "restoring" if done is None else f"restoring, {int(done)} % done"
@@ -94,7 +96,7 @@ def state_words(cell: Cell, kind: str) -> str:
 
 
 def cell_name(place: str, cell: Cell, kind: str) -> str:
-    """All of a cell in words. With its text before it, it is the accessible name."""
+    """Describe a cell in words. With its text before it, this is the accessible name."""
     words = [f"{place}: {ROLES.get(cell['role'], cell['role'])}", state_words(cell, kind)]
     if kind not in {"dead", "closed", "opening"} and cell["state"] is not None:
         words.append(f"{batches(cell['lag'])} behind, {age(cell['lag_ms'])}")
@@ -104,7 +106,7 @@ def cell_name(place: str, cell: Cell, kind: str) -> str:
 
 
 def cell_view(store: str, partition: object, node_id: str, cell: Cell) -> CellView:
-    """A cell of the grid."""
+    """Return a cell of the grid."""
     kind = kind_of(cell)
     text = cell_text(cell, kind)
     name = f"{text}, {cell_name(f'{store} {partition} on {node_id}', cell, kind)}"
@@ -112,12 +114,12 @@ def cell_view(store: str, partition: object, node_id: str, cell: Cell) -> CellVi
 
 
 def is_wanted(kind: str, wanted: str) -> bool:
-    """Whether the filter shows a replica of that kind. `unwell` is all but running."""
+    """Whether the filter shows a replica of that kind. `unwell` selects all kinds but running."""
     return wanted in {"", kind} or (wanted == "unwell" and kind != "running")
 
 
 def wanted_rows(rows: Sequence[Row], *, store: str, state: str) -> list[Row]:
-    """The rows of the grid with a replica that the filter wants."""
+    """Return the rows of the grid with a replica that the filter selects."""
     return [
         row
         for row in rows
@@ -127,7 +129,7 @@ def wanted_rows(rows: Sequence[Row], *, store: str, state: str) -> list[Row]:
 
 
 def wanted_replicas(rows: Sequence[Row], *, store: str, state: str) -> Iterator[Replica]:
-    """The replicas that the filter wants, in the order of the grid."""
+    """Yield the replicas that the filter selects, in the order of the grid."""
     for row in rows:
         if store not in {"", row["store"]}:
             continue

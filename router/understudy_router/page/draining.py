@@ -1,4 +1,6 @@
-"""`/admin/nodes/{id}/drain`: asks whether to drain a node, for browsers without scripts. With scripts a dialog does."""
+"""The form at `/admin/nodes/{id}/drain`, which asks whether to drain a node, for browsers without scripts. With scripts
+a dialog asks it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from understudy_shared.http.people import HEADERS, small_page
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 Cost = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""What a stop of a node would cost: the document of `GET /admin/v1/nodes/{id}/safe-to-stop`."""
+"""The function that returns the cost of a stop of a node: the document of `GET /admin/v1/nodes/{id}/safe-to-stop`."""
 
 MAX_FORM_BYTES = 64
 _WANTED = {b"drain=true": True, b"drain=false": False}
 
 
 def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) -> APIRouter:
-    """The form, and what takes it."""
+    """Make the routes of the form: one shows it, one takes its answer."""
     routes = APIRouter()
 
     @routes.get("/admin/nodes/{node_id}/drain")
@@ -31,7 +33,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
 
     @routes.post("/admin/nodes/{node_id}/drain")
     async def take(node_id: str, request: Request) -> Response:
-        """Drain the node, or take that back, and show the page."""
+        """Drain the node, or undo that, and show the page."""
         wanted = _WANTED.get(await read_body(request.receive, max_bytes=MAX_FORM_BYTES))
         if wanted is None:
             problem = Problem(ProblemType.BAD_REQUEST, "the form says nothing of a drain", "body", "Use its buttons")
@@ -44,7 +46,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
 
 
 def drain_page(document: Mapping[str, Any]) -> bytes:
-    """The form of one node."""
+    """Return the form of one node."""
     safe = "It is safe to stop" if document["safe"] else "It is not safe to stop now"
     body = (
         f"<p>{safe}: {escape(str(document['why']))}.</p>"

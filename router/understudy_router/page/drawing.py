@@ -1,6 +1,6 @@
 """Curves and bars as SVG paths, for the first paint and for readers without scripts (pure).
 
-What is unknown is a gap, never a zero.
+An unknown value is a gap, never a zero.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ CURVE_WIDTH, CURVE_HEIGHT = 600, 140
 
 
 def top_of(*series: Points) -> float:
-    """The highest known value of several curves that share a scale; 1 when nothing is above 0."""
+    """Return the highest known value of several curves that share a scale; 1 when no value is above 0."""
     return max((value for points in series for value in points if value is not None), default=0) or 1
 
 
 def curve_path(points: Points, top: float, width: int, height: int) -> str:
-    """The `d` of a path: one line for each run of known values. A value alone is a short dash."""
+    """Return the `d` of a path: one line for each run of known values. A value alone is a short dash."""
     if not points:
         return ""
     step = width / max(1, len(points) - 1)
@@ -43,11 +43,11 @@ def curve_path(points: Points, top: float, width: int, height: int) -> str:
 
 
 def spark_path(points: Points) -> str:
-    """A small curve beside a store."""
+    """Return the path of a small curve beside a store."""
     return curve_path(points, top_of(points), SPARK_WIDTH, SPARK_HEIGHT)
 
 
 def bar_percents(counts: Sequence[int]) -> list[int]:
-    """The height of each bar, in percent of the highest. What is not nothing is seen."""
+    """Return the height of each bar, in percent of the highest. A count above 0 is always high enough to be seen."""
     top = max(counts, default=0)
     return [0 if not value else max(2, value * 100 // top) for value in counts]

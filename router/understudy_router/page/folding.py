@@ -1,6 +1,6 @@
-"""Rows of the grid that say the same, as one row: store partitions that are well and lie on the same nodes (pure).
+"""Rows of the grid that show the same, as one row: store partitions that are well and lie on the same nodes (pure).
 
-What is not well keeps a row of its own, so that it stands out.
+A partition that is not well keeps a row of its own, so that it stands out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from understudy_router.page.cells import Row, kind_of
 from understudy_router.page.words import number
 
 FOLDS_ABOVE = 50
-"""So many rows can be read one by one."""
+"""Most rows that are not folded, because a reader can read them one by one."""
 
 NAMED = 3
 """Most partitions that a row names."""
@@ -21,7 +21,7 @@ _WORST = ("lag", "lag_ms", "age_ms")
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:
-    """The rows, each with its `label`, and with the worst of those that it stands for."""
+    """Fold the rows. Each has its `label`, and the worst values of the rows that it stands for."""
     if len(rows) <= FOLDS_ABOVE:
         return [{**row, "label": str(row["partition"])} for row in rows]
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -53,6 +53,6 @@ def _most(values: Sequence[float | None]) -> float | None:
 
 
 def _label(partitions: Sequence[int]) -> str:
-    """The first partitions, and how many more there are."""
+    """Return the first partitions, and how many more there are."""
     more = len(partitions) - NAMED
     return ", ".join(map(str, partitions[:NAMED])) + (f" and {number(more)} more" if more > 0 else "")

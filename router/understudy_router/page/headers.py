@@ -1,8 +1,9 @@
-"""The headers of the page: a browser may load what this router serves, and run nothing else.
+"""The headers of the page: a browser may load only what this router serves, and run no other scripts.
 
 With Trusted Types no script of the page can make HTML of a text: `innerHTML` and its kin are errors, so a store, key or
-node with a hostile name stays a text. Runbooks and files may have no policy, so there is no way around it. The page may
-have one, once: `static/dom.js` makes it, for the parts of the page that this router has drawn like the page itself.
+node with a hostile name stays a text. Runbooks and files may have no Trusted Types policy, so scripts there cannot get
+around it. The page may have one policy, created once: `static/dom.js` makes it, for the parts of the page that this
+router has drawn like the page itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SECURITY = {
 """Headers of the page and of each of its files."""
 
 PAGE = {**SECURITY, "cache-control": "no-store"}
-"""Headers of runbooks, and, but for the policy, of the page: it is true only now, so nobody may keep it."""
+"""Headers of runbooks, and, but for the policy, of the page: it is true only now, so it must not be cached."""
 
 LIVE = {**PAGE, "content-security-policy": POLICY.replace("trusted-types 'none'", "trusted-types understudy")}
 """Headers of the page itself."""

@@ -1,6 +1,6 @@
 """The page as it changes, for readers with scripts: drawn here like the page itself, and sent in the parts that differ.
 
-Those who chose the same share what is drawn. A viewer has no queue: of each part it is known whether he has it.
+Viewers with the same choices share a drawing. A viewer has no queue: it remembers which version of each part it has.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from understudy_router.page.page_query import PageQuery
 from understudy_router.page.render import drawn_parts, joined, page_title
 
 MAX_KEPT = 16
-"""Drawings that are kept for others who chose the same."""
+"""Most drawings that are cached for viewers with the same choices."""
 
 LOOP_SHARE = 0.1
-"""Largest share of the loop for drawing: what costs more is drawn less often, at least every MAX_PAUSE_S."""
+"""Largest share of the loop for drawing: a costly page is drawn less often, at least every MAX_PAUSE_S."""
 
 MAX_PAUSE_S = 10.0
 
 
 class Overview(Protocol):
-    """What is drawn, as the feed of the admin API has it."""
+    """The data to draw, as the feed of the admin API has it."""
 
     @property
     def tick(self) -> int: ...
@@ -35,7 +35,7 @@ class Overview(Protocol):
     def generated_at(self) -> str | None: ...
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
-        """The document, in slices."""
+        """Make the document, in slices."""
 
 
 class Drawing(NamedTuple):
@@ -47,22 +47,22 @@ class Drawing(NamedTuple):
 
 
 class Drawings:
-    """What was drawn last, by what readers chose."""
+    """The last drawings, by the choices of the readers."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[PageQuery, Drawing] = OrderedDict()
         self._due: dict[PageQuery, float] = {}
-        """When it may be drawn again."""
+        """The time from which each page may be drawn again."""
         self._document: tuple[int, dict[str, Any]] | None = None
         self._drawing = asyncio.Lock()
 
     def is_due(self, query: PageQuery, now: Overview) -> bool:
-        """Whether there is a drawing of now, or may be."""
+        """Whether a drawing of now exists, or may be made."""
         known = self._kept.get(query)
         return (known is not None and known.tick >= now.tick) or self._due.get(query, 0) <= monotonic()
 
     async def of(self, query: PageQuery, now: Overview) -> Drawing:
-        """The page of now, drawn by the first who asks."""
+        """Return the page of now. The first caller draws it."""
         async with self._drawing:
             known = self._kept.get(query)
             if known is None or known.tick < now.tick:
@@ -89,7 +89,7 @@ class Drawings:
         return Drawing(now.tick, page_title(document["application_id"], document["health"]), parts)
 
     def _pace(self, query: PageQuery, began_s: float) -> None:
-        """Let so much time pass that all that is drawn takes its share of the loop."""
+        """Set the time of the next drawing so that all drawings together keep to their share of the loop."""
         now_s = monotonic()
         self._due = {each: due_s for each, due_s in self._due.items() if due_s > now_s - MAX_PAUSE_S}
         pause_s = (now_s - began_s) * (len(self._due) + 1) / LOOP_SHARE
@@ -97,7 +97,7 @@ class Drawings:
 
 
 class Viewer:
-    """One reader, and which parts he has."""
+    """The connection of one reader, and the parts that its browser has."""
 
     def __init__(self, drawings: Drawings, query: PageQuery) -> None:
         self._drawings = drawings
@@ -105,11 +105,11 @@ class Viewer:
         self._has: dict[str, int] = {}
 
     def is_due(self, now: Overview) -> bool:
-        """Whether there is a drawing of now, or may be."""
+        """Whether a drawing of now exists, or may be made."""
         return self._drawings.is_due(self._query, now)
 
     async def event(self, now: Overview) -> bytes:
-        """The parts that he does not have."""
+        """Return an event with the parts that the browser does not have."""
         drawing = await self._drawings.of(self._query, now)
         new = {name: text for name, text in drawing.parts.items() if self._has.get(name) != hash(text)}
         self._has |= {name: hash(text) for name, text in new.items()}

@@ -1,6 +1,7 @@
 """The state of the page that its URL holds, so that a link shows a colleague the same (pure).
 
-What does not parse is left out: a bad link shows the page, not an error. `static/url.js` reads and writes the same.
+Values that do not parse are left out: a bad link shows the page, not an error. `static/url.js` reads and writes the
+same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import urlencode
 
 KINDS = ("unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed")
-"""What the filter of the replicas offers, besides everything."""
+"""The choices of the filter of the replicas, besides "all"."""
 
 VIEWS = ("grid", "table")
 
@@ -20,7 +21,7 @@ MAX_PAGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """What the reader chose: the filter, how replicas are shown, which is open, and the key that is looked up."""
+    """The reader's choices: the filter, how replicas are shown, which is open, and the key to look up."""
 
     store: str = ""
     state: str = ""
@@ -31,14 +32,16 @@ class PageQuery:
     key: str = ""
 
     def link(self, **changes: object) -> str:
-        """The query of a link to the page with some choices changed. What is as by default is left out."""
+        """Return the query of a link to the page with some choices changed. Choices equal to the default are left
+        out.
+        """
         values = {each.name: changes.get(each.name, getattr(self, each.name)) for each in fields(self)}
         given = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
         return f"?{urlencode(given)}" if given else "?"
 
 
 def read_query(parameters: Mapping[str, str]) -> PageQuery:
-    """The choices in query parameters."""
+    """Read the choices from query parameters."""
 
     def given(name: str) -> str:
         value = parameters.get(name, "")

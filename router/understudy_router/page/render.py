@@ -1,6 +1,6 @@
-"""The page as HTML, from an overview document: what a reader without scripts sees, and what scripts put into its place.
+"""The page as HTML, made of an overview document: readers without scripts see it, and scripts replace parts of it.
 
-It comes in pieces, because a page of a thousand replicas takes longer than a router may be deaf.
+It is made in pieces, because a page of a thousand replicas takes longer than a router may leave other requests waiting.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PIECES_PER_SLICE = 250
 def page_pieces(
     overview: Document, histories: Histories, query: PageQuery, build: str, signed_in: str | None = None
 ) -> Iterator[str]:
-    """The page, piece by piece. `signed_in` is whose session the reader has."""
+    """Yield the page, piece by piece. `signed_in` is the name of the person who is signed in."""
     shown = {**_head(overview, build), **_shown(overview, histories, query)}
     return (
         _environment().get_template("page.html").generate(shown, curves=_curves(histories, query), signed_in=signed_in)
@@ -61,14 +61,14 @@ def page_pieces(
 
 
 def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Iterator[str]]]:
-    """The parts of the page by name, each piece by piece. Curves stay as they are: they are the scripts'."""
+    """Yield the parts of the page by name, each piece by piece. Curves are left out: the scripts change those."""
     shown = _shown(overview, {}, query)
     for name in PARTS:
         yield name, _environment().get_template(f"{name}.html").generate(shown)
 
 
 async def joined(pieces: Iterable[str]) -> str:
-    """The pieces in one; other requests are answered while it is made."""
+    """Join the pieces; other requests are answered while the page is made."""
     made: list[str] = []
     for number, piece in enumerate(pieces):
         made.append(piece)
@@ -78,19 +78,19 @@ async def joined(pieces: Iterable[str]) -> str:
 
 
 def runbook_page(runbook: Runbook, build: str) -> str:
-    """A runbook as a page."""
+    """Return a runbook as a page."""
     body = Markup(runbook.html)  # noqa: S704  # our own text
     shown = {"title": runbook.title, "body": body, "static": f"/admin/static/{build}/"}
     return _environment().get_template("runbook.html").render(shown)
 
 
 def opened_place(query: PageQuery, overview: Document) -> Replica | None:
-    """The replica that the reader has opened, if it is there."""
+    """Return the replica that the reader has opened, if it exists."""
     return find_replica(overview["grid"]["rows"], query.open)
 
 
 def load_templates() -> None:
-    """Compile them now: it takes a tenth of a second, which no reader should wait for."""
+    """Compile the templates now: it takes a tenth of a second, which no reader should wait for."""
     for name in _environment().list_templates():
         _environment().get_template(name)
 
@@ -118,7 +118,7 @@ def _head(overview: Document, build: str) -> dict[str, Any]:
 
 
 def page_title(application_id: str, health: Document) -> str:
-    """The title of the tab: the shape of the state first."""
+    """Return the title of the tab: the shape of the state comes first."""
     return f"{MARKS.get(health['state'], '?')} {application_id}: {health['headline']}"
 
 
@@ -206,7 +206,7 @@ def _curves(histories: Histories, query: PageQuery) -> list[dict[str, Any]]:
 
 
 def _lines(history: Document, names: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
-    """The lines of one curve, on one scale, each with its last value."""
+    """Return the lines of one curve, on one scale, each with its last value."""
     series = history["series"]
     top = top_of(*(series[name] for name, _ in names))
     written = batches if names is _LAG_LINES else duration

@@ -1,7 +1,8 @@
-"""The replicas of the page: which of them, on which page, as a grid or as a table; and the one that is open (pure).
+"""The replicas of the page: the chosen ones, one page of them, as a grid or as a table; and the one that is open
+(pure).
 
-The grid has a column for each node while that can be read, else one for each
-replica of a partition, with its node's name in the cell.
+The grid has a column for each node while it stays readable, else one for each replica of a partition, with its node's
+name in the cell.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from understudy_router.page.words import UNKNOWN, age, batches, count, number
 Grid = Mapping[str, Any]
 
 MAX_COLUMNS = 24
-"""More nodes than that make no grid that can be read."""
+"""Most nodes that get a column each: a wider grid cannot be read."""
 
 GRID_ROWS = 500
 TABLE_ROWS = 200
-"""Rows of one page. Pages, not rows that come and go while one scrolls: they can be searched, linked and read out."""
+"""Rows of one page. They come in pages instead of appearing while one scrolls, so that a browser can search, link and
+read out all of a page."""
 
 PAGER_REACH = 5
-"""Links to so many pages before and after the one that is shown, besides the first and the last."""
+"""Number of pages before and after the present one that have a link, besides the first and the last."""
 
 
 class ShownCell(NamedTuple):
-    """A cell of the grid, where it leads to, and whether it is the one that is open."""
+    """A cell of the grid, its link, and whether it is the one that is open."""
 
     place: str
     view: CellView
@@ -48,7 +50,9 @@ class ShownCell(NamedTuple):
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
-    """What the templates of the replicas need. Rows are made one by one, like the page: others are answered between."""
+    """Return the values for the templates of the replicas. Rows are made one by one, so that other requests are
+    answered in between.
+    """
     rows: Sequence[Row] = grid["rows"]
     if query.view == "table":
         replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
@@ -82,21 +86,23 @@ def is_packed(grid: Grid) -> bool:
 
 
 def columns_of(grid: Grid, rows: Sequence[Row]) -> list[str]:
-    """The headings of the grid: nodes, or when there are too many, `replica 1`, `replica 2` and so on."""
+    """Return the headings of the grid: nodes, or when there are too many, `replica 1`, `replica 2` and so on."""
     if not is_packed(grid):
         return list(grid["columns"])
     return [f"replica {n + 1}" for n in range(max((len(row["cells"]) for row in rows), default=1))]
 
 
 def page_bounds(total: int, size: int, page: int) -> tuple[int, int, int]:
-    """Index of the first row and of the one after the last, and the number of pages. A page too far is the last one."""
+    """Return the index of the first row, that after the last one, and the number of pages. A page beyond the end is the
+    last one.
+    """
     pages = max(1, -(-total // size))
     first = (min(page, pages) - 1) * size
     return first, min(total, first + size), pages
 
 
 def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str:
-    """Which rows are shown, of how many; and that the router sent the worst only, if it did."""
+    """Say which rows are shown, of how many; and that the router sent only the worst, if it did."""
     words = count(total, noun)
     if last - first < total:
         words = f"{number(first + 1)} to {number(last)} of {words}"
@@ -106,14 +112,14 @@ def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str
 
 
 def fold_words(partitions: int, rows: int) -> str:
-    """Count the partitions that the rows stand for: some share one row."""
+    """Say how many partitions the rows stand for, when some share a row."""
     return (
         f"{count(partitions, 'partition')}, those that are well and lie alike in one row: " if rows < partitions else ""
     )
 
 
 def find_replica(rows: Sequence[Row], place: str) -> Replica | None:
-    """The replica at `store/partition/node`."""
+    """Return the replica at `store/partition/node`."""
     for row in rows:
         before = f"{row['store']}/{row['partition']}/"
         node_id = place.removeprefix(before)
@@ -123,7 +129,7 @@ def find_replica(rows: Sequence[Row], place: str) -> Replica | None:
 
 
 def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is known of one replica."""
+    """Return the known facts of one replica."""
     cell, kind = replica.cell, kind_of(replica.cell)
     is_known = cell["lag"] is not None and end["version"] is not None
     facts: list[tuple[str, str]] = [
@@ -137,7 +143,7 @@ def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
-    """A row of the table of replicas."""
+    """Return a row of the table of replicas."""
     cell, kind = replica.cell, kind_of(replica.cell)
     view = cell_view(replica.store, replica.partition, replica.node_id, cell)
     return {
@@ -157,7 +163,7 @@ def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
 
 
 def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:
-    """Links to pages: the first and the last, and those around the one that is shown."""
+    """Return links to pages: the first and the last, and those around the present one."""
     if pages == 1:
         return []
     here = min(query.page, pages)

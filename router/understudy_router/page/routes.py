@@ -1,4 +1,6 @@
-"""`/admin/`: the page, its files, and the runbooks. It shows what `overview` says, and reads nothing else."""
+"""The routes of `/admin/`: the page, its files, and the runbooks. The page shows the overview and its histories, and
+reads no other data.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +23,30 @@ from understudy_shared.http.problems import ProblemError
 Document = Mapping[str, Any]
 
 Overview = Callable[[], Awaitable[Document]]
-"""What the page shows: the document of `GET /admin/v1/overview`."""
+"""The function that returns the document of `GET /admin/v1/overview`, which the page shows."""
 
 Changes = Callable[[Request, Viewer], Response]
-"""The stream of what changes, to one viewer."""
+"""The function that returns the stream of changes to one viewer."""
 
 History = Callable[[str | None, int | None], Awaitable[Document]]
-"""The last hour: the document of `GET /admin/v1/history`, of all, of a store, or of one of its partitions."""
+"""The function that returns the last hour, the document of `GET /admin/v1/history`: of all, of a store, or of one of
+its partitions."""
 
 
 def page_routes(overview: Overview, history: History, changes: Changes) -> APIRouter:
-    """The page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
+    """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
     load_templates()
     routes, drawings = APIRouter(), Drawings()
 
     @routes.get("/")
     @routes.get("/admin")
     async def to_page() -> Response:
-        """A person typed the host only: show the page."""
+        """Redirect a person who typed only the host to the page."""
         return Response(status_code=307, headers={**headers.SECURITY, "location": "/admin/"})
 
     @routes.get("/admin/")
     async def page(request: Request) -> Response:
-        """The page as it is now; its scripts keep it so."""
+        """Return the page as it is now; its scripts keep it up to date."""
         query = read_query(request.query_params)
         shown = await overview()
         histories = await histories_of(history, query, shown)
@@ -52,13 +55,13 @@ def page_routes(overview: Overview, history: History, changes: Changes) -> APIRo
 
     @routes.get("/admin/changes")
     async def page_changes(request: Request) -> Response:
-        """Server-sent events: the parts of that page, whenever they are drawn otherwise."""
+        """Send parts of the page as server-sent events, whenever they change."""
         return changes(request, Viewer(drawings, read_query(request.query_params)))
 
     @routes.get("/admin/runbooks/")
     @routes.get("/admin/runbooks/{name}")
     async def runbook(request: Request, name: str = INDEX) -> Response:
-        """What to do in a fault. The first one takes a moment to be made, and others are answered meanwhile."""
+        """Return a runbook. The first one takes a moment to be made, and other requests are answered meanwhile."""
         found = (await asyncio.to_thread(runbooks)).get(name)
         if found is None:
             raise ProblemError(unknown_path(request.scope["raw_path"]))
@@ -66,11 +69,11 @@ def page_routes(overview: Overview, history: History, changes: Changes) -> APIRo
 
     @routes.get("/admin/static/{path:path}")
     async def static(path: str, request: Request) -> Response:
-        """A file by its name, or by the hash of this release and its name."""
+        """Return a file by its name, or by the hash of this release and its name."""
         assets = page_assets()
         build, _, name = path.partition("/")
         is_ours = build == assets.build
-        # Below another hash, a page asks that a router of another release has sent.
+        # A page that a router of another release has sent asks below the hash of that release.
         asset = assets.by_path.get(name if is_ours else path) or assets.by_path.get(name)
         if asset is None:
             raise ProblemError(unknown_path(request.scope["raw_path"]))
@@ -80,7 +83,9 @@ def page_routes(overview: Overview, history: History, changes: Changes) -> APIRo
 
 
 async def histories_of(history: History, query: PageQuery, shown: Document) -> dict[str, Document]:
-    """The histories that the page draws: of all, of the store that is chosen, and of the replica that is open."""
+    """Return the histories that the page draws: of all, of the store that is chosen, and of the replica that is
+    open.
+    """
     found = {"all": await _last_hour(history, None, None)}
     if query.store in {store["store"] for store in shown["stores"]}:
         found["store"] = await _last_hour(history, query.store, None)
@@ -93,7 +98,7 @@ async def histories_of(history: History, query: PageQuery, shown: Document) -> d
 async def _last_hour(history: History, store: str | None, partition: int | None) -> Document:
     try:
         return await history(store, partition)
-    except ProblemError:  # there are more than a router remembers: the page is worth more than one of its curves
+    except ProblemError:  # not remembered: show the page without that curve
         return NO_HISTORY
 
 

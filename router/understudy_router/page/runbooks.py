@@ -1,7 +1,7 @@
-"""The runbooks as pages of the router: what to do in a fault must be readable when nothing else answers, offline.
+"""The runbooks as pages of the router: the steps in a fault must be readable offline, when other systems do not answer.
 
-They are Markdown out of this repository, and become HTML when the first one is asked for. Nothing of a request, and no
-name out of the cluster, gets into them.
+They are the Markdown files of this repository, and become HTML at the first request for one. No text of a request, and
+no name from the cluster, gets into them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"(?:\.\./|runbooks/)?([\w-]+)\.md")
 
 
 class Runbook(NamedTuple):
-    """One page. `html` is made of our own text."""
+    """One runbook as a page. `html` is made of our own text."""
 
     title: str
     html: str
@@ -33,14 +33,14 @@ class Runbook(NamedTuple):
 
 @cache
 def runbooks() -> Mapping[str, Runbook]:
-    """All pages by name. The first call takes a moment: make it in a thread."""
+    """Return all pages by name. The first call takes a moment: make it in a thread."""
     pages = {file.name.removesuffix(".md"): file for file in _files() if file.name.endswith(".md")}
     texts = {name: file.read_text(encoding="utf-8") for name, file in pages.items()}
     return {name: _page(text, texts.keys()) for name, text in texts.items()}
 
 
 def _files() -> Iterable[Traversable]:
-    """In a wheel they lie in the shared package; in the repository where people read them."""
+    """Return the files: a wheel has them in the shared package; the repository has them where people read them."""
     packed = files("understudy_shared").joinpath("runbooks")
     if packed.is_dir():
         return packed.iterdir()
@@ -64,7 +64,7 @@ def _page(text: str, names: Iterable[str]) -> Runbook:
 
 
 def _lead(tokens: list[Token], known: set[str]) -> None:
-    """Have each link lead to a page here. Where there is none, only its text stays."""
+    """Point each link to a page here. Where that page does not exist, only the link's text stays."""
     is_left = False
     for token in tokens:
         if token.type == "link_open":
@@ -77,7 +77,7 @@ def _lead(tokens: list[Token], known: set[str]) -> None:
 
 
 def _anchor(title: str) -> str:
-    """The fragment of a heading, as GitHub makes it."""
+    """Return the fragment of a heading, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 

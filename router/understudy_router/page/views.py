@@ -1,4 +1,6 @@
-"""The parts of the page as texts: the overview document in, what each slot of the templates shows out (pure)."""
+"""The parts of the page as texts: they take the overview document, and return the text of each slot of the templates
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from understudy_router.page.words import UNKNOWN, age, batches, count, duration,
 Document = Mapping[str, Any]
 
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
-"""The shape of a state, so that its colour is not needed."""
+"""The shape of each state, so that its colour is not needed."""
 
 NOTHING = "-"
-"""Stands where there was none; what is not known is UNKNOWN."""
+"""The text for an absent value; the text for an unknown one is UNKNOWN."""
 
 _RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
 
@@ -24,7 +26,9 @@ TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ sh
 
 
 class Shown(NamedTuple):
-    """What a slot shows: a text, the state that colours it ("" for none), what is said on hover, and where it leads."""
+    """The content of a slot: a text, the state that colours it (without colour: ""), the text shown on hover, and its
+    link.
+    """
 
     text: str
     state: str = ""
@@ -36,7 +40,7 @@ Slots = dict[str, Shown]
 
 
 def health_slots(overview: Document) -> Slots:
-    """The health line."""
+    """Fill the health line."""
     health, counts = overview["health"], overview["counts"]
     state = health["state"]
     return {
@@ -48,7 +52,7 @@ def health_slots(overview: Document) -> Slots:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """How many there are of what, without those of which there are none."""
+    """Count the things of each sort in words, without those that are absent."""
     nodes = f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live"
     words = [nodes, count(counts["replicas"], "replica")]
     words += [f"{number(counts[kind])} {kind}" for kind in ("running", "restoring", "dead", "unknown") if counts[kind]]
@@ -56,14 +60,14 @@ def summary(counts: Mapping[str, int]) -> str:
 
 
 def unwell(overview: Document) -> list[Document]:
-    """The indicators that are not well, the worst first."""
+    """Return the indicators that are not well, the worst first."""
     order = {"hurt": 0, "unknown": 1, "attention": 2}
     found = [each for each in overview["health"]["indicators"] if each["state"] != "ok"]
     return sorted(found, key=lambda each: order.get(each["state"], 3))
 
 
 def indicator_slots(indicator: Document) -> Slots:
-    """One indicator that is not well."""
+    """Fill the row of one indicator that is not well."""
     affected = [str(each) for each in indicator["affected"]]
     more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
     return {
@@ -79,13 +83,13 @@ def indicator_slots(indicator: Document) -> Slots:
 
 
 def runbook_link(path: str | None, before: str = "") -> Shown:
-    """A runbook by its path in the repository, as the page of this router that has it."""
+    """Link to a runbook, given by its path in the repository, on the page of this router that has it."""
     found = _RUNBOOK.fullmatch(path or "")
     return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"/admin/runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:
-    """The strip of figures below the health line."""
+    """Fill the strip of figures below the health line."""
     fresh, reads, lag, end = overview["freshness"], overview["reads"], overview["lag"], overview["end"]
     counts, bus = overview["counts"], overview["bus"]
     place = f" · {lag['store']} {lag['partition']} on {lag['node_id']}" if lag["store"] is not None else ""
@@ -112,7 +116,7 @@ def figure_slots(overview: Document) -> Slots:
 
 
 def store_slots(store: Document) -> Slots:
-    """A row of the stores."""
+    """Fill a row of the stores."""
     kinds = (("unserved", "unserved", "hurt"), ("restoring", "restoring", "moving"), ("unknown", "unknown", "unknown"))
     state = next((state for name, _, state in kinds if store[name]), "")
     words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
@@ -139,18 +143,18 @@ def store_slots(store: Document) -> Slots:
 
 
 def served_words(store: Document) -> str:
-    """How old the answers of a store were, but for one in a hundred."""
+    """Say how old the answers of a store were, but for one in a hundred."""
     p99 = store["staleness_p99_ms"]
     return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
 
 
 def store_spark(store: Document) -> str:
-    """The path of a store's last hour."""
+    """Return the path of a store's last hour."""
     return spark_path(store["history"])
 
 
 def node_slots(node: Document) -> Slots:
-    """A row of the nodes."""
+    """Fill a row of the nodes."""
     health = node["health"]
     is_well = node["live"] and health in {None, "ok"} and not node["degraded"]
     words = [node["state"]]
@@ -180,21 +184,21 @@ def node_slots(node: Document) -> Slots:
 
 
 def safe_words(safe: bool | None, *, is_live: bool) -> str:
-    """Whether a node may be stopped. One that is gone is not asked about."""
+    """Say whether a node may be stopped. A node that is gone gets no such text."""
     if not is_live:
         return "-"
     return "? unknown" if safe is None else "✓ safe" if safe else "✕ not safe"
 
 
 def safe_state(safe: bool | None, *, is_live: bool) -> str:
-    """The colour of that: safe has none."""
+    """Return the colour for whether a node may be stopped; safe has no colour."""
     if not is_live or safe:
         return ""
     return "unknown" if safe is None else "attention"
 
 
 def restore_slots(restore: Document) -> Slots:
-    """A restore: its stage, bytes, rate, and when it will be done at that rate."""
+    """Fill the row of a restore: its stage, bytes, rate, and when it will be done at that rate."""
     done, total, per_s = restore["done_bytes"], restore["total_bytes"], restore["bytes_per_s"]
     words = [f"{size(done)} of {size(total)}"]
     if per_s is not None:
@@ -213,7 +217,7 @@ def restore_slots(restore: Document) -> Slots:
 
 
 def disagreement_slots(row: Document) -> Slots:
-    """What this router and a node say differently."""
+    """Fill the row of a disagreement between this router and a node."""
     return {
         "node": Shown(row["node_id"]),
         "router_says": Shown(row["router_says"], "attention"),
@@ -222,12 +226,12 @@ def disagreement_slots(row: Document) -> Slots:
 
 
 def event_slots(event: Document) -> Slots:
-    """A line of the log of events."""
+    """Fill a line of the log of events."""
     return {"event": Shown(event["event"]), "detail": Shown(event["detail"])}
 
 
 def event_anchor(event: Document) -> str:
-    """The id of an event on the page, for links to it: absolute time and all."""
+    """Return the id of an event on the page, for links to it; it contains the absolute time."""
     return f"event-{event['id']}-{event['at']}"
 
 
@@ -241,7 +245,7 @@ class Bar(NamedTuple):
 
 
 def staleness_bars(reads: Document) -> list[Bar]:
-    """How old the answers were that this router gave, in bars. Empty while there were none."""
+    """Return the histogram of how old the answers of this router were; empty while there were no answers."""
     bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
     total = sum(counts)
     if not total:

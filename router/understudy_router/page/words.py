@@ -1,4 +1,4 @@
-"""How the page writes numbers: units, and "?" for what is unknown (pure).
+"""Numbers as the page writes them: with units, and "?" for an unknown value (pure).
 
 `static/words.js` has a few of them, for curves and answers: a browser test holds one to the other. So both round by
 `floor(x + 0.5)`, which gives the same digits in both languages.
@@ -16,12 +16,12 @@ _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def number(value: float | None) -> str:
-    """A whole number with commas between thousands."""
+    """Write a whole number with commas between thousands."""
     return UNKNOWN if value is None else f"{floor(value + 0.5):,}"
 
 
 def fixed(value: float, digits: int) -> str:
-    """A number with so many digits after the point."""
+    """Write a number with so many digits after the point."""
     scale = 10**digits
     scaled = floor(value * scale + 0.5)
     whole = f"{scaled // scale:,}"
@@ -29,7 +29,7 @@ def fixed(value: float, digits: int) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """A time in the largest unit that leaves at least two digits."""
+    """Write a time in the largest unit that leaves at least two digits."""
     if ms is None:
         return UNKNOWN
     whole_ms = floor(ms + 0.5)
@@ -47,9 +47,9 @@ def duration(ms: float | None) -> str:
 
 
 def age(ms: float | None) -> str:
-    """How old a report is, or was when it was sent: the router sends a part again only when its age has become another.
+    """Write how old a report is, or was when it was sent: the router sends a part again only when this text changes.
 
-    What is below two seconds is all alike: a heartbeat is up to a second old when all is well.
+    All ages below two seconds have the same text: a heartbeat is up to a second old when all is well.
     """
     if ms is None:
         return UNKNOWN
@@ -59,7 +59,7 @@ def age(ms: float | None) -> str:
 
 
 def size(n_bytes: float | None) -> str:
-    """Bytes, in thousands."""
+    """Write bytes, in thousands."""
     if n_bytes is None:
         return UNKNOWN
     power, scaled = 0, float(n_bytes)
@@ -69,14 +69,14 @@ def size(n_bytes: float | None) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """Events a second: with a decimal where there are few."""
+    """Write events a second, with a decimal where there are few."""
     if per_s is None:
         return UNKNOWN
     return number(per_s) if per_s >= 10 or per_s == 0 else fixed(per_s, 1)
 
 
 def percent(value: float | None) -> str:
-    """A share, rounded down: 99.999 % is not all."""
+    """Write a share, rounded down: 99.999 % is not all."""
     if value is None:
         return UNKNOWN
     hundredths = floor(value * 100)
@@ -84,10 +84,10 @@ def percent(value: float | None) -> str:
 
 
 def count(value: float | None, noun: str, plural: str = "") -> str:
-    """A number of things: `1 batch`, `2 batches`, `? batches`."""
+    """Write a number of things: `1 batch`, `2 batches`, `? batches`."""
     return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
 
 
 def batches(value: float | None) -> str:
-    """A lag in versions, for readers who think of batches."""
+    """Write a lag in versions, for readers who think of batches."""
     return count(value, "batch", "batches")
