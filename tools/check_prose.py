@@ -42,6 +42,7 @@ CLEAN = (
     "pipeline/understudy_pipeline/demo",
     "pipeline/understudy_pipeline/inputs",
     "router/understudy_router",
+    "router/understudy_router/admin",
     "router/understudy_router/cluster",
     "router/understudy_router/forwarding",
     "router/understudy_router/http",

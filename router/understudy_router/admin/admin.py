@@ -1,6 +1,6 @@
-"""The admin API of one router, as functions: what its routes, and the page, ask for. Each process answers for itself.
+"""The admin API of one router, as functions that its routes and the page call. Each process answers for itself.
 
-Nothing here is done while nobody looks, but for a point of history every ten seconds.
+Without viewers it only notes a point of history every ten seconds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ log = logging.getLogger(__name__)
 
 HISTORY_MINUTES = 60
 SHOWN_POINTS = 60
-"""Points of a store's history in the overview."""
+"""Number of points of a store's history in the overview."""
 
 
 class Admin:
-    """`served` counts what readers got; None where nothing counts. `causes`: why the process is degraded, by cause;
-    None: as the router says. `exposure`: what strangers can get at."""
+    """The functions of the admin API. `served` counts the reads of readers, `None` where no reads are counted. `causes`
+    returns why the process is degraded, by cause, `None` to take the router's own. `exposure` says what strangers can
+    reach.
+    """
 
     def __init__(
         self,
@@ -77,19 +79,19 @@ class Admin:
         tasks.start("keep the last hour", self._keep_history())
 
     async def observed(self, *, max_age_ms: float = TICK_MS) -> Observed:
-        """What is known now, and what was seen until now."""
+        """Return what is known now, and what was seen until now."""
         return await self._observer.see(await self.looking.snapshot(max_age_ms=max_age_ms))
 
     async def lag_page(self, snapshot: Snapshot, query: Query) -> Page:
-        """A page of the lag report. Raises BadCursorError for a cursor of another list."""
+        """Return a page of the lag report. Raises BadCursorError for a cursor of another list."""
         page = await in_slices(page_of(snapshot, query))
         if page.next is not None and query.is_by_value:
             self.looking.keep(snapshot)
         return page
 
     async def snapshot_for(self, query: Query) -> Snapshot:
-        """The snapshot to answer a query from: that of its cursor, else a new one. Raises BadCursorError when that of
-        the cursor is gone, UnknownStoreError for a store that is not there.
+        """Return the snapshot to answer a query from: that of its cursor, else a new one. Raises BadCursorError when
+        that of the cursor is gone, UnknownStoreError for a store that does not exist.
         """
         if query.cursor is not None and query.cursor.tick:
             kept = self.looking.kept(query.cursor.tick)
@@ -103,7 +105,7 @@ class Admin:
         return snapshot
 
     def last_health(self) -> HealthReport | None:
-        """The health at the last look, at most ten seconds ago: for metrics."""
+        """Return the health at the last look, at most ten seconds ago: for metrics."""
         return self._observer.health
 
     async def health(self) -> Document:
@@ -128,7 +130,7 @@ class Admin:
         return {"generated_at": generated_at(snapshot), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:
-        """Whether a node may be stopped. Raises the problem of a node that nobody knows."""
+        """Return whether a node may be stopped. Raises ProblemError for an unknown node."""
         self.require_node(node_id)
         snapshot = await self.looking.snapshot()
         losses = await in_slices(losses_of(snapshot, node_id, self._bound))
@@ -141,7 +143,9 @@ class Admin:
         }
 
     async def history(self, store: str | None, partition: int | None, minutes: int) -> Document:
-        """The last minutes of the whole, of a store, or of a partition. Raises the problem of one that is not kept."""
+        """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
+        is not kept.
+        """
         snapshot = (await self.observed()).snapshot
         self._require_kept(snapshot, store, partition)
         now_ms, kept = snapshot.about.now_ms, self._observer.history
@@ -155,25 +159,25 @@ class Admin:
         return {"schema": 1, "step_ms": STEP_MS, "end": generated_at(snapshot), "series": series}
 
     async def last_hour(self, store: str | None, partition: int | None) -> Document:
-        """The history that the page draws."""
+        """Return the history that the page draws."""
         return await self.history(store, partition, HISTORY_MINUTES)
 
     async def overview(self) -> Overview:
-        """All that the page shows, at most a tick old: those who ask within a tick share it."""
+        """Return all that the page shows, at most a tick old: callers within a tick share it."""
         return await self.feed.overview()
 
     async def overview_document(self) -> dict[str, Any]:
-        """The same as Python objects, for the page that is made of it."""
+        """Return the overview as Python objects, for the page that is made of it."""
         return await in_slices((await self.overview()).documents())
 
     def events(self, request: Request, written: Written | None = None) -> Response:
-        """The stream of what changes, to one viewer: as documents, or as it is written for him."""
+        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
         if is_head(request):
             return Response(media_type=EventStream.media_type)
         return self.feed.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     async def _overview(self, before: Overview | None) -> Overview:
-        observed = await self.observed(max_age_ms=TICK_MS / 2)  # a tick is a little shorter than a tick now and then
+        observed = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early
         snapshot = observed.snapshot
         material = Material(
             snapshot=snapshot,
@@ -193,7 +197,7 @@ class Admin:
         return await in_slices(overview_of(material, before))
 
     async def _losses(self, snapshot: Snapshot) -> Mapping[str, Losses]:
-        """What a stop of each node would cost; made once for each snapshot."""
+        """Return the cost of a stop of each node, computed once for each snapshot."""
         async with self._losing:
             if self._losses_of is not snapshot:
                 self._last_losses = await in_slices(losses_of_all(snapshot, self._bound))
@@ -201,7 +205,7 @@ class Admin:
             return self._last_losses
 
     async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
-        """What the overview shows of the last hour; made once for each point."""
+        """Return the last hour as the overview shows it, computed once for each point."""
         now_ms, kept = snapshot.about.now_ms, self._observer.history
         made_of = (step_of(now_ms), snapshot.layout.stores)
         if self._shown_of != made_of:
@@ -225,7 +229,7 @@ class Admin:
         return self._bounds.bound(store, {})
 
     def require_node(self, node_id: str | None) -> None:
-        """Raises the problem of a node that nobody knows."""
+        """Raise ProblemError for an unknown node."""
         tables = self._router.tables
         known = tables.nodes.keys() | tables.dead.keys() | tables.holders
         if node_id is not None and node_id not in known:
@@ -237,7 +241,12 @@ class Admin:
         if store is None:
             if partition is not None:
                 raise ProblemError(
-                    Problem(ProblemType.BAD_REQUEST, "a partition of no store", "partition", "Give store, too")
+                    Problem(
+                        ProblemType.BAD_REQUEST,
+                        "the partition is given without its store",
+                        "partition",
+                        "Give store, too",
+                    )
                 )
             return
         route = self._router.stores().get(store)

@@ -1,7 +1,8 @@
-"""What happened between two looks at the cluster that its tables do not note: drains, stores, Redis, the query (pure).
+"""Events between two looks at the cluster that its tables do not note: drains, stores, Redis, the query (pure).
 
-A look a second while somebody watches, else one in ten seconds: what came and went in between is not seen. Each kind is
-one line however many it is about, so that a thousand nodes do not push everything else out of the list.
+A look happens each second while a viewer watches, else every ten seconds; a condition that begins and ends in between
+is not seen. Each kind of event is one line, however many things it is about, so that a thousand nodes do not push
+everything else out of the list.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from understudy_router.cluster.degraded import Cause
 
 
 class Draining(NamedTuple):
-    """A live node that drains. `holds`: whether the assignment still gives it something."""
+    """A live node that drains. `holds`: whether the assignment still gives it any task."""
 
     incarnation: str
     holds: bool
@@ -28,12 +29,12 @@ class Draining(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the next look is compared with."""
+    """The state at the last look, with which the next look is compared."""
 
     draining: Mapping[str, Draining] = field(default_factory=dict)
     stores: Stores | None = None
     conditions: frozenset[str] = frozenset()
-    """Those that are there, by the name of the event that they began with."""
+    """The conditions that hold, by the name of the event with which they began."""
     quiet_at: tuple[str | None, int] = (None, 0)
     """History and version at which the query was last seen to be quiet."""
 
@@ -44,14 +45,16 @@ _ENDINGS = {
     "lag-unknown": ("lag-known", "a node confirms the end of the commit log"),
     "query-quiet": ("query-commits", "the query commits again, or began anew"),
 }
-"""By the event with which a condition begins: the event with which it ends, and what that says."""
+"""The event that ends a condition and its text, by the event with which the condition begins."""
 
 EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for ended, _ in _ENDINGS.values()))
 """Every kind of event that is found here."""
 
 
 def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:
-    """What is known now, and what happened since `known`. `quiet`: a query that does not commit as it did."""
+    """Return the state of now, and the events since `known`. `quiet` is set for a query that does not commit as it
+    did.
+    """
     end = (snapshot.lineage, snapshot.end_version)
     present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
     conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
@@ -68,7 +71,9 @@ def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Know
 
 
 def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> Mapping[str, str | None]:
-    """Why, by each condition that is there. None: nobody can tell now, so it counts as it did before."""
+    """Return the reason of each condition that holds. The reason is `None` for one that cannot be judged now, so it
+    counts as it did before.
+    """
     about, found = snapshot.about, dict[str, str | None]()
     is_any_live = any(view.is_live for view in snapshot.nodes.values())
     if about.bus_lost_why is not None or about.unheard is not None:
@@ -80,7 +85,8 @@ def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> 
         is_told = is_any_live and snapshot.end_version > 0
         found["lag-unknown"] = _why_unknown(snapshot) if is_told else None
         found["query-quiet"] = None
-    elif quiet is not None or not has_moved:  # its pace may be forgotten, as when nodes start again
+    elif quiet is not None or not has_moved:
+        # While the end does not move, a quiet query stays quiet, although its pace may be forgotten when nodes restart.
         found["query-quiet"] = None if quiet is None else f"{quiet.symptom}: {quiet.cause}"
     return found
 
@@ -100,7 +106,8 @@ def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
 
 
 def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: Snapshot) -> Iterator[Line]:
-    """Drains that began, ended, and were taken back. A node that left or died has an event of its own."""
+    """Yield lines for drains that began, ended, or were undone. A node that left or died has an event of its own."""
+    # A drain belongs to a process: comparing incarnations tells an undone drain from a node that was started again.
     begun = [node_id for node_id in now if node_id not in before]
     if begun:
         yield "drain", f"{named(begun)}: somebody asked for it; other nodes take over what it has"

@@ -1,4 +1,4 @@
-"""Indicators of what the cluster is made of: nodes, replicas, the bus, and who may reach it (pure)."""
+"""Indicators for the parts of the cluster: nodes, replicas, the bus, and who may reach it (pure)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from understudy_shared.http.health import Indicator, State
 
 def nodes(situation: Situation) -> Indicator:
     """Whether the nodes live and answer this router."""
+    # An indicator shows one fault: the branches are in the order of severity, and the first that applies wins.
     snapshot = situation.snapshot
     views = list(snapshot.nodes.values())
     dead = [view for view in views if view.dead is not None and not view.dead.said_farewell]
@@ -110,7 +111,7 @@ def redundancy(situation: Situation) -> Indicator:
 
 
 def bus(situation: Situation) -> Indicator:
-    """Whether Redis is heard, and takes what nodes write."""
+    """Whether the router hears Redis, and Redis accepts the writes of the nodes."""
     about = situation.snapshot.about
     why = about.bus_lost_why or about.unheard
     if why is not None:
@@ -136,7 +137,7 @@ def bus(situation: Situation) -> Indicator:
 
 
 def restores(situation: Situation) -> Indicator:
-    """Whether replicas restore, or cannot go on."""
+    """Whether replicas restore, or stopped with an error."""
     snapshot = situation.snapshot
     broken, count = snapshot.totals.errors, sum(each.broken for each in snapshot.totals.summaries.values())
     if broken:
@@ -165,7 +166,7 @@ def restores(situation: Situation) -> Indicator:
 _SHOWN_ELSEWHERE = frozenset({
     Cause.BUS_AWAY, Cause.NODES_UNHEARD, Cause.WRITES_REFUSED, Cause.LAG_UNKNOWN, CHECKPOINT_UNREADABLE,
 })  # fmt: skip
-"""Causes that `bus` and `checkpoint` show."""
+"""Causes that the indicators `bus` and `checkpoint` show."""
 
 
 def degraded(situation: Situation) -> Indicator:
@@ -193,7 +194,7 @@ def degraded(situation: Situation) -> Indicator:
 
 
 def agreement(situation: Situation) -> Indicator:
-    """Whether this router and the nodes say the same of the nodes."""
+    """Whether this router and the nodes agree about the nodes."""
     found = situation.disagreements
     if not found:
         return Indicator("agreement")
@@ -210,7 +211,9 @@ def agreement(situation: Situation) -> Indicator:
 
 
 def access(situation: Situation) -> Indicator:
-    """Whether this router is open to strangers: they are asked for nothing, or can read the credentials of others."""
+    """Whether this router is open to strangers: it needs no credentials of them, or lets them read the credentials of
+    others.
+    """
     if situation.exposure is None:
         return Indicator("access")
     if situation.exposure is Exposure.UNGUARDED:

@@ -1,6 +1,6 @@
 """Rows of the lag report as comma-separated values (RFC 4180), in slices (pure).
 
-Unknown is an empty field. A text that a spreadsheet would take for a formula gets an apostrophe in front.
+An unknown value is an empty field. A text that a spreadsheet would take for a formula gets an apostrophe in front.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
-    """The heading and the rows."""
+    """Yield the heading and the rows."""
     yield _lines([COLUMNS])
     for rows in slices:
         yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])

@@ -15,14 +15,16 @@ _FIX = "Begin again without a cursor"
 
 
 class BadCursorError(ProblemError):
-    """A cursor that is damaged, of another list, or too old."""
+    """An error for a cursor that is damaged, of another list, or too old."""
 
     def __init__(self, what: str) -> None:
         super().__init__(Problem(ProblemType.BAD_REQUEST, what, "cursor", _FIX))
 
 
 class Cursor(NamedTuple):
-    """The last row of a page. `digest` names the list, `tick` the snapshot that it has to be read from; 0: any."""
+    """The last row of a page. `digest` names the list, `tick` the snapshot that the next page has to be read from, 0
+    for any.
+    """
 
     digest: int
     tick: int
@@ -36,14 +38,14 @@ def encoded(cursor: Cursor) -> str:
 
 
 def decoded(text: str) -> Cursor:
-    """Raises BadCursorError."""
+    """Decode a cursor. Raises BadCursorError."""
     if len(text) > MAX_CURSOR_CHARACTERS or not text.isascii():
-        raise BadCursorError("this is no cursor")
+        raise BadCursorError("the cursor does not parse")
     try:
         found = orjson.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (Error, ValueError):
-        raise BadCursorError("this is no cursor") from None
+        raise BadCursorError("the cursor does not parse") from None
     kinds = [type(each) for each in found] if isinstance(found, list) else []
     if kinds != [int, int, str, int, str] or min(found[0], found[1], found[3]) < 0:
-        raise BadCursorError("this is no cursor")
+        raise BadCursorError("the cursor does not parse")
     return Cursor(*found)

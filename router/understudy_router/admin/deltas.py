@@ -1,4 +1,4 @@
-"""What changed from one overview to the next, and from any of the last ones to now (pure).
+"""The changes from one overview to the next, and from each of the last ones to now (pure).
 
 Applying a delta to the overview that it begins at gives exactly the overview that it ends at, the order of grid rows
 aside; two deltas in a row merge into one.
@@ -17,15 +17,15 @@ from understudy_router.admin.overview import Overview
 from understudy_router.admin.settling import Kept
 
 MAX_KEPT = 60
-"""Deltas that are kept for viewers that come back or are slow."""
+"""Most deltas that are kept for viewers that come back or are slow."""
 
 MAX_KEPT_BYTES = 8 * 1024 * 1024
-"""Their size together: in a large cluster in trouble every row changes all the time."""
+"""Most bytes of all kept deltas together: in a large cluster in trouble every row changes all the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """From the overview of tick `since` to that of tick `tick`."""
+    """The changes from the overview of tick `since` to that of tick `tick`."""
 
     since: int
     tick: int
@@ -33,9 +33,9 @@ class Delta:
     sections: Mapping[str, bytes]
     rows: Mapping[RowKey, bytes]
     gone: frozenset[RowKey]
-    """Rows that there are no more. Merged deltas also name those that came and went in between."""
+    """The rows that no longer exist. Merged deltas also name rows that came and went in between."""
     grid: Mapping[str, bytes]
-    """Members of the grid that changed, but its rows: columns, total, order."""
+    """The changed members of the grid except its rows: columns, total, order."""
 
     @property
     def is_empty(self) -> bool:
@@ -46,7 +46,7 @@ class Delta:
         return sum(map(len, self.sections.values())) + sum(map(len, self.rows.values())) + 100 * len(self.rows)
 
     def text(self) -> bytes:
-        """As a viewer gets it."""
+        """Return the delta in the form that a viewer gets."""
         sections = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in self.sections.items())
         head = orjson.dumps({"tick": self.tick, "generated_at": self.generated_at})[:-1]
         gone = orjson.dumps(sorted(self.gone))
@@ -56,7 +56,7 @@ class Delta:
 
 
 def delta_of(before: Overview, now: Overview) -> Delta:
-    """What changed."""
+    """Return the changes between two overviews."""
     old, new = before.grid, now.grid
     is_same = new.rows is old.rows
     members = {
@@ -88,7 +88,7 @@ def _changed(old: Mapping[RowKey, Kept], new: Mapping[RowKey, Kept]) -> dict[Row
 
 
 def merged(deltas: Iterable[Delta]) -> Delta:
-    """Deltas in a row as one; there is at least one."""
+    """Merge deltas in a row into one; there must be at least one."""
     first, *others = deltas
     sections, rows, grid = dict(first.sections), dict(first.rows), dict(first.grid)
     gone, last = set(first.gone), first
@@ -105,7 +105,7 @@ def merged(deltas: Iterable[Delta]) -> Delta:
 
 
 class RecentDeltas:
-    """The last deltas, and what they come to from any of their beginnings, made once for all viewers."""
+    """The last deltas, and the merged delta from each of their beginnings to now, computed once for all viewers."""
 
     def __init__(self, *, max_kept: int = MAX_KEPT, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_kept, self._max_bytes = max_kept, max_bytes
@@ -126,7 +126,9 @@ class RecentDeltas:
             self._size_bytes -= self._deltas.popleft().size_bytes
 
     def since(self, tick: int) -> bytes | None:
-        """What changed since the overview of a tick, as a viewer gets it. None when that is not known any more."""
+        """Return the changes since the overview of a tick, in the form that a viewer gets; `None` when that overview is
+        no longer known.
+        """
         text = self._texts.get(tick)
         if text is None:
             chosen = [delta for delta in self._deltas if delta.since >= tick]

@@ -1,7 +1,8 @@
-"""Where this router and a node say different things of that node, and since when (pure; time is passed in).
+"""The differences between the reports of this router and of a node about that node, and their beginnings (pure; time is
+passed in).
 
-A difference that a heartbeat or two will settle is none: it counts when it lasts for three heartbeats. What this router
-concludes from its own requests counts at once.
+A difference counts when it lasts for three heartbeats, because a heartbeat or two settle most of them. A conclusion of
+this router from its own requests counts at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 
 
 class Difference(NamedTuple):
-    """What each says. `kind` names what it is about."""
+    """The statements of the router and of a node that differ. `kind` names their subject."""
 
     node_id: str
     kind: str
@@ -25,7 +26,7 @@ class Difference(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """A difference that counts, at this machine's monotonic time."""
+    """A difference that counts, with its beginning at this machine's monotonic time."""
 
     difference: Difference
     since_ms: float
@@ -35,13 +36,13 @@ _AT_ONCE = frozenset({"health", "bus"})
 
 
 class Disagreements:
-    """Remembers since when each difference is there."""
+    """The memory of when each difference began."""
 
     def __init__(self) -> None:
         self._since_ms: dict[tuple[str, str], float] = {}
 
     def see(self, snapshot: Snapshot) -> list[Disagreement]:
-        """The differences of now that count, by node id."""
+        """Return the present differences that count, by node id."""
         now_ms, before = snapshot.about.now_ms, self._since_ms
         self._since_ms = {}
         found: list[Disagreement] = []
@@ -55,7 +56,7 @@ class Disagreements:
 
 
 def differences(snapshot: Snapshot, view: NodeView) -> Iterator[Difference]:
-    """What the router and a live node say differently now."""
+    """Yield the present differences between the router and a live node."""
     beat = view.heartbeat
     if beat is None:
         return

@@ -1,6 +1,7 @@
-"""What happened, with numbers that last: what the tables note, and what changed from one look to the next (pure).
+"""The log of events with lasting numbers: events that the tables note, and changes from one look to the next (pure).
 
-Between two looks more may have happened than the tables keep; then numbers are left out, as many as can be missing.
+More events may happen between two looks than the tables keep; then as many numbers are left out as events can be
+missing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Happened = dict[str, object]
 
 
 class EventLog:
-    """The last events. The time of each is written once: two clocks never agree twice to the microsecond."""
+    """The last events. The text of each time is made once: made again, it could differ by a microsecond, because two
+    clocks never agree exactly.
+    """
 
     def __init__(self) -> None:
         self._last: TableEvent | None = None
@@ -28,7 +31,7 @@ class EventLog:
         self._next = 1
 
     def see(self, snapshot: Snapshot, quiet: Quiet | None = None) -> list[Happened]:
-        """Take in what the tables keep now, and what changed since the last look. Returns the newest first."""
+        """Take in the events that the tables keep now, and the changes since the last look. Return the newest first."""
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]
         if not places and self._last is not None and events:
@@ -47,6 +50,6 @@ class EventLog:
 
 
 def wall_text(snapshot: Snapshot, at_ms: float) -> str | None:
-    """A moment of this machine's monotonic clock as wall time."""
+    """Convert a moment of this machine's monotonic clock to wall time."""
     about = snapshot.about
     return utc_text(about.now_us - round((about.now_ms - at_ms) * 1000))

@@ -1,4 +1,4 @@
-"""What is known of one replica, and of one node, at one moment (data)."""
+"""The facts about one replica, and about one node, at one moment (data)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ DEAD = "DEAD"
 """The state of a replica whose node does not live."""
 
 UNKNOWN = "UNKNOWN"
-"""How a state is asked for that nobody knows."""
+"""The filter value for replicas whose state is unknown."""
 
 RUNNING = "RUNNING"
 
 
 class Standing(IntEnum):
-    """What a replica is good for. From BEHIND on it has an open version of the history and layout in use."""
+    """The usefulness of a replica to readers. From BEHIND on it has an open version of the history and layout in
+    use.
+    """
 
     DEAD = 0
     UNHEARD = 1
     CLOSED = 2
     BEHIND = 3
     DOUBTFUL = 4
-    """Caught up, and not to be counted on: its node drains, leaves, has failed, or does not answer as it should."""
+    """Caught up, but not reliable: its node drains, leaves, has failed, or does not answer as it should."""
     CAUGHT_UP = 5
 
     @property
@@ -41,7 +43,7 @@ class Standing(IntEnum):
 
 
 class Facts(NamedTuple):
-    """One replica, but for its role. `state` is None while nothing was heard of its node."""
+    """The facts about one replica, without its role. `state` is `None` until a heartbeat of its node is heard."""
 
     state: str | None
     version: int | None = None
@@ -54,20 +56,20 @@ class Facts(NamedTuple):
 
 
 class NodeView(NamedTuple):
-    """One node. `facts` hold for all its replicas but those in `own`, by task key."""
+    """The facts about one node. `facts` hold for all its replicas but those in `own`, by task key."""
 
     node_id: str
     endpoint: HostInfo
     facts: Facts
     own: Mapping[str, Facts] = {}
     report: NodeReport | None = None
-    """None of a node that does not live, or was never heard."""
+    """The last report of the node; `None` when the node does not live, or was never heard."""
     dead: DeadNode | None = None
     health: Change | None = None
     age_ms: int | None = None
-    """Since its last heartbeat, or since its death."""
+    """Milliseconds since its last heartbeat, or since its death."""
     is_silent: bool = False
-    """Whether the bus has not carried its heartbeats for three of them."""
+    """Whether the bus has not carried the last three heartbeats of the node."""
 
     @property
     def is_live(self) -> bool:
@@ -79,7 +81,7 @@ class NodeView(NamedTuple):
 
     @property
     def state(self) -> str:
-        """What it says of itself; `dead`, or `unheard` when only the assignment names it."""
+        """The state that the node reports; `dead`, or `unheard` when only the assignment names it."""
         if self.report is not None:
             return self.report.heartbeat.standing
         return "unheard" if self.dead is None else "dead"

@@ -1,7 +1,7 @@
 """The stream of the overview: one look at the cluster a second, however many viewers there are.
 
-A viewer has no queue. It knows the tick of what it got last, and takes what changed since then when its connection
-takes more: a slow one skips ticks, and one that is very slow gets the whole document again. What is sent goes out in
+A viewer has no queue. It knows the tick of the last message that it got, and takes the changes since then when its
+connection has room: a slow viewer skips ticks, and a very slow one gets the whole document again. Messages go out in
 pieces, so a viewer that does not read holds one piece and the text that all viewers share.
 """
 
@@ -31,27 +31,27 @@ TICK_MS = 1000
 MAX_PAUSE_MS = 10_000
 
 LOOP_SHARE = 0.1
-"""Largest share of the loop for looking at the cluster: in a huge one in trouble ticks come later."""
+"""Largest share of the loop for looking at the cluster: in a huge cluster in trouble, ticks come later."""
 
 HEARTBEAT_S = 1.0
 PIECE_BYTES = 64 * 1024
 
 Look = Callable[[Overview | None], Awaitable[Overview]]
-"""Makes the overview of now, given the one before."""
+"""The function that makes the overview of now, given the one before."""
 
 
 class Written(Protocol):
-    """How one viewer gets what there is; without it he gets the document and its deltas."""
+    """The messages for one viewer; without it a viewer gets the document and its deltas."""
 
     def is_due(self, now: Overview) -> bool:
-        """Whether it may be written now: readers come first, so what costs much is written less often."""
+        """Whether a message may be made now: readers come first, so a costly message is made less often."""
 
     async def event(self, now: Overview) -> bytes:
-        """What he has not got of it."""
+        """Return the message with the changes that the viewer has not got."""
 
 
 class Feed:
-    """`look` is called once a tick while anybody watches; `looks` counts its calls."""
+    """The stream for all viewers. `look` is called once a tick while there are viewers; `looks` counts its calls."""
 
     def __init__(self, look: Look, clock: Clock, *, tick_ms: int = TICK_MS, max_viewers: int = MAX_VIEWERS) -> None:
         self.viewers = 0
@@ -64,12 +64,12 @@ class Feed:
         self._now: Overview | None = None
         self._whole: bytes | None = None
         self._looked_ms = self._good_until_ms = float("-inf")
-        """When the last look began; until when what it found may be given to somebody new."""
+        """The time at which the last look began, and the time until which a new viewer may get its result."""
         self._recent = RecentDeltas()
         self._looking = asyncio.Lock()
         self._watched = asyncio.Event()
         self._changed = asyncio.Event()
-        """Set, and replaced, when there is something new."""
+        """An event that is set, and replaced, when there is a new overview."""
 
     def __repr__(self) -> str:
         return f"Feed({self.viewers} viewers)"
@@ -77,7 +77,7 @@ class Feed:
     # ---- looking
 
     async def run(self) -> None:
-        """Look once a tick while somebody watches. An error of a look ends nothing."""
+        """Look once a tick while there are viewers. An error of a look does not end the task."""
         while True:
             await self._watched.wait()
             began_ms = self._clock.monotonic_ms()
@@ -91,7 +91,7 @@ class Feed:
             await asyncio.sleep(wait_ms / 1000)
 
     async def overview(self, *, max_age_ms: float = TICK_MS) -> Overview:
-        """The overview, at most so old. Those who ask at once share one look."""
+        """Return the overview, at most `max_age_ms` old. Callers at the same time share one look."""
         async with self._looking:
             age_ms = self._clock.monotonic_ms() - self._looked_ms
             if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:
@@ -100,7 +100,7 @@ class Feed:
             return self._now
 
     async def _tick(self) -> None:
-        """Look at the cluster, and tell all viewers what changed."""
+        """Look at the cluster, and send all viewers the changes."""
         before, began_ms, self.looks = self._now, self._clock.monotonic_ms(), self.looks + 1
         now = await self._look(before)
         was_good = self._is_good()
@@ -108,7 +108,7 @@ class Feed:
         self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
         if before is not None:
             delta = delta_of(before, now)
-            if delta.is_empty:  # newer, and nobody needs to be told, but those who wait for something that is not old
+            if delta.is_empty:  # only viewers that wait for an overview that is not too old get this one
                 self._now, self._whole = replace(now, tick=before.tick), None
                 if not was_good:
                     self._tell()
@@ -121,7 +121,7 @@ class Feed:
         return self._clock.monotonic_ms() <= self._good_until_ms
 
     def end(self) -> None:
-        """Let all viewers go, and take no more: the service stops."""
+        """End the streams of all viewers, and accept no more: the service stops."""
         self._is_ending = True
         self._tell()
 
@@ -134,8 +134,8 @@ class Feed:
     def stream(
         self, last_event_id: str | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
     ) -> EventStream:
-        """The response to one viewer, until his credential counts no more. Raises a problem when the service stops, or
-        there are too many viewers.
+        """Return the response to one viewer, which ends when the viewer's credential is revoked. Raises ProblemError
+        when the service stops, or there are too many viewers.
         """
         if self._is_ending:
             raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this router stops", fix="Ask another router"))
@@ -156,7 +156,7 @@ class Feed:
     async def messages(
         self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
     ) -> AsyncIterator[bytes]:
-        """What a viewer gets that has the overview of `tick`; None: it has nothing."""
+        """Yield the messages for a viewer that has the overview of `tick`; `None` when it has no overview."""
         while not self._is_ending and is_known():
             changed, now = self._changed, self._now
             is_due = now is not None and now.tick != tick and self._is_good()
@@ -185,7 +185,7 @@ class Feed:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events to one viewer, who counts until the connection ends, however it does."""
+    """A stream of server-sent events to one viewer, who counts until the connection ends, however it does."""
 
     media_type = "text/event-stream"
 
@@ -204,12 +204,12 @@ class EventStream(StreamingResponse):
 
 
 def pause_ms(took_ms: float, tick_ms: float) -> float:
-    """How long to wait after a look that took so long."""
+    """Return how long to wait after a look that took so long, in ms."""
     return max(tick_ms - took_ms, min(took_ms * (1 / LOOP_SHARE - 1), MAX_PAUSE_MS))
 
 
 def _event(name: bytes, tick: int, data: bytes) -> bytes:
-    """One event; JSON of one line has no line breaks."""
+    """Encode one event; JSON of one line has no line breaks."""
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (tick, name, data)
 
 
@@ -219,6 +219,6 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 
 
 def _tick_of(last_event_id: str | None) -> int | None:
-    """The tick that a viewer has; None for anything that is no tick."""
+    """Return the tick that a viewer has; `None` when the id is not a tick."""
     text = last_event_id or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

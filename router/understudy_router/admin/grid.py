@@ -1,7 +1,7 @@
 """The grid of the overview: a row per store partition, a cell per replica (pure, in slices).
 
-Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older stays as it was, and
-so does the whole grid while each node says one thing of all its replicas, and the same as before.
+Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older is kept as it was,
+and so is the whole grid while each node reports the same of all its replicas, and the same as before.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from understudy_router.cluster.catalogue import StoreRoute
 MAX_REPLICAS = 10_000
 WORST_ROWS = 200
 SLICE_ROWS = 150
-"""Rows that are made in one slice: one or two milliseconds."""
+"""Number of rows that are made in one slice: one or two milliseconds."""
 
 _LETTERS = "ASW"
 
 RowKey = tuple[str, int]
-"""Store and partition."""
+"""The store and the partition of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`columns` are node ids; `total` counts the rows that there would be without a limit."""
+    """The rows of the grid. `columns` are node ids; `total` counts the rows without the limit."""
 
     columns: tuple[str, ...]
     rows: Mapping[RowKey, Kept]
     total: int
     order: str
     basis: object = None
-    """Equal bases mean equal rows; None: they have to be compared."""
+    """The input of the rows: equal bases mean equal rows; `None` when the rows have to be compared."""
 
     def whole(self) -> bytes:
-        """The section of the document."""
+        """Return the section of the document."""
         return b'%b,"rows":[%b]}' % (self.head()[:-1], b",".join(row.text for row in self.rows.values()))
 
     def head(self) -> bytes:
-        """The section without rows."""
+        """Return the section without rows."""
         return orjson.dumps({"columns": self.columns, "total": self.total, "order": self.order})
 
 
 def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Grid]:
-    """The grid of now."""
+    """Make the grid of now."""
     layout = snapshot.layout
     rows: dict[RowKey, Kept] = {}
     replicas = sum(len(layout.of_store(route)) for route in layout.routes)
@@ -72,7 +72,7 @@ def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Gr
 
 
 def _basis(snapshot: Snapshot) -> object:
-    """What all rows are made of, while no replica differs from its node's others; else None."""
+    """Return the input of all rows, while no replica differs from the others of its node; else `None`."""
     if any(view.own for view in snapshot.holders):
         return None
     return snapshot.layout, tuple(_shape(view.facts) for view in snapshot.holders)
@@ -86,7 +86,9 @@ def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
 
 
 def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[StoreRoute, int]]]:
-    """The partitions of the worst replicas, the worst first; those that nobody holds before all others."""
+    """Return the partitions of the worst replicas, the worst first; those without an open replica come before all
+    others.
+    """
     layout = snapshot.layout
     found: dict[RowKey, tuple[StoreRoute, int]] = {}
     for task in snapshot.totals.unserved[:WORST_ROWS]:
@@ -127,6 +129,6 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kep
 
 
 def _shape(facts: Facts) -> tuple[object, ...]:
-    """What makes a cell another one: ages by their steps."""
+    """Return the facts whose change makes a cell a new one: ages count by their steps."""
     lag_ms, age_ms = settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms)
     return facts.state, facts.offset_lag, lag_ms, age_ms, percent_of(facts), facts.error

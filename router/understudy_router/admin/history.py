@@ -1,7 +1,7 @@
 """Lag and freshness of the last hour, in memory (no I/O; time is passed in).
 
-A point each ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series, so all of
-them take 12 MB at most. What was not known at a point is null, and so is a point that nobody took.
+There is a point each ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series, so
+all of them take 12 MB at most. A value that was unknown at a point is null, and so is a point that was missed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Number = float | None
 
 
 class Point(NamedTuple):
-    """Two numbers of one moment: of lag the batches and the milliseconds, of freshness p50 and p99."""
+    """The two numbers of one moment: of lag the batches and the milliseconds, of freshness p50 and p99."""
 
     first: Number
     second: Number
 
 
 class Key(NamedTuple):
-    """Which series: of the whole (no store), of a store, or of one of its partitions."""
+    """The name of a series: of the whole (no store), of a store, or of one of its partitions."""
 
     name: str
     store: str | None = None
@@ -66,7 +66,7 @@ class _Ring:
 
 
 class History:
-    """All series. `left_out` counts those that had no room when points were noted last."""
+    """All series. `left_out` counts the series without room when points were noted last."""
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self.left_out = 0
@@ -90,7 +90,9 @@ class History:
         return ring is None or ring.last < step_of(now_ms)
 
     def note(self, now_ms: float, points: Mapping[Key, Point]) -> None:
-        """Note a point of each series. Those given first have room first; what was not noted for an hour is dropped."""
+        """Note a point of each series. Those given first have room first; a series without points for an hour is
+        dropped.
+        """
         step, self.left_out = step_of(now_ms), 0
         for key in [key for key, ring in self._rings.items() if ring.last <= step - POINTS]:
             del self._rings[key]
@@ -105,7 +107,7 @@ class History:
                 ring.put(step, point)
 
     def series(self, key: Key, now_ms: float, minutes: int) -> tuple[list[Number], list[Number]]:
-        """The numbers of a series up to now, oldest first; all null for one that is not there."""
+        """Return the numbers of a series up to now, oldest first; all null for a series that does not exist."""
         ring, end = self._rings.get(key), step_of(now_ms)
         steps = range(end - minutes * 60_000 // STEP_MS + 1, end + 1)
         points = [NOTHING if ring is None else ring.get(step) for step in steps]
@@ -117,14 +119,14 @@ def step_of(now_ms: float) -> int:
 
 
 def thinned(values: Sequence[Number], points: int) -> list[Number]:
-    """So many points of a longer series, each the worst of its group; null where any of the group is."""
+    """Return so many points of a longer series, each the worst of its group; null where any of the group is null."""
     size = max(1, math.ceil(len(values) / points))
     groups = (values[first : first + size] for first in range(0, len(values), size))
     return [worst(group) for group in groups]
 
 
 def worst(values: Iterable[Number]) -> Number:
-    """The greatest, null when any is not known or there is none."""
+    """Return the greatest value; null when any is unknown, or there are no values."""
     found: list[float] = []
     for value in values:
         if value is None:

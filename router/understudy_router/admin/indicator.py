@@ -19,23 +19,23 @@ FEW = 3
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is known besides the snapshot."""
+    """The facts from which the indicators judge."""
 
     snapshot: Snapshot
     rates: Rates = field(default_factory=Rates)
     usual_commit_ms: float | None = None
     silent_ms: float = 0.0
-    """Since the end last changed."""
+    """Milliseconds since the end last changed."""
     trends: Sequence[tuple[str, Trend]] = ()
     disagreements: Sequence[Disagreement] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
     """The reasons why this router's process is degraded, by cause."""
     exposure: Exposure | None = None
-    """What of this router is open to others than this machine."""
+    """The part of this router that other machines can reach."""
 
 
 def store_partitions(snapshot: Snapshot, tasks: Sequence[int]) -> tuple[str, ...]:
-    """The store partitions of the first tasks, as `store/partition`."""
+    """Return the store partitions of the first tasks, as `store/partition`."""
     layout = snapshot.layout
     found: list[str] = []
     for task in tasks[:MAX_AFFECTED]:
@@ -53,7 +53,7 @@ def ids(views: Iterable[NodeView]) -> tuple[str, ...]:
 
 
 def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     known = list(dict.fromkeys(names))
     return ", ".join(known[:FEW]) + (f" and {len(known) - FEW} more" if len(known) > FEW else "")
 

@@ -1,7 +1,7 @@
-"""Health as an operator needs it: what is wrong, who is hurt, why, and what to do (pure).
+"""Health as an operator needs it: the fault, the readers that it hurts, the cause, and the remedy (pure).
 
-Each indicator looks at one thing. The worst state wins; of two that are equally bad the cause comes before what follows
-from it. What a reader notices is `hurt`, what takes away a reserve is `attention`.
+Each indicator looks at one thing. The worst state wins; of two that are equally bad the cause comes before its
+consequence. A fault that readers notice is `hurt`, one that takes away a reserve is `attention`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ INDICATORS: Mapping[str, Callable[[Situation], Indicator]] = {
         reads, checkpoint, query, nodes, bus, freshness, restores, redundancy, degraded, agreement, access,
     )
 }  # fmt: skip
-"""All of them by name, causes before what follows from them. JSON, metrics, alerts and runbooks go by these names."""
+"""All indicators by name, causes before their consequences. JSON, metrics, alerts and runbooks use these names."""
 
 
 def health_of(situation: Situation, before: HealthReport | None = None) -> Generator[None, None, HealthReport]:
-    """All indicators, in slices: a look costs by nodes. `before` is the report of the last look."""
+    """Evaluate all indicators, in slices, because the time grows with the number of nodes. `before` is the report of
+    the last look.
+    """
     found: list[Indicator] = []
     for look in INDICATORS.values():
         found.append(look(situation))

@@ -1,8 +1,8 @@
-"""The replicas of a snapshot as a list: which ones, in which order, from where on (pure, in slices).
+"""The replicas of a snapshot as a list, filtered, sorted and paged (pure, in slices).
 
 A cursor says after which row the next page begins. In the orders `store` and `node` that place stays the same, so a
-replica that is there throughout is on one page, whatever happens meanwhile. In the orders by a value rows move; so all
-pages of such a walk are read from the snapshot of the first.
+replica that exists throughout is on exactly one page, whatever changes meanwhile. In the orders by a value rows move;
+so all pages of such a walk are read from the snapshot of the first.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from understudy_router.cluster.catalogue import StoreRoute
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 STATES = ("RUNNING", "RESTORING", "CREATED", "CLOSED", "DEAD", UNKNOWN)
-"""States of replicas to filter by. UNKNOWN: nothing was heard of its node."""
+"""States of replicas to filter by. UNKNOWN: no heartbeat of its node was heard."""
 
 BY_VALUE = ("lag", "time_lag", "age")
 SORTS = tuple(sign + name for name in ("store", "node", *BY_VALUE) for sign in ("", "-"))
-"""What rows are sorted by; `-` before it: descending. What is not known is worse than any number."""
+"""The orders of rows; with `-` in front, descending. An unknown value is worse than any number."""
 
 SLICE_ROWS = 2000
-"""Rows that are looked at in one slice: one or two milliseconds."""
+"""Number of rows that are looked at in one slice: one or two milliseconds."""
 
 SLICE_SHOWN = 500
-"""Rows that are written in one slice."""
+"""Number of rows that are written in one slice."""
 
 COLUMNS = (
     "store", "operator_id", "partition", "node_id", "host", "port", "role", "state", "current_offset_position",
@@ -45,15 +45,14 @@ COLUMNS = (
 
 Row = dict[str, object]
 Entry = tuple[float, float, int, int]
-"""A replica by what it is sorted: its value, its place, the number of its store's route, its own number. Places are
-unique, and in the order of stores, partitions and node ids. Only numbers: the garbage collector leaves such tuples out,
-so a list of 100,000 of them pauses nobody.
-"""
+"""A replica by its sort keys: its value, its place, the number of its store's route, its own number. Places are unique,
+and in the order of stores, partitions and node ids. The tuple has only numbers: the garbage collector leaves such
+tuples out, so a list of 100,000 of them causes no pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which replicas, by exact names, and in which order."""
+    """The replicas to list, by exact names, and their order."""
 
     store: str | None = None
     node: str | None = None
@@ -77,18 +76,18 @@ class Query:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether it asks for some replicas of a store only."""
+        """Whether the query asks for only some replicas of a store."""
         return (self.node, self.state, self.role) != (None, None, None)
 
     @property
     def digest(self) -> int:
-        """Names the list of which this asks a page: a cursor is good for one list."""
+        """The number of the list of which this asks a page: a cursor is valid for one list."""
         asked = (self.store, self.node, self.state, self.role, self.sort)
         return crc32(repr(asked).encode(errors="surrogatepass"))
 
 
 class Page(NamedTuple):
-    """`total` counts the rows of all pages; `next` is None on the last one."""
+    """A page of the list. `total` counts the rows of all pages; `next` is `None` on the last one."""
 
     rows: list[Row]
     total: int
@@ -96,7 +95,7 @@ class Page(NamedTuple):
 
 
 def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
-    """One page. Raises BadCursorError for a cursor of another list."""
+    """Return one page. Raises BadCursorError for a cursor of another list."""
     after = None if query.cursor is None else _after(snapshot, query, query.cursor)
     best, total = yield from first_of(snapshot, query, after)
     rows = _rows(snapshot, best[: query.limit])
@@ -107,7 +106,7 @@ def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
 def first_of(
     snapshot: Snapshot, query: Query, after: tuple[float, float] | None = None
 ) -> Generator[None, None, tuple[list[Entry], int]]:
-    """The first entries of a list after a place, one more than its limit, and how many the whole list has."""
+    """Return the first entries of a list after a place, one more than its limit, and how many the whole list has."""
     best: list[Entry] = []
     worst: Entry | None = None
     total = 0
@@ -126,7 +125,7 @@ def first_of(
 
 
 def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
-    """All rows in order, in slices; empty ones while they are sorted."""
+    """Yield all rows in order, in slices; the slices are empty while the rows are sorted."""
     runs = []
     for few in matching(snapshot, query):
         few.sort(key=_key)
@@ -143,13 +142,13 @@ def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
 
 
 def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
-    """A replica of a store, as reports show it."""
+    """Return a replica of a store, as reports show it."""
     partition = snapshot.layout.partition(snapshot.layout.task[replica])
     return {"store": route.name, "operator_id": route.operator_id, **replica_row(snapshot, replica, partition)}
 
 
 def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
-    """A replica, without its store. What is not known is None."""
+    """Return a replica, without its store. Unknown values are `None`."""
     view, facts = snapshot.holders[snapshot.layout.node[replica]], snapshot.facts(replica)
     return {
         "partition": partition,
@@ -172,7 +171,7 @@ def _key(entry: Entry) -> tuple[float, float]:
 
 
 def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
-    """The entries that the query's filters leave, in slices."""
+    """Yield the entries that pass the query's filters, in slices."""
     layout = snapshot.layout
     value_of = _value(snapshot, query)
     role = None if query.role is None else ROLES.index(query.role)
@@ -194,7 +193,7 @@ def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
 
 
 def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence[int]:
-    """The replicas within a range, all or those of one node."""
+    """Return the replicas within a range, all or those of one node."""
     if node_id is None:
         return within
     number = snapshot.layout.number_of.get(node_id)
@@ -203,7 +202,7 @@ def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence
 
 
 def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
-    """What a replica is sorted by: lower comes first."""
+    """Return a function that gives the value by which a replica is sorted: lower comes first."""
     layout, sign, key = snapshot.layout, query.sign, query.key
     if key == "store":
         return lambda replica: 0.0
@@ -235,9 +234,11 @@ def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> Cursor:
 
 
 def _after(snapshot: Snapshot, query: Query, cursor: Cursor) -> tuple[float, float]:
-    """What the rows of this page come after. The cursor's row may be gone: then it lies between two others."""
+    """Return the sort key after which the rows of this page come. The cursor's row may be gone: then the key lies
+    between two others.
+    """
     if cursor.digest != query.digest:
-        raise BadCursorError("the cursor is of a list with other filters, or in another order")
+        raise BadCursorError("the cursor belongs to a list with other filters, or in another order")
     layout = snapshot.layout
     base = sum(route.name < cursor.store for route in layout.routes) * layout.replicas
     replica, is_there = _place_in(snapshot, cursor)
@@ -249,12 +250,12 @@ def _after(snapshot: Snapshot, query: Query, cursor: Cursor) -> tuple[float, flo
         is_known = layout.number_of.get(cursor.node_id) == number
         return (query.sign * (number - (0 if is_known else 0.5)), place)
     if not is_there:
-        raise BadCursorError("the cursor is not of this list")
+        raise BadCursorError("the cursor does not belong to this list")
     return (_value(snapshot, query)(replica), place)
 
 
 def _place_in(snapshot: Snapshot, cursor: Cursor) -> tuple[int, bool]:
-    """The replica that a cursor names, or the first one after it in its store."""
+    """Return the replica that a cursor names, or the first one after it in its store."""
     layout = snapshot.layout
     route = next((route for route in layout.routes if route.name == cursor.store), None)
     if route is None:

@@ -1,4 +1,4 @@
-"""`GET /admin/v1/lag` of a router over HTTP: the tree, pages, CSV, and the ETag of what did not change."""
+"""The route `GET /admin/v1/lag` of a router: the tree, pages, CSV, and the ETag for reports that did not change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Choice = Annotated[str | None, Query(max_length=64)]
 
 
 def lag_routes(admin: Admin) -> APIRouter:
-    """The one route."""
+    """Make the route."""
     routes = APIRouter()
 
     @routes.get("/admin/v1/lag")
@@ -47,8 +47,8 @@ def lag_routes(admin: Admin) -> APIRouter:
         top: Limit = None,
         form: Annotated[str | None, Query(alias="format", max_length=64)] = None,
     ) -> Response:
-        """How far every replica is, and how every node is, as this router knows it. With any of `limit`, `cursor`,
-        `sort` or `top`: a page of replicas. `top` says both order and limit. As CSV: all of
+        """Return how far every replica is, and how every node is, as this router knows it. With any of `limit`,
+        `cursor`, `sort` or `top`, return a page of replicas. `top` says both order and limit. As CSV, return all of
         them, unless there is a limit.
         """
         for name, value, known in (
@@ -85,7 +85,7 @@ def lag_routes(admin: Admin) -> APIRouter:
 
 
 async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes]:
-    """All rows as CSV; others have the loop between two slices."""
+    """Yield all rows as CSV; the loop runs other tasks between two slices."""
     for lines in csv_text(every_row(snapshot, query)):
         yield lines
         await asyncio.sleep(0)
@@ -101,7 +101,7 @@ def _document(snapshot: Snapshot, page: Page) -> dict[str, object]:
 
 
 def _tag(request: Request, snapshot: Snapshot, *, is_csv: bool) -> str:
-    """Weak: of the look that the answer is made of, and of what was asked."""
+    """Return a weak tag, made of the tick of the snapshot and of the request."""
     query: bytes = request.scope["query_string"]
     return f'W/"{snapshot.tick}-{crc32(query):08x}-{"csv" if is_csv else "json"}"'
 
@@ -112,7 +112,7 @@ def _is_known(request: Request, tag: str) -> bool:
 
 
 def _accepts_csv(request: Request) -> bool:
-    """Whether CSV is asked for by name: a browser's list of everything does not."""
+    """Whether CSV is asked for by name: a browser that accepts everything gets JSON."""
     kinds = [each.partition(";")[0].strip().lower() for each in request.headers.get("accept", "").split(",")]
     return "text/csv" in kinds and "application/json" not in kinds
 

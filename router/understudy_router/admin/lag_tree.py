@@ -1,4 +1,5 @@
-"""`GET /admin/v1/lag` of a router as a tree: nodes, stores with all replicas, events. What is not known is null (pure).
+"""The document of `GET /admin/v1/lag` as a tree: nodes, stores with all replicas, events. Unknown values are null
+(pure).
 
 The tree comes in pieces of JSON, each bounded by a number of things: of 100,000 replicas it takes a second, and lookups
 are answered between two pieces. All pieces are of one snapshot, so they cannot contradict each other, however slowly
@@ -24,16 +25,16 @@ from understudy_shared.spark.times import utc_text
 SLICE_PARTITIONS = 200
 SLICE_NODES = 100
 SLICE_TASKS = 2000
-"""What one piece is made of: one or two milliseconds."""
+"""Number of things that one piece is made of: one or two milliseconds."""
 
 Duties = Counter[tuple[str, str]]
-"""How many tasks each node has in each role, by (node id, role)."""
+"""The number of tasks that each node has in each role, by (node id, role)."""
 
 EVERY = Query()
 
 
 def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
-    """The tree, or the part of it that is about one store or certain replicas. Pieces may be empty.
+    """Yield the tree, or its part about one store or certain replicas. Pieces may be empty.
 
     Raises UnknownStoreError with the first piece.
     """
@@ -59,7 +60,7 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
 
 
 def lag_head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
-    """What every form of the lag report begins with."""
+    """Return the members with which every form of the lag report begins."""
     about, assignment = snapshot.about, snapshot.assignment
     return {
         "generated_at": utc_text(about.now_us),
@@ -76,12 +77,12 @@ def lag_head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
 
 
 def bus_document(why: str | None) -> dict[str, object]:
-    """The bus, and what is wrong with it."""
+    """Return the state of the bus, and its fault if there is one."""
     return {"state": "connected" if why is None else "degraded", "why": why or ""}
 
 
 def _wanted(snapshot: Snapshot, query: Query) -> Generator[bytes, None, Container[int]]:
-    """The replicas that the query's filters leave; the pieces are empty."""
+    """Return the replicas that pass the query's filters; the yielded pieces are empty."""
     found: set[int] = set()
     for few in matching(snapshot, query):
         found.update(replica for *_, replica in few)
@@ -101,7 +102,7 @@ def _store(snapshot: Snapshot, route: StoreRoute, wanted: Container[int] | None)
 
 
 def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Container[int] | None) -> Iterator[Row]:
-    """The replicas of one store partition in the order of a choice, the active first."""
+    """Yield the replicas of one store partition in the order of a choice, the active first."""
     assignment, layout = snapshot.assignment, snapshot.layout
     duty = None if assignment is None else assignment.tasks.get(f"{operator_id}_{partition}")
     if duty is None:
@@ -114,7 +115,9 @@ def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Containe
 
 
 def _duties(snapshot: Snapshot) -> Generator[bytes, None, Duties]:
-    """Count the duties of all nodes; the pieces are empty. By the assignment, whether or not its stores are known."""
+    """Count the duties of all nodes, by the assignment, whether or not its stores are known; the yielded pieces are
+    empty.
+    """
     tasks = iter(() if snapshot.assignment is None else snapshot.assignment.tasks.values())
     found: Duties = Counter()
     while few := list(islice(tasks, SLICE_TASKS)):

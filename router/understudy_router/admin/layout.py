@@ -1,7 +1,7 @@
-"""Which replicas there are, by an assignment and a catalogue: numbered once, and read by every snapshot (pure).
+"""The replicas by an assignment and a catalogue: numbered once, and read by every snapshot (pure).
 
-A replica is a number. Arrays say its task, its node and its role, so 100,000 replicas are no objects for the garbage
-collector. Replicas are numbered by operator, partition and node id: this order is that of reports and cursors.
+A replica is a number. Arrays give its task, its node and its role, so 100,000 replicas are no objects for the garbage
+collector. Replicas are numbered by operator, partition and node id: reports and cursors use this order.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_shared.bus.messages import AssignedTask, Assignment
 
 ROLES = ("active", "standby", "warmup")
-"""Names of roles; a replica's role is an index."""
+"""The names of the roles; a replica's role is an index into them."""
 
 ACTIVE, STANDBY, WARMUP = range(3)
 
 SLICE_TASKS = 400
-"""Tasks that are numbered in one slice: two milliseconds."""
+"""Number of tasks that are numbered in one slice: two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator's tasks: `first` is the number of its partition 0."""
+    """The tasks of one operator: `first` is the number of its partition 0."""
 
     operator_id: int
     first: int
@@ -34,7 +34,7 @@ class Operator:
 
 
 class Layout:
-    """`assignment` and `stores` as they were; None while there is none."""
+    """The numbered replicas of an `assignment` and its `stores`; each is `None` while it is unknown."""
 
     def __init__(self, assignment: Assignment | None, stores: Stores | None) -> None:
         self.assignment = assignment
@@ -42,23 +42,23 @@ class Layout:
         routes = () if stores is None else stores.by_name.values()
         self.routes: tuple[StoreRoute, ...] = tuple(sorted(routes, key=lambda route: route.name))
         self.node_ids = () if assignment is None else tuple(sorted(assignment.holders))
-        """The nodes that hold something; a node's number is its place here."""
+        """The nodes that hold any task; a node's number is its place here."""
         self.number_of = {node_id: number for number, node_id in enumerate(self.node_ids)}
         self.operators: dict[int, Operator] = {}
         self.starts = array("I", [0])
-        """By task: the number of its first replica; one more than there are tasks."""
+        """The number of each task's first replica, by task, and of the end of the last task's."""
         self.task, self.node, self.role = array("I"), array("I"), bytearray()
-        """By replica."""
+        """The task, the node and the role of each replica, by replica."""
         self.of_node = [array("I") for _ in self.node_ids]
-        """By node: its replicas, ascending."""
+        """The replicas of each node, ascending, by node."""
         self.duties: list[Counter[tuple[int, int]]] = [Counter() for _ in self.node_ids]
-        """By node: how many replicas it has, by (operator id, role)."""
+        """The number of replicas by (operator id, role) of each node, by node."""
         self.unheld: set[int] = set()
         """Tasks that no node holds."""
         self.alone: set[int] = set()
-        """Numbers of nodes that hold any task alone."""
+        """Numbers of the nodes that hold any task alone."""
         self.stores_of: dict[int, tuple[str, ...]] = {}
-        """By operator id: the names of its stores."""
+        """The names of the stores of each operator, by operator id."""
         self._firsts: list[int] = []
         self._by_place: list[Operator] = []
 
@@ -77,7 +77,7 @@ class Layout:
         return self._by_place[bisect_right(self._firsts, task) - 1]
 
     def key(self, task: int) -> str:
-        """The task as assignments and heartbeats name it."""
+        """Return the name of the task in assignments and heartbeats."""
         operator = self.operator_of(task)
         return f"{operator.operator_id}_{task - operator.first}"
 
@@ -85,11 +85,11 @@ class Layout:
         return task - self.operator_of(task).first
 
     def holders(self, task: int) -> range:
-        """The replicas of a task."""
+        """Return the replicas of a task."""
         return range(self.starts[task], self.starts[task + 1])
 
     def replica_by_key(self, key: str, node: int) -> int | None:
-        """The replica that a node has of a task; None for one that it does not have."""
+        """Return the replica that a node has of a task; `None` when it has no replica of it."""
         operator_id, _, partition = key.partition("_")
         operator = self.operators.get(int(operator_id))
         if operator is None or int(partition) >= operator.partitions:
@@ -98,7 +98,7 @@ class Layout:
         return next((replica for replica in holders if self.node[replica] == node), None)
 
     def of_store(self, route: StoreRoute) -> range:
-        """The replicas of a store."""
+        """Return the replicas of a store."""
         operator = self.operators[route.operator_id]
         return range(self.starts[operator.first], self.starts[operator.first + route.partitions])
 

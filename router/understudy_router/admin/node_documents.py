@@ -16,7 +16,7 @@ Document = dict[str, object]
 
 
 def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
-    """One node. What is not known of it is None."""
+    """Return one node. Unknown values are `None`."""
     number, beat = snapshot.layout.number_of.get(view.node_id), view.heartbeat
     duties = {} if number is None else snapshot.layout.duties[number]
     by_role = [sum(count for (_, role), count in duties.items() if role == place) for place in range(len(ROLES))]
@@ -31,7 +31,9 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
 
 
 def node_row(view: NodeView, duties: Sequence[int]) -> Document:
-    """One node as every report begins it. `duties` counts its tasks by role; one that does not live has none."""
+    """Return the members of one node with which every report begins. `duties` counts its tasks by role; a dead node has
+    no tasks.
+    """
     beat = view.heartbeat
     reason = view.health.why if view.health is not None else "" if view.dead is None else view.dead.why
     known = beat or (None if view.dead is None else view.dead.heartbeat)
@@ -51,7 +53,7 @@ def node_row(view: NodeView, duties: Sequence[int]) -> Document:
 
 
 def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
-    """What a stop of each node would cost. Nodes that are not at risk are not looked at task by task."""
+    """Return the cost of a stop of each node. The tasks of nodes that are not at risk are not examined one by one."""
     at_risk = yield from nodes_at_risk(snapshot, bound_of)
     found: dict[str, Losses] = {}
     for place, node_id in enumerate(snapshot.nodes, 1):
@@ -67,7 +69,7 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
 
 
 def _restoring(snapshot: Snapshot, view: NodeView, number: int | None) -> int:
-    """How many of its replicas restore."""
+    """Return how many replicas of a node restore."""
     if number is None or not view.is_live:
         return 0
     known = snapshot.layout.replica_by_key

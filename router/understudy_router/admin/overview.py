@@ -1,7 +1,7 @@
 """All that the page shows, as one document in parts: sections, and rows of a grid (pure, in slices).
 
-Each part is JSON bytes, so that parts are compared and sent without being made again. Ages change all the time; an age
-below two seconds is as good as any other, and a part in which nothing else changed stays as it was.
+Each part is JSON bytes, so that parts are compared and sent without being made again. Ages change all the time; all
+ages below two seconds count as equal, and a part in which only they changed is kept as it was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What an overview is made of, besides what was sent before."""
+    """The inputs of an overview, besides the one that was sent before."""
 
     snapshot: Snapshot
     health: HealthReport
@@ -41,21 +41,21 @@ class Material:
     rates: Rates = field(default_factory=Rates)
     staleness: Mapping[str, object] = field(default_factory=dict)
     freshness: tuple[int | None, int | None] = (None, None)
-    """p50 and p99 in milliseconds."""
+    """The p50 and the p99 in milliseconds."""
     trends: Mapping[str, Trend] = field(default_factory=dict)
     history: Mapping[str, Sequence[Number]] = field(default_factory=dict)
-    """Worst lags by store, oldest first."""
+    """The worst lags by store, oldest first."""
     restores: Sequence[Mapping[str, object]] = ()
     disagreements: Sequence[Disagreement] = ()
     events: Sequence[Happened] = ()
     served: Mapping[str, StoreServed] = field(default_factory=dict)
-    """What readers got, by store."""
+    """The reads of the readers, by store."""
     release: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`sections` are all members but the tick, the time and the grid."""
+    """The parts of the document. `sections` are all members but the tick, the time and the grid."""
 
     tick: int
     generated_at: str | None
@@ -65,13 +65,13 @@ class Overview:
     """The entries of the section `nodes`."""
 
     def whole(self) -> bytes:
-        """The document."""
+        """Return the document."""
         head = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
         members = [b'"%b":%b' % (name.encode(), kept.text) for name, kept in self.sections.items()]
         return b"".join([orjson.dumps(head)[:-1], b",", b",".join(members), b',"grid":', self.grid.whole(), b"}"])
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
-        """The same as Python objects, in slices."""
+        """Return the document as Python objects, in slices."""
         found: dict[str, Any] = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
         for name, kept in self.sections.items():
             found[name] = orjson.loads(kept.text)
@@ -86,7 +86,7 @@ class Overview:
 
 
 def overview_of(material: Material, before: Overview | None) -> Generator[None, None, Overview]:
-    """The overview of now. What differs from the one before only by noise stays as it was."""
+    """Return the overview of now. A part that differs from the one before only by noise is kept as it was."""
     snapshot = material.snapshot
     nodes: dict[str, Kept] = {}
     for place, (node_id, view) in enumerate(snapshot.nodes.items(), 1):
@@ -108,7 +108,7 @@ def overview_of(material: Material, before: Overview | None) -> Generator[None, 
 
 
 def _sections(material: Material) -> dict[str, object]:
-    """The small sections, in the order of the document."""
+    """Return the small sections, in the order of the document."""
     snapshot, about, rates = material.snapshot, material.snapshot.about, material.rates
     return {
         "application_id": about.application_id,
@@ -139,7 +139,7 @@ def _sections(material: Material) -> dict[str, object]:
 
 
 def _shape(name: str, value: Any) -> object:
-    """What makes a section another one: ages by their steps."""
+    """Return the facts whose change makes a section a new one: ages count by their steps."""
     if name == "lag":
         return {**value, "worst_ms": settled_ms(value["worst_ms"])}
     if name == "end":

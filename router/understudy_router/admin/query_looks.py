@@ -1,7 +1,7 @@
-"""Whether the query still commits, and what its files show when it does not (pure).
+"""The signs of whether the query still commits, and the evidence of its files when it does not (pure).
 
 A query that was stopped leaves the same files as one without input. But a batch writes its offsets when it begins and
-its commit when it ends, so a query that is slow, or that ended within a batch, differs from one that begins none.
+its commit when it ends, so a query that is slow, or that ended within a batch, differs from one that begins no batch.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from understudy_shared.base.durations import duration_text
 from understudy_shared.bus.messages import QueryProgress
 
 QUIET_PACES, MIN_QUIET_MS = 5, 5_000
-"""The query counts as quiet after so many of its usual times between commits."""
+"""Limits of quiet: the query is quiet after so many of its usual times between commits, and not before so many ms."""
 
 
 class Quiet(NamedTuple):
-    """A query that does not commit as it did, in an indicator's words."""
+    """The texts of the indicator for a query that does not commit as it did."""
 
     symptom: str
     cause: str
@@ -27,7 +27,7 @@ class Quiet(NamedTuple):
 
 
 def quiet_query(situation: Situation) -> Quiet | None:
-    """What is known of a query that has not committed for much longer than usual; None while it commits, and before
+    """Describe a query that has not committed for much longer than usual; return `None` while it commits, and before
     its pace is known.
     """
     said = _said(situation.snapshot)
@@ -46,7 +46,7 @@ def quiet_query(situation: Situation) -> Quiet | None:
 
 
 def _said(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
-    """What the nodes say of the query that know the newest end of the history in use."""
+    """Return the reports about the query by the nodes that know the newest end of the history in use."""
     return [
         (view, beat.query)
         for view in snapshot.nodes.values()
@@ -58,18 +58,18 @@ def _said(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
 
 
 def _usual_ms(said: list[tuple[NodeView, QueryProgress]]) -> float | None:
-    """The time between commits that nodes saw: for a router that has seen none itself."""
+    """Return the time between commits that nodes saw, for a router that has seen no commits itself."""
     return max((query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None), default=None)
 
 
 def _silent_ms(said: list[tuple[NodeView, QueryProgress]]) -> float:
-    """How long ago the last commit arrived, at least: no node saw it before it was there."""
+    """Return the time since the last commit arrived, at least: no node saw it before it was there."""
     since = [query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None]
     return max(since, default=0)
 
 
 def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
-    """What the files rule out, and where to look."""
+    """Return the cause as far as the files show it, and where to look."""
     if not said:
         return "it stopped, hangs, or has no input", "look at the query"
     batch = f"batch {snapshot.end_version}"

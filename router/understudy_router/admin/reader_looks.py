@@ -1,4 +1,4 @@
-"""Indicators of what readers notice: answers, known lag, fresh answers (pure)."""
+"""Indicators for the experience of readers: answers, known lag, fresh answers (pure)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from understudy_shared.base.durations import duration_text
 from understudy_shared.http.health import Indicator, State
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
-"""From these shares of failed reads on, over the last minute, readers count as hurt, or deserve a look."""
+"""The shares of failed reads over the last minute from which readers count as hurt, or deserve a look."""
 
 OLD_MS = 60_000
-"""A p99 from commit to visible above it is worth a look."""
+"""The p99 from commit to visible, in ms, above which it deserves a look."""
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 """The cause by which a node is degraded that cannot follow its checkpoint."""
 
 
 def reads(situation: Situation) -> Indicator:
-    """Whether readers get answers, and none beyond its bound."""
+    """Whether readers get answers, and all of these are within their bounds."""
     snapshot, rates = situation.snapshot, situation.rates
     if snapshot.about.not_ready:
         why = "; ".join(snapshot.about.not_ready)
@@ -134,7 +134,7 @@ def query(situation: Situation) -> Indicator:
 
 
 def freshness(situation: Situation) -> Indicator:
-    """Whether what the query commits is soon visible."""
+    """Whether the commits of the query are soon visible."""
     if not situation.snapshot.end_confirmed:
         return Indicator(
             "freshness",
@@ -173,19 +173,19 @@ def freshness(situation: Situation) -> Indicator:
 
 
 def _count(snapshot: Snapshot) -> int:
-    """Store partitions of which no replica is open."""
+    """Count the store partitions without an open replica."""
     stores_of, summaries = snapshot.layout.stores_of, snapshot.totals.summaries.items()
     return sum(summary.unserved * len(stores_of[operator_id]) for operator_id, summary in summaries)
 
 
 def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
-    """The live nodes that wait for their checkpoint, and for what of it."""
+    """Return the live nodes that wait for their checkpoint, and the part of it that they wait for."""
     beats = [(view.node_id, view.heartbeat) for view in snapshot.nodes.values()]
     return {node_id: beat.waits_for for node_id, beat in beats if beat is not None and beat.waits_for is not None}
 
 
 def blind_nodes(snapshot: Snapshot) -> list[str]:
-    """The live nodes that cannot read the checkpoint."""
+    """Return the live nodes that cannot read the checkpoint."""
     views = snapshot.nodes.values()
     return [
         view.node_id

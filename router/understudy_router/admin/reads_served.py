@@ -1,4 +1,4 @@
-"""What readers got, by the counters of the reads served: rates over the last minute (pure; time is passed in)."""
+"""The rates of reads over the last minute, from the counters of the reads served (pure; time is passed in)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy_router.admin.store_reads import StoreReadRates, StoreReads, Stor
 
 WINDOW_MS = 60_000
 MIN_MS = 900
-"""Shortest time that a rate is taken over."""
+"""Shortest time, in ms, over which a rate is computed."""
 
 MAX_SEEN = 128
 
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The last minute. None: nothing is known yet, or nobody read."""
+    """The rates of the last minute. `None`: not yet known, or without reads."""
 
     per_s: float | None = None
     errors_per_s: float | None = None
@@ -64,7 +64,7 @@ class Rates(NamedTuple):
 
 
 class ReadRates:
-    """Keeps what the counters were. `served` is None where nothing counts."""
+    """The memory of the counters. `served` is `None` where no reads are counted."""
 
     def __init__(self, served: ServedReads | None) -> None:
         self._served = served
@@ -72,7 +72,7 @@ class ReadRates:
         self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
-        """Look at the counters now. Returns the rates over the last minute."""
+        """Look at the counters now. Return the rates over the last minute."""
         served = self._served
         if served is None:
             return Rates()
@@ -89,7 +89,7 @@ class ReadRates:
         return {} if self._served is None else self._stores.see(now_ms, self._served.stores)
 
     def staleness(self) -> dict[str, list[float | None]]:
-        """How old the answers were, since the router started: counts up to each bound, the last above all."""
+        """Return how old the answers were, since the router started: counts up to each bound, the last above all."""
         if self._served is None:
             return {"le_ms": [None], "counts": [0]}
         found = self._served.staleness_ms
@@ -98,7 +98,7 @@ class ReadRates:
 
 
 def rates_between(before: Counts, now: Counts) -> Rates:
-    """The rates of what came in between."""
+    """Return the rates of the reads between two looks."""
     took_s = (now.at_ms - before.at_ms) / 1000
     if took_s * 1000 < MIN_MS:
         return Rates(violations=now.violations)

@@ -1,4 +1,4 @@
-"""The points that the history takes of a snapshot (pure, in slices)."""
+"""The points of a snapshot for the history (pure, in slices)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.summary import Summary
 
 SLICE_SERIES = 300
-"""Series whose points are made in one slice: one or two milliseconds."""
+"""Number of series whose points are made in one slice: one or two milliseconds."""
 
 Freshness = tuple[int | None, int | None]
 
@@ -21,7 +21,7 @@ Freshness = tuple[int | None, int | None]
 def points_of(
     snapshot: Snapshot, freshness: Freshness, rates: Rates, max_series: int = MAX_SERIES
 ) -> Generator[None, None, dict[Key, Point]]:
-    """The points of now: of the whole, of each store, and of as many partitions as can have a series."""
+    """Return the points of now: of the whole, of each store, and of as many partitions as can have a series."""
     summaries = snapshot.totals.summaries
     found = {
         Key(LAG): Point(
@@ -41,7 +41,7 @@ def points_of(
 
 
 def lag_of(summary: Summary) -> int | None:
-    """The worst lag of an operator; None while any is unknown."""
+    """Return the worst lag of an operator; `None` while any lag is unknown."""
     return None if summary.unknown else summary.worst_lag
 
 
@@ -50,7 +50,9 @@ def time_lag_of(summary: Summary) -> int | None:
 
 
 def freshness_of(snapshot: Snapshot) -> Freshness:
-    """From commit to visible, over the nodes that say it: the median of their p50, the worst of their p99."""
+    """Return the time from commit to visible, over the nodes that report it: the median of their p50, the worst of
+    their p99.
+    """
     said = [
         view.heartbeat.freshness
         for view in snapshot.nodes.values()
@@ -71,7 +73,7 @@ def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
 
 
 def _partition(snapshot: Snapshot, task: int) -> Point:
-    """The worst live replica that is no warm-up."""
+    """Return the lag of the worst live replica that is not a warm-up."""
     layout = snapshot.layout
     live: list[Facts] = []
     for replica in layout.holders(task):

@@ -1,4 +1,4 @@
-"""The restores that go on: how far, and how fast (pure, in slices; time is passed in)."""
+"""The progress and the rates of the present restores (pure, in slices; time is passed in)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from understudy_router.admin.snapshot import Snapshot
 
 MAX_SHOWN = 200
 MIN_MS = 900
-"""Shortest time that a rate is taken over."""
+"""Shortest time, in ms, over which a rate is computed."""
 
 SLICE = 1000
-"""Replicas that are looked at in one slice: a millisecond or less."""
+"""Number of replicas that are looked at in one slice: a millisecond or less."""
 
 
 class _Seen(NamedTuple):
@@ -25,13 +25,13 @@ class _Seen(NamedTuple):
 
 
 class Restoring:
-    """Remembers how far each restore was."""
+    """The memory of the progress of each restore."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
     def see(self, snapshot: Snapshot) -> Generator[None, None, list[dict[str, object]]]:
-        """The first MAX_SHOWN restores."""
+        """Return the first MAX_SHOWN restores."""
         before, seen_now = self._seen, dict[tuple[str, str], _Seen]()
         found: list[dict[str, object]] = []
         now_ms, stores_of = snapshot.about.now_ms, snapshot.layout.stores_of
@@ -63,7 +63,7 @@ class Restoring:
 
 
 def percent_of(facts: Facts) -> float | None:
-    """How far a restore is; None while that is not known."""
+    """Return the progress of a restore in percent; `None` while it is unknown."""
     restore = facts.restore
     if restore is None or not restore.total_bytes:
         return None
@@ -75,7 +75,7 @@ def is_restoring(facts: Facts) -> bool:
 
 
 def _restoring(snapshot: Snapshot) -> Iterator[tuple[str, str, int, Facts] | None]:
-    """The replicas that restore, by node; None at the end of each slice."""
+    """Yield the replicas that restore, by node; yield `None` at the end of each slice."""
     layout, looked_at = snapshot.layout, 0
     for number, view in enumerate(snapshot.holders):
         if looked_at >= SLICE:

@@ -1,4 +1,4 @@
-"""The routes of the admin API. What they answer is made in `admin.py`."""
+"""The routes of the admin API. `admin.py` makes their answers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from understudy_shared.server.app import json_response
 
 
 def overview_routes(admin: Admin) -> APIRouter:
-    """Lag, health, nodes, history, and the overview as a document and as a stream."""
+    """Make the routes for lag, health, nodes, history, and the overview as a document and as a stream."""
     routes = APIRouter()
     routes.include_router(lag_routes(admin))
 
     @routes.get("/admin/v1/health")
     async def health() -> Response:
-        """What is wrong, who is hurt, why, and what to do. The worst of the indicators is the state of the whole."""
+        """Return the faults, the readers that they hurt, the causes, and the remedies. The worst of the indicators is
+        the state of the whole.
+        """
         return json_response(await admin.health())
 
     @routes.get("/admin/v1/nodes")
     async def nodes() -> Response:
-        """Every node that is known, and whether it may be stopped."""
+        """Return every known node, and whether it may be stopped."""
         return json_response(await admin.nodes())
 
     @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
@@ -38,17 +40,17 @@ def overview_routes(admin: Admin) -> APIRouter:
         partition: Annotated[int | None, Query(ge=0)] = None,
         minutes: Annotated[int, Query(ge=1, le=HISTORY_MINUTES)] = HISTORY_MINUTES,
     ) -> Response:
-        """Lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
+        """Return lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
         return json_response(await admin.history(store, partition, minutes))
 
     @routes.get("/admin/v1/overview")
     async def overview() -> Response:
-        """All that the page shows, at most a second old."""
+        """Return all that the page shows, at most a second old."""
         return Response((await admin.overview()).whole() + b"\n", media_type="application/json")
 
     @routes.get("/admin/v1/events", status_code=200, response_class=EventStream)
     async def events(request: Request) -> Response:
-        """Server-sent events: the overview, then what changes of it, at most once a second."""
+        """Send server-sent events: the overview, then its changes, at most once a second."""
         return admin.events(request)
 
     return routes

@@ -1,9 +1,10 @@
-"""Whether a node may be stopped: what readers would lose, store partition by store partition (pure, in slices).
+"""The answer to whether a node may be stopped: the loss of readers, store partition by store partition (pure, in
+slices).
 
-A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others
-is not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes
-it over; it is listed. What the others hold is what they last said, so it is up to a heartbeat old. While nobody knows
-who holds what, no node is safe to stop.
+A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others is
+not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes it
+over; it is listed. The lag of the others is what they last reported, so it is up to a heartbeat old. While the
+assignment or the catalogue is unknown, no node is safe to stop.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 
 MAX_LISTED = 1000
-"""Store partitions of each kind that are listed; the counts are of all."""
+"""Most store partitions of each kind that are listed; the counts are of all."""
 
 SLICE_TASKS = 300
 SLICE_SETTLED = 1500
-"""Tasks that are looked at in one slice, closely or not: one or two milliseconds."""
+"""Number of tasks that are looked at in one slice, closely or not: one or two milliseconds."""
 
 BoundOf = Callable[[str], Bound]
-"""The bound of a store for readers that give none."""
+"""The function that returns the bound of a store for readers that give no bound."""
 
 Partition = dict[str, object]
 
 
 @dataclass(slots=True)
 class Loss:
-    """Store partitions of one kind."""
+    """The store partitions of one kind of loss."""
 
     count: int = 0
     listed: list[Partition] = field(default_factory=list)
@@ -45,10 +46,10 @@ class Loss:
 
 @dataclass(slots=True)
 class Losses:
-    """What a stop of a node would cost."""
+    """The cost of a stop of a node."""
 
     is_known: bool = True
-    """False while there is no assignment or no catalogue here: then nothing can be said."""
+    """Whether the cost is known; False while there is no assignment or no catalogue here."""
     last_replica: Loss = field(default_factory=Loss)
     active: Loss = field(default_factory=Loss)
     bound: Loss = field(default_factory=Loss)
@@ -58,7 +59,7 @@ class Losses:
         return self.is_known and not (self.last_replica.count or self.bound.count)
 
     def why(self, node_id: str) -> str:
-        """One sentence."""
+        """Return the reason as one sentence."""
         if not self.is_known:
             return "this router does not know yet which node holds what"
         if self.last_replica.count:
@@ -75,7 +76,7 @@ class Losses:
 
 
 def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
-    """What a stop of this node would cost now; a node that holds nothing costs nothing."""
+    """Return the cost of a stop of this node now; a node that holds no task costs nothing."""
     layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
     number = layout.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in layout.routes}
@@ -96,15 +97,16 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
 
 
 def is_known(snapshot: Snapshot) -> bool:
-    """Whether it is known here who holds what."""
+    """Whether the assignment and the catalogue are known here."""
     return snapshot.assignment is not None and snapshot.layout.stores is not None
 
 
 def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, set[int] | None]:
-    """The numbers of the nodes whose stop may cost something; the others are safe to stop. None: it may be any.
+    """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop. `None` means that any
+    node may have a cost.
 
-    A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: this needs
-    no look at the tasks.
+    A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
+    tasks without these are examined.
     """
     layout = snapshot.layout
     if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
@@ -114,7 +116,7 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
     for place, task in enumerate(snapshot.totals.unsettled, 1):
         if len(found) == len(layout.node_ids):
-            break  # all of them: a cluster whose bus is lost
+            break  # all nodes are at risk, as when the bus is lost
         found.update(layout.node[replica] for replica in layout.holders(task))
         if place % SLICE_SETTLED == 0:
             yield
@@ -132,7 +134,7 @@ def _add(
 ) -> None:
     staying = [each for each in others if each.standing is Standing.CAUGHT_UP]
     if not own.standing.is_open and any(each.standing.is_open for each in others):
-        return  # it serves nothing that the others do not
+        return  # the other nodes serve all that it serves
     if not staying and not _is_replaced(own, others):
         found.last_replica.add(*where)
         return
@@ -144,7 +146,7 @@ def _add(
 
 
 def _is_replaced(own: Facts, others: list[Facts]) -> bool:
-    """Whether a replica that is behind itself has an equal that stays."""
+    """Whether a replica that is itself behind has an equal that stays."""
     if own.standing is not Standing.BEHIND or own.version is None:
         return False
     return any(
@@ -153,7 +155,7 @@ def _is_replaced(own: Facts, others: list[Facts]) -> bool:
 
 
 def _fits(facts: Facts, bound: Bound) -> bool:
-    """Whether a reader under this bound is answered. The active role moves to whom is left."""
+    """Whether a reader under this bound gets an answer. The active role moves to one of the remaining replicas."""
     if not facts.standing.is_open or facts.version is None:
         return False
     lag = LagInfo(facts.version, None, facts.offset_lag, facts.time_lag_ms)
@@ -165,7 +167,7 @@ def _partitions(count: int) -> str:
 
 
 def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
-    """What a stop costs of a node that is not at risk: its active roles, which others take over."""
+    """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
     layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
     number = layout.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:

@@ -1,4 +1,4 @@
-"""What differs between two catalogues: stores that came and went, and what changed in those that stayed (pure).
+"""The differences between two catalogues: stores that came and went, and changes in those that stayed (pure).
 
 A line of each kind names a few stores and counts the others: there may be a thousand.
 """
@@ -11,19 +11,19 @@ from typing import Any
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 
 FEW = 3
-"""Most stores, or differences of one, that a line names."""
+"""Most stores, or differences of one store, that a line names."""
 
 MAX_CHARACTERS = 80
-"""Longest name, type or reason that a line shows: the type of a struct may be very long."""
+"""Most characters of a name, type or reason that a line shows: the type of a struct may be very long."""
 
 KINDS = ("new-history", "store-added", "store-removed", "schema-changed")
 
 Line = tuple[str, str]
-"""A kind of event, and what it says."""
+"""A kind of event, and its text."""
 
 
 def schema_changes(before: Stores | None, after: Stores | None) -> Iterator[Line]:
-    """What changed. While one of the two is not known, nothing is known to have changed."""
+    """Yield lines for the changes. While one of the two catalogues is unknown, no change is known either."""
     if before is None or after is None or before.digest == after.digest:
         return
     if before.lineage != after.lineage:
@@ -40,7 +40,7 @@ def schema_changes(before: Stores | None, after: Stores | None) -> Iterator[Line
 
 
 def differences(before: StoreRoute, after: StoreRoute) -> Iterator[str]:
-    """What changed in a store."""
+    """Yield the changes in a store."""
     if before.operator_id != after.operator_id:
         yield f"operator {after.operator_id}, before {before.operator_id}"
     if before.partitions != after.partitions:
@@ -65,19 +65,21 @@ def _columns(part: str, old: Mapping[str, str], new: Mapping[str, str]) -> Itera
 
 
 def _types(columns: Any) -> dict[str, str]:
-    """Types by name. What value columns hold is only for people, and not checked where it arrives."""
+    """Return types by name. The contents of value columns are only for people, and were not checked when they
+    arrived.
+    """
     shown: Iterable[Mapping[str, object]] = columns
     return {str(column.get("name")): str(column.get("type")) for column in shown}
 
 
 def _line(kind: str, words: Sequence[str]) -> Iterator[Line]:
-    """One line, if there is anything to say."""
+    """Yield one line, if there are words for it."""
     if words:
         yield kind, _few(words, ", ")
 
 
 def _few(words: Sequence[str], between: str) -> str:
-    """The first words, and how many more there are."""
+    """Return the first words, and how many more there are."""
     return between.join(words[:FEW]) + (f" and {len(words) - FEW} more" if len(words) > FEW else "")
 
 

@@ -1,7 +1,8 @@
-"""All that a router knows at one moment, for everything that reports it (pure: tables in, snapshot out, in slices).
+"""All that a router knows at one moment, for all reports (pure: it takes tables, and returns a snapshot, in slices).
 
-One gather serves all viewers. A node's heartbeat says one thing of nearly all its tasks, so a gather costs by nodes and
-by exceptions, not by replicas. Nodes are read one slice after another: each is as it was when its slice was read.
+One gather serves all viewers. A node's heartbeat reports one thing of nearly all its tasks, so the cost of a gather
+grows with nodes and with exceptions, not with replicas. Nodes are read one slice after another: each is as it was when
+its slice was read.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from understudy_shared.cluster.view import DeadNode, NodeReport
 
 SLICE_NODES = 100
 SLICE_EXCEPTIONS = 500
-"""What is read in one slice: one or two milliseconds."""
+"""Number of exceptions that are read in one slice: one or two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a router knows besides its tables, and when. `now_us` is wall time, for people only."""
+    """The knowledge of a router besides its tables, and its time. `now_us` is wall time, for people only."""
 
     tick: int
     now_ms: float
@@ -36,7 +37,7 @@ class About:
     application_id: str
     router: HostInfo
     unheard: str | None = None
-    """What is wrong with a bus that is there."""
+    """The fault of a bus that is reachable."""
     bus_lost_why: str | None = None
     not_ready: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
@@ -44,13 +45,13 @@ class About:
 
     @property
     def view_of(self) -> dict[str, str]:
-        """Address and name of the router, as reports say them."""
+        """Return address and name of the router, as reports show them."""
         return {"router": f"{self.router.host}:{self.router.port}", "router_id": self.router_id}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Immutable. `nodes` are all nodes by id, `holders` those of the layout by number."""
+    """An immutable snapshot. `nodes` are all nodes by id, `holders` those of the layout by number."""
 
     about: About
     layout: Layout
@@ -59,15 +60,15 @@ class Snapshot:
     lineage: str | None
     catalogue: str | None
     end_version: int
-    """0 before any report."""
+    """The newest end version; 0 before any report."""
     end_confirmed: bool
     end_age_ms: int | None
-    """Since a node last confirmed the end; None when none says that it is confirmed."""
+    """Milliseconds since a node last confirmed the end; `None` when no node confirms it."""
     events: tuple[TableEvent, ...]
     bus_lost_why: str | None
-    """Why the tables hear nothing of the bus."""
+    """The reason why the tables get no messages from the bus."""
     changes: int
-    """`Tables.changes` when it was begun."""
+    """The value of `Tables.changes` when the snapshot was begun."""
     totals: Totals
 
     @property
@@ -79,7 +80,7 @@ class Snapshot:
         return self.layout.assignment
 
     def facts(self, replica: int) -> Facts:
-        """What is known of a replica."""
+        """Return the facts of a replica."""
         view = self.holders[self.layout.node[replica]]
         if not view.own:
             return view.facts
@@ -89,7 +90,7 @@ class Snapshot:
 def gather(
     tables: Tables, stores: Stores | None, about: About, layout: Layout | None = None
 ) -> Generator[None, None, Snapshot]:
-    """The snapshot of now. `layout` is the last one, which is used again while it fits."""
+    """Take the snapshot of now. `layout` is the last one, which is used again while it fits."""
     assignment, previous, changes = tables.assignment, tables.previous, tables.changes
     if layout is None or not layout.is_of(assignment, stores):
         layout = yield from lay_out(assignment, stores)
@@ -130,7 +131,7 @@ def gather(
 
 
 class _Reader:
-    """Makes views of nodes, against one end."""
+    """The maker of the views of nodes, against one end."""
 
     def __init__(
         self, tables: Tables, layout: Layout, previous: Assignment | None, *, now_ms: float, end: int | None
@@ -142,7 +143,7 @@ class _Reader:
         self._end = end
 
     def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
-        """A live node. One with many exceptions takes several slices."""
+        """Return the view of a live node. A node with many exceptions takes several slices."""
         beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
         number = self._layout.number_of.get(beat.node_id)
         differing = {} if number is None else dict(beat.exceptions)
@@ -180,7 +181,7 @@ class _Reader:
         return NodeView(dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms)
 
     def unheard(self, node_id: str) -> NodeView:
-        """A node that only the assignment names. Without an address it counts as dead."""
+        """Return the view of a node that only the assignment names. Without an address it counts as dead."""
         assignment = self._layout.assignment
         endpoint = None if assignment is None else assignment.members.get(node_id)
         if endpoint is None:
@@ -188,7 +189,9 @@ class _Reader:
         return NodeView(node_id, endpoint.host_info(), Facts(None, standing=Standing.UNHEARD))
 
     def _holds(self, beat: Heartbeat) -> Callable[[str], bool] | None:
-        """Which of its tasks a heartbeat speaks of (see `candidates.applied_of`); None: all."""
+        """Return a test of whether a heartbeat reports on a task of its node (see `candidates.applied_of`); `None` when
+        it reports on all.
+        """
         if beat.held is not None:
             return frozenset(beat.held).__contains__
         assignment, previous = self._layout.assignment, self._previous

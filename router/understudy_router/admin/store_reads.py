@@ -1,4 +1,6 @@
-"""What readers of each store got of late: how many within their bound, and how old it was (pure; time is passed in)."""
+"""The recent reads of each store: the share within their bound, and the age of the answers (pure; time is passed
+in).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class Counts(NamedTuple):
 
 
 class StoreServed(NamedTuple):
-    """One store, in the last one or two minutes. None: nobody read, or the age was not known.
+    """The reads of one store in the last one or two minutes. `None`: without reads, or of unknown age.
 
     `staleness_p99_ms` is rounded up to a bound; with `is_more` it is above the last one.
     """
@@ -54,8 +56,8 @@ NOTHING_SERVED = StoreServed()
 
 
 class StoreReadRates:
-    """Keeps the counters as they were at the last two marks, a minute apart: what is said is of the time since the
-    older one. Two marks cost little for a thousand stores; a look each second would not.
+    """The counters as they were at the last two marks, a minute apart: the rates are over the time since the older one.
+    Two marks cost little for a thousand stores; a look each second would not.
     """
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class StoreReadRates:
 
 
 def served_between(before: Counts, now: Counts) -> StoreServed:
-    """What readers of a store got in between."""
+    """Return the reads of a store between two looks."""
     answers = now.answers - before.answers
     asked = answers + now.refused - before.refused
     staleness = [after - earlier for after, earlier in zip(now.staleness, before.staleness, strict=True)]

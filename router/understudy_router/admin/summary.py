@@ -1,6 +1,7 @@
-"""What a snapshot's replicas come to: counts and worst lags by operator, tasks that nobody serves (pure, in slices).
+"""The sums over a snapshot's replicas: counts and worst lags by operator, tasks without an open replica (pure, in
+slices).
 
-Nodes whose replicas are all alike are counted at once. Only tasks that have a replica which is not well are looked at.
+Nodes whose replicas are all alike are counted at once. Only tasks with a replica that is not well are examined.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from understudy_router.admin.layout import WARMUP, Layout
 
 SLICE_NODES = 200
 SLICE = 500
-"""Nodes, replicas or tasks that are looked at in one slice: one or two milliseconds."""
+"""Number of nodes, replicas or tasks that are looked at in one slice: one or two milliseconds."""
 
 MAX_ERRORS = 100
 
 
 class Place(NamedTuple):
-    """Where something is worst."""
+    """The replica with the worst value."""
 
     operator_id: int
     partition: int
@@ -32,7 +33,9 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Summary:
-    """One operator. Lags are those of live replicas that are no warm-ups; None: none of them is known."""
+    """The sums of one operator. Lags are those of live replicas that are not warm-ups; `None`: all of these are
+    unknown.
+    """
 
     partitions: int = 0
     by_role: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -42,7 +45,7 @@ class Summary:
     """Live replicas that are far behind, or not open yet."""
     dead: int = 0
     unknown: int = 0
-    """Live replicas, no warm-ups, of unknown lag."""
+    """Live replicas of unknown lag, without warm-ups."""
     unserved: int = 0
     thin: int = 0
     broken: int = 0
@@ -58,17 +61,17 @@ class Summary:
 
 
 class Totals(NamedTuple):
-    """All operators by id, and the tasks that are not well, ascending."""
+    """The sums of all operators by id, and the tasks that are not well, ascending."""
 
     summaries: Mapping[int, Summary]
     unserved: tuple[int, ...]
-    """No replica is open."""
+    """Tasks without an open replica."""
     thin: tuple[int, ...]
-    """More than one node should have it, one is open, and fewer than two are caught up."""
+    """Tasks that more than one node should have, with an open replica, but with fewer than two that are caught up."""
     unsettled: Collection[int]
-    """Several nodes have it, and fewer than two are caught up and stay."""
+    """Tasks that several nodes have, of which fewer than two are caught up and stay."""
     errors: tuple[str, ...] = ()
-    """What live replicas cannot go on with: the first MAX_ERRORS."""
+    """The errors of live replicas: the first MAX_ERRORS."""
 
 
 def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None, Totals]:
@@ -83,7 +86,7 @@ def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None,
 
 
 class _Sums:
-    """Sums so far, and the tasks that have a replica which is not well."""
+    """The sums so far, and the tasks with a replica that is not well."""
 
     def __init__(self, layout: Layout) -> None:
         self.summaries = {
@@ -94,7 +97,7 @@ class _Sums:
         self._layout = layout
 
     def add(self, number: int, view: NodeView) -> Iterator[None]:
-        """Add the replicas of a node: one by one those that differ, by their number all others."""
+        """Add the replicas of a node: those that differ one by one, all others by their number."""
         layout = self._layout
         own: Counter[tuple[int, int]] = Counter()
         differing: set[int] = set()
@@ -147,7 +150,7 @@ class _Sums:
 
 
 def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> Place:
-    """The first replica of a node, in an operator and role, that is as its others are."""
+    """Return the first replica of a node, in an operator and role, that is like the others of the node."""
     operator_id, role = kind
     operator = layout.operators[operator_id]
     tasks = range(operator.first, operator.first + operator.partitions)
@@ -167,10 +170,10 @@ def _place(layout: Layout, replica: int) -> Place:
 def _examined(
     layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
 ) -> Generator[None, None, Totals]:
-    """The tasks that are not well, among those that have a replica which is not. Counts them in `summaries`, too.
+    """Return the tasks that are not well, among those with a replica that is not well. Count them in `summaries`, too.
 
-    There are few kinds of tasks, by how their replicas stand, so each kind is judged once: when a bus is lost, no
-    replica of the cluster is well.
+    There are few kinds of tasks, by the standings of their replicas, so each kind is judged once: when a bus is lost,
+    no replica of the cluster is well.
     """
     unserved: list[int] = []
     thin: list[int] = []
@@ -202,7 +205,7 @@ def _examined(
 
 
 class _Verdict(NamedTuple):
-    """Which of the lists of Totals a task is in."""
+    """The lists of Totals that a task is in."""
 
     is_unserved: bool
     is_thin: bool
@@ -210,7 +213,7 @@ class _Verdict(NamedTuple):
 
 
 def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
-    """A task, by the standings and the roles of its replicas."""
+    """Judge a task by the standings and the roles of its replicas."""
     wanted = len(roles) - roles.count(WARMUP)
     return _Verdict(
         is_unserved=not any(standing.is_open for standing in standings),
@@ -220,7 +223,9 @@ def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
 
 
 def _standing_of(layout: Layout, holders: Sequence[NodeView]) -> Callable[[int], Standing]:
-    """How a replica stands: by its node, where the node has said the same of all its replicas."""
+    """Return a function that gives the standing of a replica: that of its node, where the node reports the same of all
+    its replicas.
+    """
     usual = [None if view.own else view.facts.standing for view in holders]
     node = layout.node
 

@@ -1,4 +1,4 @@
-"""Where a lag goes, and how fast commits and reads come: from what was seen a moment ago (pure; time is passed in)."""
+"""The trend of a lag, and the pace of commits and reads, from recent observations (pure; time is passed in)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MAX_SEEN = 64
 
 MIN_BATCHES = 3
 MIN_MS = 30_000
-"""A trend needs so many commits within its window, or so long a time: between two commits every lag is a sawtooth."""
+"""Shortest window of a trend, in ms, unless it has MIN_BATCHES commits: between two commits every lag is a sawtooth."""
 
 MIN_CHANGE = 2
-"""Versions by which a lag must change to be called growing or shrinking."""
+"""Fewest versions by which a lag must change to be called growing or shrinking."""
 
 PACE_KEPT = 32
-"""Changes of the end by which the usual time between commits is known."""
+"""Number of changes of the end from which the usual time between commits is computed."""
 
 SLICE_STORES = 40
-"""Stores whose trends are computed in one slice: one or two milliseconds."""
+"""Number of stores whose trends are computed in one slice: one or two milliseconds."""
 
 Direction = Literal["steady", "growing", "shrinking", "unknown"]
 
 
 class Seen(NamedTuple):
-    """A lag at one moment, and the end then. A lag of None is not known."""
+    """A lag at one moment, and the end then. `lag` is `None` while it is unknown."""
 
     at_ms: float
     end_version: int
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """Where a lag goes, and the seconds until it is gone while it shrinks."""
+    """The direction of a lag, and the seconds until it is gone while it shrinks."""
 
     direction: Direction
     eta_s: float | None
@@ -45,7 +45,8 @@ NO_TREND = Trend("unknown", None)
 
 
 def trend_of(seen: Sequence[Seen]) -> Trend:
-    """The trend of what was seen within the window, oldest first: by the least squares of all of it."""
+    """Compute the trend of a window, oldest first: by the least squares of all of it."""
+    # Each guard excludes a false trend: an unknown lag, too few commits to see past the sawtooth, a single step.
     if not seen or any(each.lag is None for each in seen):
         return NO_TREND
     took_ms, batches = seen[-1].at_ms - seen[0].at_ms, seen[-1].end_version - seen[0].end_version
@@ -66,7 +67,7 @@ def trend_of(seen: Sequence[Seen]) -> Trend:
 
 
 def _slope(points: Sequence[tuple[float, int]]) -> float:
-    """Least squares: lag per millisecond. The points are not all of one moment."""
+    """Return the slope by least squares: lag per millisecond. The points must not all be of one moment."""
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
@@ -93,7 +94,7 @@ class Trends:
         return trend_of(tuple(self._seen.get(store, ())))
 
     def of_all(self, stores: Iterable[str]) -> Generator[None, None, dict[str, Trend]]:
-        """The trends of many stores, in slices."""
+        """Compute the trends of many stores, in slices."""
         found: dict[str, Trend] = {}
         for place, store in enumerate(stores, 1):
             found[store] = self.of(store)
@@ -103,14 +104,14 @@ class Trends:
 
 
 class Pace:
-    """How often the query commits, by the ends that were seen."""
+    """The time between commits of the query, by the ends that were seen."""
 
     def __init__(self) -> None:
         self._changes: deque[tuple[float, int]] = deque(maxlen=PACE_KEPT)
         self._lineage: str | None = None
 
     def see(self, now_ms: float, lineage: str | None, end_version: int) -> None:
-        """Take in the newest end. It begins anew with another history, or one that was cut back."""
+        """Take in the newest end. The pace begins again with another history, or one that was cut back."""
         if lineage != self._lineage or (self._changes and end_version < self._changes[-1][1]):
             self._changes.clear()
             self._lineage = lineage
@@ -119,12 +120,12 @@ class Pace:
 
     @property
     def usual_ms(self) -> float | None:
-        """The usual time between two commits; None before a few of them."""
+        """Return the usual time between two commits in ms; `None` before a few of them."""
         if not self._changes:
             return None
         (began_ms, first), (ended_ms, last) = self._changes[0], self._changes[-1]
         return (ended_ms - began_ms) / (last - first) if last - first >= MIN_BATCHES else None
 
     def silent_ms(self, now_ms: float) -> float:
-        """How long ago the end changed last, as far as it was seen."""
+        """Return how long ago the end last changed, as far as it was seen, in ms."""
         return now_ms - self._changes[-1][0] if self._changes else 0.0

@@ -1,7 +1,7 @@
-"""Looks at a router's tables for everybody who wants to see something, and remembers what was seen.
+"""Looks at a router's tables for all reports, and a memory of what was seen.
 
-`Looking` makes snapshots: those who ask within a tick share one, unless the cluster changed since. `Observer` keeps
-what needs more than one look: trends, rates, events, the last hour.
+`Looking` makes snapshots: callers within a tick share one, unless the cluster changed since. `Observer` keeps what
+needs more than one look: trends, rates, events, the last hour.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport
 
 TICK_MS = 1000
-"""How old a snapshot may be that somebody is shown."""
+"""Oldest snapshot, in ms, that is shown to a person."""
 
 MAX_WALKS = 4
 WALK_KEPT_MS = 60_000
-"""Snapshots that are kept for the next pages of a list, and how long after the last page."""
+"""Most snapshots that are kept for the next pages of a list, and the milliseconds for which they are kept after the
+last page."""
 
 T = TypeVar("T")
 
 
 async def in_slices(steps: Generator[None, None, T]) -> T:
-    """The result of work that comes in slices; others have the loop in between."""
+    """Return the result of work that comes in slices; the loop runs other tasks in between."""
     while True:
         try:
             next(steps)
@@ -52,7 +53,7 @@ async def in_slices(steps: Generator[None, None, T]) -> T:
 
 
 class Looking:
-    """Makes snapshots of one router. `gathers` counts them."""
+    """The snapshots of one router. `gathers` counts them."""
 
     def __init__(self, router: Router) -> None:
         self.gathers = 0
@@ -64,7 +65,7 @@ class Looking:
         self._tick = router.clock.wall_us() // 1_000_000 * 1_000_000 + random.randrange(1_000_000)  # noqa: S311
 
     async def snapshot(self, *, max_age_ms: float = TICK_MS) -> Snapshot:
-        """What is known now, or was so long ago while the cluster is the same."""
+        """Return a snapshot of now, or one at most `max_age_ms` old if the cluster did not change since."""
         async with self._gathering:
             if self._last is None or not self._is_recent(self._last, max_age_ms):
                 self._last = await self._gathered()
@@ -78,7 +79,7 @@ class Looking:
             self._walks.popitem(last=False)
 
     def kept(self, tick: int) -> Snapshot | None:
-        """The snapshot of that tick, if it is still kept."""
+        """Return the snapshot of that tick, if it is still kept."""
         now_ms = self._router.now_ms()
         for old in [tick for tick, (_, used_ms) in self._walks.items() if now_ms - used_ms > WALK_KEPT_MS]:
             del self._walks[old]
@@ -122,16 +123,18 @@ class Observed:
     disagreements: list[Disagreement]
     events: list[Happened]
     served: dict[str, StoreServed]
-    """By store."""
+    """The reads by store."""
 
 
 class Observer:
-    """Takes each snapshot in once."""
+    """The memory of what was seen; it takes each snapshot in once."""
 
     def __init__(
         self, served: ServedReads | None, causes: Callable[[], Mapping[str, str]], *, exposure: Exposure | None = None
     ) -> None:
-        """`causes`: why the process is degraded. `exposure`: what of the router is open to other machines."""
+        """Begin without observations. `causes` returns why the process is degraded; `exposure` says what of the router
+        other machines can reach.
+        """
         self._causes = causes
         self._exposure = exposure
         self.history = History()
@@ -148,7 +151,7 @@ class Observer:
         return None if self._last is None else self._last.health
 
     async def see(self, snapshot: Snapshot) -> Observed:
-        """What there is to say of a snapshot."""
+        """Take a snapshot in, and return all observations until then."""
         async with self._seeing:
             last = self._last
             if last is None or last.snapshot.tick < snapshot.tick:
@@ -196,6 +199,6 @@ class Observer:
         """Take a point of the last hour, when one is due."""
         now_ms, layout = observed.snapshot.about.now_ms, observed.snapshot.layout
         if self.history.is_due(now_ms) or layout is not self._recorded:
-            self._recorded = layout  # another one may have partitions of which there was no point yet
+            self._recorded = layout  # another layout may have partitions without a point
             points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
             self.history.note(now_ms, points)

@@ -118,6 +118,7 @@ def _may_live(dead: Candidate, bound: Bound) -> bool:
 
 def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
     """Return why a candidate does not fit, by the tables; None when it does."""
+    # The reasons are in the order of precedence: a reader who is refused gets the first that applies.
     if not candidate.is_live:
         return Reason.DEAD
     if candidate.is_fork:
