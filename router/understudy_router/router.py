@@ -1,6 +1,7 @@
-"""A router: its tables, its clients, its state. One object per process, made before the event loop that serves.
+"""A router: its tables, its clients, its state. There is one object per process, made before the event loop that
+serves.
 
-`start` and `stop` run in that loop. Before `start` nothing is known, and reads are answered accordingly.
+`start` and `stop` run in that loop. Before `start` the router knows nothing, and answers reads accordingly.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PROBE_HOPS = 2
 
 
 class Router:
-    """Routes the lookups of one application."""
+    """The router of the lookups of one application."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class Router:
         auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps what it needs to start without the bus; None: nowhere. `auth` judges messages;
-        without it no signature is looked at. `identity` is shown to the nodes.
+        """Make a router. `remembered` stores what it needs to start without the bus; `None`: it stores nothing. `auth`
+        judges messages; without it signatures are not checked. `identity` is shown to the nodes.
 
         Raises SettingsError for malformed seeds.
         """
@@ -143,18 +144,18 @@ class Router:
                 await self.watcher.has_learned.wait()
 
     async def leave(self) -> None:
-        """Say that it stops, while it answers on: load balancers look at /readyz."""
+        """Announce that the router stops, while it still answers: load balancers look at /readyz."""
         self._leaving = True
         for callback in self._when_leaving:
             callback()
         log.info("stopping", extra={"action": "leaving"})
 
     def when_leaving(self, callback: Callable[[], None]) -> None:
-        """Call back when it says that it stops: what would last for ever ends then."""
+        """Call back when the router announces that it stops, so that endless streams end then."""
         self._when_leaving.append(callback)
 
     async def stop(self) -> None:
-        """In order: stop to follow, close the ways to the nodes, then the bus."""
+        """Stop, in this order: the tasks that follow the bus, the clients of the nodes, the bus."""
         await self._tasks.stop()
         await self.watcher.stop()
         await self.clients.close()
@@ -163,16 +164,16 @@ class Router:
 
     @property
     def dead(self) -> str | None:
-        """Why this process cannot go on, None while it can."""
+        """The reason why this process cannot go on, `None` while it can."""
         return self._tasks.dead or self.clients.dead
 
     @property
     def degraded(self) -> str | None:
-        """What does not work although lookups do, None when all does."""
+        """The faults that leave lookups working, `None` without such faults."""
         return "; ".join(self.causes().values()) or None
 
     def causes(self) -> Mapping[str, str]:
-        """What does not work although lookups do, and why, by cause."""
+        """Return the faults that leave lookups working, by cause."""
         found = causes_of(
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
@@ -183,7 +184,9 @@ class Router:
         return {**found, **self.gossip.auth.causes()}
 
     def not_ready(self) -> list[str]:
-        """Why this router should not be sent readers; empty when it should. Lag and a lost bus never make it so."""
+        """Return why this router should get no readers; empty when it should get them. Lag and a lost bus are never
+        reasons.
+        """
         unheard = self._neighbour_applications.reason()
         return self._not_ready() + ([] if unheard is None else [unheard])
 
@@ -198,7 +201,7 @@ class Router:
         return reasons
 
     def stores(self) -> Stores:
-        """What can be asked; a not-initialised problem before that is known."""
+        """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
         stores = self.watcher.stores
         if stores is None or self.tables.assignment is None:
             why = "; ".join([*self._not_ready(), *self.causes().values()])
@@ -208,12 +211,14 @@ class Router:
         return stores
 
     def _is_unheard(self) -> bool:
-        """Whether the router waits for what a node would tell, and the bus is there without any node."""
+        """Whether the router waits for the documents of a node while the bus is reachable without any node."""
         is_waiting = self.watcher.stores is None or self.tables.assignment is None
         return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
 
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
-        """Forward a drain to the node it is about: the JSON object of its reply. Raises the problem of a refusal."""
+        """Forward a drain to its node. Return the JSON object of the reply. Raises ProblemError when the node
+        refuses.
+        """
         node = self.tables.nodes.get(node_id)
         if node is None:
             known = ", ".join(sorted(self.tables.nodes)) or "none"
@@ -234,5 +239,5 @@ class Router:
         return document
 
     def now_ms(self) -> float:
-        """The monotonic clock that the tables' times are of."""
+        """Return the time of the monotonic clock that the tables use."""
         return self.clock.monotonic_ms()

@@ -1,11 +1,11 @@
-"""How old the answers were that readers got, and whether each kept its bound: counted from what the answers say.
+"""The age of the answers that readers got, and whether each kept its bound: counted from the lag in the answers.
 
-It is on the way of every lookup: what an answer says of its lag is the same for many answers, so it is parsed once and
-counted by its text. While there are very many reads without a bound, one in `STRIDE` of them is looked at, and stands
-for the others.
+This code runs for every lookup: many answers have the same text about their lag, so each text is parsed once, and
+answers are counted by their text. While there are very many reads without a bound, one in `STRIDE` of them is looked
+at, and stands for the others.
 
-The router compares each answer with the bound of its reader again although the node has measured it. An answer beyond
-its bound would be a bug of ours, and must not stay unseen.
+The router compares each answer with the bound of its reader again, although the node has compared it. An answer beyond
+its bound would be a bug of Understudy, and must not stay unseen.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 EXACT = 4096
-"""Reads without a bound of which each one is looked at, between two readings of the counts."""
+"""The number of reads without a bound between two readings of the counts that are all looked at."""
 
 STRIDE = 7
-"""Beyond `EXACT`, one read of so many is looked at. It is a prime, so that it does not fall into step with readers
-who take turns.
-"""
+"""The number of reads of which one is looked at, beyond `EXACT`. It is a prime, so that it does not fall into step with
+readers who take turns."""
 
 MAX_TEXTS = 1024
-"""Texts that are kept until they are counted: about a millisecond of work then."""
+"""Most texts that are kept until they are counted: that is about a millisecond of work."""
 
 MAX_STORES = 4096
-"""Stores with counts of their own. Names of stores may change as long as the process runs."""
+"""Most stores with counts of their own. Names of stores may change as long as the process runs."""
 
 TEXT_BYTES = 176
-"""Longer than any lag that a node of ours prints; what follows it is the same for all answers of a replica."""
+"""Bytes of the text of a lag: more than any lag that our nodes print; the bytes after it are the same for all answers
+of a replica."""
 
 _LAG = b'"lag":{'
 _FIELDS = re.compile(
@@ -46,7 +46,9 @@ _FIELDS = re.compile(
 
 
 class _Kept:
-    """Answers of one text. `violates`: whether they are beyond `bound`, the one they were compared with last."""
+    """The count of the answers with one text. `violates`: whether they are beyond `bound`, the last one they were
+    compared with.
+    """
 
     __slots__ = ("bound", "count", "lag", "violates")
 
@@ -58,7 +60,7 @@ class _Kept:
 
 
 class StoreReads:
-    """Counts of one store. `kept` are answers that are not counted yet, by the text of their lag."""
+    """The counts of one store. `kept` are answers that are not counted yet, by the text of their lag."""
 
     __slots__ = ("answers", "kept", "refused_by_bound", "staleness_ms")
 
@@ -69,38 +71,38 @@ class StoreReads:
         self.kept: dict[bytes, _Kept] = {}
 
     def failed(self, problem: Problem) -> None:
-        """Count a read that got no answer, if its bound is why."""
+        """Count a read without an answer, if its bound is the reason."""
         self.refused_by_bound += _is_refused_by_bound(problem)
 
 
 class ServedReads:
-    """Counts of one router. `violations` are answers beyond the bound that was asked for: it stays 0."""
+    """The counts of one router. `violations` are answers beyond the requested bound: it must stay 0."""
 
     def __init__(self) -> None:
         self.violations = 0
         self.refused_by_bound = 0
-        """Reads that no replica was allowed to answer within the reader's bound."""
+        """The number of reads that no replica was allowed to answer within the reader's bound."""
         self.errors = 0
-        """Reads without an answer for any other reason that is not the reader's."""
+        """The number of reads without an answer for any other reason, except readers' mistakes."""
         self.unreadable = 0
-        """Answers whose lag did not parse: of a node of another release."""
+        """The number of answers whose lag did not parse, because a node of another release wrote it."""
         self._staleness_ms = Histogram(STALENESS_BOUNDS_MS)
         self._offset_lag = Histogram(OFFSET_LAG_BOUNDS)
         self._answers = self._unknown = 0
         self._stores: dict[str, StoreReads] = {}
         self._unnamed = StoreReads()
-        """Reads of which nobody says the store."""
+        """The counts of reads whose store is not given."""
         self._texts, self._uncounted = 0, list[StoreReads]()
-        """Texts that are kept in all, and the stores that keep some."""
+        """The number of all kept texts, and the stores that keep any."""
         self._exact, self._turn = EXACT, 0
 
     def __repr__(self) -> str:
         return f"ServedReads({self.answers} answers, {self.violations} beyond their bound)"
 
-    # ---- on the way of every lookup
+    # ---- called for every lookup
 
     def of(self, store: str) -> StoreReads:
-        """The counts of a store. Of very many stores the last ones share theirs."""
+        """Return the counts of a store. Beyond MAX_STORES, the other stores share their counts."""
         found = self._stores.get(store)
         if found is None and len(self._stores) < MAX_STORES:
             found = self._stores[store] = StoreReads()
@@ -140,11 +142,11 @@ class ServedReads:
             self.failed(problem)
             store.failed(problem)
         for tail, count in Counter(results.tails).items():
-            if tail:  # a problem has none
+            if tail:  # a problem has no tail
                 self._count(HopOutcome(FOUND, b"", tail), bound, count, store)
 
     def failed(self, problem: Problem) -> None:
-        """Count a read that got no answer; one that was the reader's mistake counts in neither."""
+        """Count a read without an answer; a mistake of the reader is not counted."""
         if problem.refusal is not None:
             self.refused_by_bound += _is_refused_by_bound(problem)
         else:
@@ -174,7 +176,7 @@ class ServedReads:
 
     @property
     def offset_lag(self) -> Histogram:
-        """How many versions behind the answers were; without those of unknown lag."""
+        """The number of versions that the answers were behind; without the answers of unknown lag."""
         self._read()
         return self._offset_lag
 

@@ -13,7 +13,7 @@ from understudy_shared.server.settings import HttpServiceSettings
 from understudy_shared.settings.services import RouterFields
 
 MAX_NAME_BYTES = 200
-"""Longest name of a folder: file systems allow 255."""
+"""Most bytes of a folder's name: file systems allow 255."""
 
 
 class RouterSettings(RouterFields, BusSettings, HttpServiceSettings):
@@ -26,8 +26,8 @@ class RouterSettings(RouterFields, BusSettings, HttpServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Where it keeps what it remembers: as set, else `~/.cache/understudy/router-<application>`, quoted as in a
-        URL.
+        """The folder of the remembered documents: as set, else `~/.cache/understudy/router-<application>`, quoted as in
+        a URL.
         """
         if self.data_dir is not None:
             return self.data_dir.absolute()
