@@ -309,7 +309,7 @@ class Watcher:
             return None
         why = self.bus_lost_why
         if why is None and not from_bus:
-            why = "what the bus has is not what the nodes serve by"
+            why = "the nodes serve by another catalogue than the one on the bus"
         elif why is None:
             try:
                 found = await self._gossip.catalogue(digest)
@@ -325,7 +325,7 @@ class Watcher:
                 catalogue = await self._nodes.catalogue(node.heartbeat.endpoint.host_info())
                 if digest_of(catalogue) == digest:
                     return catalogue, await self._compiled(catalogue, digest)
-                why = f"{node.heartbeat.node_id} serves by another"
+                why = f"{node.heartbeat.node_id} serves by another catalogue"
             except UnderstudyError as error:
                 why = str(error)
             if digest in self._unusable:

@@ -36,7 +36,9 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
         """Drain the node, or undo that, and show the page."""
         wanted = _WANTED.get(await read_body(request.receive, max_bytes=MAX_FORM_BYTES))
         if wanted is None:
-            problem = Problem(ProblemType.BAD_REQUEST, "the form says nothing of a drain", "body", "Use its buttons")
+            problem = Problem(
+                ProblemType.BAD_REQUEST, "the form does not say whether to drain", "body", "Use its buttons"
+            )
             raise ProblemError(problem)
         note(request.scope, drain=wanted)
         await drain(node_id, wanted)

@@ -1,4 +1,4 @@
-// What was answered, as elements: a lookup's value and age, an explanation's candidates, or a problem and what to do.
+// Answers as elements: a lookup's value and age, an explanation's candidates, or a problem and its fix.
 
 import { asCurl, commandLine, explainCommand, explainPath, lookupCommand, lookupPath } from "./commands.js";
 import { element } from "./dom.js";
@@ -12,7 +12,7 @@ export function pairs(entries) {
 
 const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
-// What answers of a store say of a key beside a value, by the kind of the store.
+// The members of an answer besides the value, by the kind of the store.
 const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows", "next_cursor"];
 
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -48,7 +48,7 @@ export function answered(question, answer, tookMs) {
     const stored = pairs(Object.entries(answer.value).map(([name, value]) => [name, shown(value)]));
     parts.push(element("details", {}, element("summary", {}, "What Spark stores"), stored));
   }
-  // On the reader's own machine nobody else is hurt by a trial.
+  // On the reader's own machine a trial hurts no other reader.
   if (HERE.includes(location.hostname)) {
     const hint = `Try it: kill ${where} and ask again. Another replica answers, and says how old it is.`;
     parts.push(element("p", { class: "hint" }, hint));

@@ -1,4 +1,4 @@
-// The form that looks a key up, or explains it. What was asked is in the URL, so that it can be sent to a colleague.
+// The form that looks a key up, or explains it. The question is in the URL, so that a reader can send it to a colleague.
 
 import { answered, explained, refused } from "./answer.js";
 import { explainPath, lookupPath } from "./commands.js";
@@ -64,7 +64,7 @@ export function startAsk(url) {
     return { store: select.value, key, bounds: boundsGiven() };
   }
 
-  // What the form says, asked once; `last` is what "every second" repeats, whatever is typed meanwhile.
+  // Asks the question of the form once; "every second" repeats `last`, even while the reader types another one.
   async function ask({ keepUrl = false } = {}) {
     const answer = byId("answer");
     answer.hidden = false;
@@ -92,7 +92,7 @@ export function startAsk(url) {
   }
 
   function repeat() {
-    const isRead = byId("answer").contains(document.activeElement); // it would lose the focus
+    const isRead = byId("answer").contains(document.activeElement); // a new answer would take the focus from the old one
     if (byId("ask-repeat").checked && last !== null && !document.hidden && !isRead) run();
   }
 
@@ -108,12 +108,12 @@ export function startAsk(url) {
   });
   setInterval(repeat, AGAIN_MS);
   byId("ask-repeat").addEventListener("change", (event) =>
-    // Said once is enough: a screen reader would read the same answer each second.
+    // The status is set once: else a screen reader would read the same answer each second.
     byId("answer").setAttribute("aria-live", event.target.checked ? "off" : "polite"),
   );
 
   return {
-    // The stores may have changed; a field that the reader types into stays as it is.
+    // The stores may have changed; a field into which the reader types is left alone.
     update(query) {
       const names = [...select.options].map((option) => option.value);
       const isFirst = shownFor === "";

@@ -1,4 +1,4 @@
-// The same question as a command: curl, and the command line of Understudy. And a button that copies it.
+// The question as a command, for curl and for the command line of Understudy; and a button that copies it.
 
 import { element } from "./dom.js";
 
@@ -6,7 +6,7 @@ const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replac
 
 const words = (...parts) => parts.map(quoted).join(" ");
 
-// Paths of the calls, used by the page itself as well.
+// The paths of the calls; the page itself uses them as well.
 export function lookupPath(store, key, bounds) {
   return `/v1/stores/${encodeURIComponent(store)}/lookup?${new URLSearchParams({ key, ...bounds })}`;
 }
@@ -36,7 +36,7 @@ export function commandLine(name, text) {
   return element("p", { class: "command" }, code, button);
 }
 
-// A page that is not of localhost and has no TLS has no clipboard: then the text is selected for Ctrl-C.
+// Without TLS, only a page of localhost has a clipboard: elsewhere the text is selected for Ctrl-C.
 export async function copy(text, button, shown = null) {
   const label = button.textContent;
   try {

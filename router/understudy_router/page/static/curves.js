@@ -1,4 +1,4 @@
-// One curve: uPlot where the first paint has an SVG. Its legend is ours, in the caption: uPlot's would be a second one.
+// One curve: uPlot replaces the SVG of the first paint. The caption has the legend, so that of uPlot is switched off.
 
 import { setText } from "./dom.js";
 import { batches, clock, duration, number } from "./words.js";
@@ -8,7 +8,7 @@ const ON_AXIS = { batches: number, ms: duration };
 const NOTHING = { end: "1970-01-01T00:00:00Z", step_ms: 10_000 };
 const DASHES = { freshness_p99_ms: [4, 3] };
 
-// A curve in `figure`; its lines are named in the page.
+// Makes a curve in `figure`; the page names its lines.
 export function startCurve(figure) {
   const plot = figure.querySelector(".plot");
   const names = [...figure.querySelectorAll(".key")].map((key) => key.dataset.line);
@@ -25,7 +25,7 @@ export function startCurve(figure) {
     if (plot.clientWidth > 0) drawChart([timesOf(history), ...lines]);
   }
 
-  // The values in the caption: those below the pointer, or the last ones.
+  // Writes the values into the caption: those below the pointer, or the last ones.
   function say(index) {
     for (const name of names) {
       const points = shown.series[name];
@@ -38,12 +38,12 @@ export function startCurve(figure) {
     if (chart === null) {
       plot.replaceChildren();
       chart = new globalThis.uPlot(options(figure, plot, names, say), data, plot);
-      plot.setAttribute("aria-hidden", "true"); // the caption says what a canvas cannot
+      plot.setAttribute("aria-hidden", "true"); // a screen reader reads the caption instead
     } else chart.setData(data);
   }
 
   new ResizeObserver(() => {
-    if (plot.clientWidth === 0) return; // it is hidden
+    if (plot.clientWidth === 0) return; // the curve is hidden
     if (chart) chart.setSize({ width: plot.clientWidth, height: plot.clientHeight });
     else if (shown) draw(shown);
   }).observe(plot);
@@ -51,7 +51,7 @@ export function startCurve(figure) {
   return {
     draw,
     clear: () => draw({ ...NOTHING, series: Object.fromEntries(names.map((name) => [name, []])) }),
-    // Colours of a canvas do not follow the theme: it is drawn anew.
+    // The colours of a canvas do not follow the theme, so the curve is drawn again.
     redraw() {
       chart?.destroy();
       chart = null;

@@ -1,4 +1,4 @@
-// The document, changed in place and only where it differs, so that the focus, what is scrolled and what is chosen stay.
+// Changes to the document: in place and only where it differs, so that focus, scroll position and selection stay.
 
 const NO_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -19,14 +19,14 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// The one way from a text to markup, for what this router has drawn. The policy of the page allows no other, and no
-// second one of this name.
+// The only policy that makes markup of a text, for the parts that this router has drawn. The headers of the page allow
+// no other policy, and no second one of this name.
 const DRAWN = { createHTML: (text) => text };
 const policy = globalThis.trustedTypes?.createPolicy("understudy", DRAWN) ?? DRAWN;
 
 export const parsed = (html) => new DOMParser().parseFromString(policy.createHTML(html), "text/html").body;
 
-// Makes `old` what `fresh` is. What has `data-keep` is the scripts' own.
+// Makes `old` equal to `fresh`. Elements with `data-keep` belong to the scripts and are left alone.
 export function patch(old, fresh) {
   if (old.isEqualNode(fresh) || "keep" in old.dataset || old.localName === "noscript") return;
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -49,7 +49,7 @@ export function patch(old, fresh) {
 const isBlank = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim() === "";
 const keyOf = (node) => node.dataset?.key ?? (node.id || null);
 
-// The node that is there for `fresh`, if it is alike; a second one of the same key gets a node of its own.
+// Returns the present node for `fresh`, if it has the same name; a second one of the same key gets a new node.
 function successor(fresh, byKey, unkeyed) {
   const key = keyOf(fresh);
   const found = key === null ? unkeyed.shift() : byKey.get(key);
@@ -59,7 +59,7 @@ function successor(fresh, byKey, unkeyed) {
   return undefined;
 }
 
-// A node that is there is not moved for what goes or comes before it: it may have the focus.
+// Present nodes are not moved when nodes before them come or go, because they may have the focus.
 function place(parent, pairs) {
   let next = unblank(parent.firstChild);
   for (const [there, fresh] of pairs) {

@@ -1,4 +1,4 @@
-// Draining a node: first it is said what that would cost, then it is asked, then done; and it can be undone.
+// Draining a node: the dialog first shows the cost and asks; then the node is drained; and that can be undone.
 
 import { pairs } from "./answer.js";
 import { byId, setText } from "./dom.js";
@@ -75,7 +75,7 @@ export function startDrain() {
 
 const MAX_NAMED = 20;
 
-// The router names at most a thousand, and counts them all.
+// The router lists at most a thousand, and counts all.
 function losses(loses) {
   const named = (kind) => {
     const places = loses[kind];
@@ -91,7 +91,7 @@ function losses(loses) {
   return entries.filter(([, text]) => text !== "");
 }
 
-// The reply as JSON; a router that cannot be reached is a problem like any other.
+// Returns the reply as JSON; for a router that cannot be reached, returns a problem.
 async function call(path, options = {}) {
   try {
     const reply = await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT_MS) });

@@ -1,12 +1,12 @@
-// The router's events, and the watch over them. An open connection proves nothing: a process that is stopped keeps it
-// open, and a browser that is offline keeps it "live". So what counts is when the last message came.
+// The router's events, and the watch over them. An open connection does not show that the router lives: a stopped process
+// keeps it open, and an offline browser reports it as open. So the time of the last message decides.
 
 const LOST_AFTER_INTERVALS = 3;
 const AGAIN_AFTER_INTERVALS = 10;
 const LOOK_EVERY_MS = 250;
 
-// `address` says what to hear now; `on` has page(parts), heard(generatedAt), and silent(isSilent), called when that changes.
-// What is returned hears anew.
+// `address` returns the URL of the events; `on` has page(parts), heard(generatedAt), and silent(isSilent), which is called
+// when that changes. Returns a function that connects again.
 export function startFeed(address, intervalMs, on) {
   let source = null;
   let heardAt = performance.now();
@@ -17,7 +17,7 @@ export function startFeed(address, intervalMs, on) {
     const document = JSON.parse(event.data);
     use(document);
     on.heard(document.generated_at);
-    heardAt = performance.now(); // last: what could not be shown was not heard
+    heardAt = performance.now(); // last: a message that could not be shown does not count
     tell(false);
   }
 
@@ -39,7 +39,7 @@ export function startFeed(address, intervalMs, on) {
     const now = performance.now();
     tell(now - heardAt >= LOST_AFTER_INTERVALS * intervalMs);
     if (!isSilent) return;
-    // A browser gives up after an answer that is an error, and waits for good on a host that is gone.
+    // A browser gives up after an error response, and waits for ever for a host that is gone.
     const isGivenUp = source.readyState === EventSource.CLOSED;
     const againMs = (isGivenUp ? LOST_AFTER_INTERVALS : AGAIN_AFTER_INTERVALS) * intervalMs;
     if (now - triedAt >= againMs) connect();

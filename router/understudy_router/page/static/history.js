@@ -1,9 +1,9 @@
-// The last hour, as the router remembers it: asked again whenever a step has passed, while somebody can see it.
+// The last hour, as the router remembers it: loaded again after each step, while the page is visible.
 
 const TIMEOUT_MS = 5000;
 const FIRST_STEP_MS = 10_000;
 
-// `wanted` says which history now: an object of parameters, or null for none. `use` gets each that comes.
+// `wanted` returns the parameters of the history to show, or null to show no history. `use` gets each one that arrives.
 export function startHistory(wanted, use) {
   let turn = 0;
   let stepMs = FIRST_STEP_MS;
@@ -17,7 +17,7 @@ export function startHistory(wanted, use) {
     const parameters = wanted();
     if (parameters === null || document.hidden) return;
     const history = await historyOf(parameters);
-    if (history === null || mine !== turn) return; // another one is wanted by now
+    if (history === null || mine !== turn) return; // another history is wanted by now
     stepMs = Math.max(1000, history.step_ms);
     use(history);
   }
@@ -26,7 +26,7 @@ export function startHistory(wanted, use) {
   return { load };
 }
 
-// Null when there is none: what is drawn stays, and that a router is silent is said by the banner.
+// Returns null when the router does not send it: the curve stays, and the banner reports a silent router.
 async function historyOf(parameters) {
   try {
     const query = new URLSearchParams({ ...parameters, minutes: 60 });

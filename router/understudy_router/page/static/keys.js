@@ -1,4 +1,4 @@
-// The keyboard: one stop for Tab in the grid, and arrows to move in it; Escape closes what is open; "/" looks up.
+// The keyboard: one stop for Tab in the grid, and arrows to move in it; Escape closes the open replica; "/" looks a key up.
 
 import { byId } from "./dom.js";
 

@@ -1,5 +1,5 @@
-// Keys as JSON, made of what is typed into a field for each column. Numbers stay the text that was typed: a whole number
-// of Spark has more digits than a number of JavaScript.
+// Keys as JSON, made of one field for each column. Numbers stay the text that the reader typed: a whole number of Spark
+// has more digits than a number of JavaScript.
 
 const WHOLE = ["tinyint", "smallint", "int", "bigint", "byte", "short", "integer", "long"];
 const NESTED = /^(struct|array|map)</;
@@ -19,7 +19,7 @@ export function fieldsOf(columns) {
 
 function valueText(type, text) {
   if (NESTED.test(type)) {
-    JSON.parse(text); // refused here rather than by the router: the message names the field
+    JSON.parse(text); // fails here instead of in the router, so that the message names the field
     return text;
   }
   if (WHOLE.includes(type) && /^-?\d+$/.test(text)) return text;
@@ -28,7 +28,7 @@ function valueText(type, text) {
   return JSON.stringify(text);
 }
 
-// The key as a JSON array in schema order. Throws what is wrong, in words.
+// Returns the key as a JSON array in schema order. Throws an error that says what is wrong.
 export function keyText(fields, texts) {
   const values = [];
   fields.forEach((field, index) => {
@@ -46,7 +46,7 @@ export function keyText(fields, texts) {
   return `[${values.join(",")}]`;
 }
 
-// The texts of the fields of a key that is given as JSON, or null when only JSON can say it.
+// Returns the texts of the fields for a key given as JSON, or null when only JSON can express it.
 export function textsOf(fields, json) {
   try {
     const key = JSON.parse(json);
@@ -58,7 +58,7 @@ export function textsOf(fields, json) {
   }
 }
 
-// What a key of these columns may look like, for each field, from a JSON array of examples in schema order.
+// Returns an example for each field, from a JSON array of examples in schema order.
 export function examplesOf(columns, json) {
   try {
     const values = JSON.parse(json ?? "[]");

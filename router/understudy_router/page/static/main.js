@@ -1,4 +1,4 @@
-// Keeps the page true: the router sends each part that has become another, drawn as the page itself was.
+// Keeps the page up to date: the router sends each part that changed, drawn like the page itself.
 
 import { startAsk } from "./ask.js";
 import { asCurl, copy } from "./commands.js";
@@ -25,7 +25,7 @@ const url = startUrl(() => {
   storeHour.load();
 });
 const ask = startAsk(url);
-// Freshness is of the whole; lag is of the store that is chosen, if one is.
+// Freshness is that of all stores; lag is that of the chosen store, if there is one.
 const lastHour = startHistory(
   () => ({}),
   (history) => {
@@ -51,7 +51,7 @@ function update({ html, title }) {
   for (const time of fresh.querySelectorAll("time")) setText(time, time.dateTime ? clock(time.dateTime) : "?");
   for (const part of fresh.children) patch(byId(part.id), part);
   if (document.title !== title) document.title = title;
-  // The headline is told once, when it changes: the page that was loaded has been read already.
+  // A screen reader reads the headline once, when it changes: it has read that of the loaded page already.
   if (headline() !== said) setText(byId("said"), headline());
   if (placeOf(byId("replica")) !== opened) {
     openedCurve.clear();
@@ -72,14 +72,14 @@ function showChosen() {
 
 const placeOf = ({ dataset }) => [dataset.store, dataset.partition].join("/");
 
-// Measured, so that a benchmark can say how long it takes.
+// Measures the update for the benchmark.
 function timed(parts) {
   const began = performance.now();
   update(parts);
   performance.measure("understudy:update", { start: began, end: performance.now() });
 }
 
-// "Stale" is said by the time since the last message: feed.js. It is said once, not each second: it is read out.
+// feed.js decides by the time since the last message. The text is set once, not each second, because it is read out.
 function silent(isSilent) {
   byId("stale").hidden = !isSilent;
   document.body.toggleAttribute("data-stale", isSilent);
@@ -89,7 +89,7 @@ function silent(isSilent) {
   setText(byId("stale"), isSilent ? `Stale: nothing was heard of this router since ${since}. All below is of then.` : "");
 }
 
-// A link to the page in another state, a filter, a button: what the page shows of them comes by the feed.
+// Links, filters and buttons change the URL; the feed then brings the parts that show it.
 function startMain() {
   const drain = startDrain();
   byId("main").addEventListener("click", (event) => {

@@ -4,5 +4,5 @@ try {
   const kept = localStorage.getItem("understudy-theme");
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
 } catch {
-  // Storage may be refused: then the system's theme it is.
+  // Storage may be refused: then the system's theme stays.
 }

@@ -1,4 +1,4 @@
-// The button that changes the theme: the system's, light, dark. What is chosen is kept in this browser.
+// The button that changes the theme: the system's, light, dark. This browser stores the choice.
 
 const KEY = "understudy-theme";
 const THEMES = ["system", "light", "dark"];
@@ -15,7 +15,7 @@ export function startTheme(button, onChange) {
     try {
       localStorage.setItem(KEY, next);
     } catch {
-      // Not kept: it holds for this page only.
+      // Storage is refused: the choice holds for this page only.
     }
     show();
     onChange();

@@ -1,4 +1,4 @@
-// The state of the page that its address holds; page_query.py reads the same. Each change is a step of the history.
+// The state of the page that its address holds; page_query.py reads the same. Each change is a step in the history.
 
 const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "" };
 const KINDS = ["unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed"];
@@ -13,7 +13,7 @@ function readQuery(search) {
   return query;
 }
 
-// On a phone the grid is a list of what is not well, until the reader chooses.
+// On a phone the grid lists the replicas that are not well, until the reader chooses.
 function queryOfPage() {
   const given = new URLSearchParams(location.search);
   const isList = matchMedia("(max-width: 640px)").matches && !given.has("view") && !given.has("state");
@@ -36,7 +36,7 @@ export function startUrl(onChange) {
     tell();
   });
   return {
-    // What a link of the page leads to; the page is not loaded for it.
+    // Follows a link of the page without loading the page.
     follow(search) {
       query = readQuery(search);
       history.pushState(null, "", `${search}${location.hash}`);
