@@ -55,6 +55,7 @@ CLEAN = (
     "shared/understudy_shared/http",
     "shared/understudy_shared/processes",
     "shared/understudy_shared/reads",
+    "shared/understudy_shared/server",
     "shared/understudy_shared/spark",
     "shared/understudy_shared/telemetry",
     "shared/understudy_shared/tls",

@@ -1,1 +1,1 @@
-"""How a service listens and answers: the protocol with its limits, lookups without ASGI, the supervisor."""
+"""The HTTP server of a service: the protocol with its limits, lookups without ASGI, the supervisor."""

@@ -1,4 +1,4 @@
-"""How a service answers, on both ways: who may ask, what an application answers directly, and which pages may read."""
+"""The parts of a service that every connection needs to answer: access control, direct answers, and CORS."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from understudy_shared.telemetry.trace import trace_of
 from understudy_shared.tls.trouble import TlsTrouble
 
 Sends = Callable[[int, bytes, bytes, Headers], None]
-"""What writes a reply: status, content type, body, headers."""
+"""A function that writes a reply: status, content type, body, headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What all connections of one service share.
+    """The parts that all connections of one service share.
 
-    `access` decides who may ask what, None where nobody is asked who he is. `cors` is None where no origin is named.
-    `heads` are those of requests that were answered directly.
+    `access` authorizes requests; it is None where the service requires no credentials. `cors` is None where no origin
+    is allowed. `heads` caches the heads of requests that were answered directly.
     """
 
     direct: AnswersDirectly | None = None
@@ -36,8 +36,9 @@ class Answers:
     def lookup(
         self, target: bytes, presented: Presented | None, headers: Headers, send: Sends
     ) -> DirectExchange | None:
-        """The exchange of a lookup; None where it is not answered directly, or not granted. A head that was parsed
-        before has no `headers`: no trace, and no origin.
+        """Return the exchange of a lookup; None if it is not answered directly, or not authorized.
+
+        A request whose head is cached comes without `headers`: it has neither a trace nor an origin.
         """
         if self.direct is None:
             return None
@@ -56,16 +57,16 @@ class Answers:
     def hop(
         self, target: bytes, size_bytes: int, presented: Presented | None, trouble: TlsTrouble | None, send: Sends
     ) -> DirectExchange | None:
-        """The exchange of an internal POST with a body of that size; None as for lookups."""
+        """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`."""
         if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
             return None
         is_granted = self.access is None or self.access.peer(presented, trouble)
         return DirectExchange(send) if is_granted else None
 
     def by_asgi(self, scope: Scope, app: App) -> App:
-        """The application that answers a request: `app`, if who asks may."""
+        """Return the application that answers a request: `app` if it is authorized, else a refusal."""
         preflight = None if self.cors is None else self.cors.preflight(scope)
-        if preflight is not None:  # browsers send it without credentials
+        if preflight is not None:  # browsers send a preflight without credentials
             return preflight
         admitted = app if self.access is None else self.access.admitted(scope, app)
         return admitted if self.cors is None else self.cors.around(scope, admitted)

@@ -25,36 +25,42 @@ from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """The application of a service. Each of its routes refuses changes from pages of other sites."""
+    """Create the FastAPI application of a service. Each of its routes refuses changes that pages of other sites
+    request.
+    """
     return FastAPI(
         title=title,
         version="1",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # its redirect is not JSON, and leads to the host that the request names
+        redirect_slashes=False,  # the redirect would not be JSON, and would lead to the host that the request names
         dependencies=[Depends(_refuse_cross_site)],
     )
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    """A response of one line of JSON."""
+    """Return a response of one line of JSON."""
     body = orjson.dumps(content, option=orjson.OPT_APPEND_NEWLINE)
     return Response(body, status, media_type="application/json")
 
 
 def is_head(request: Request) -> bool:
-    """Whether a request that is routed as GET was HEAD: an answer without an end has to be none then."""
+    """Whether a request that is routed as GET was a HEAD request: a stream without an end must not begin then."""
     return request.scope.get(_ASKED) == "HEAD"
 
 
 LONG_BYTES = 1 << 20
-"""A longer answer of many pieces may be sent while it is made: to join 24 MB holds the loop for 20 ms and more."""
+"""Size from which an answer of many pieces may be sent while it is made: to join 24 MB holds the loop for 20 ms or
+more.
+"""
 
 
 async def streamed_json_response(pieces: Iterator[bytes]) -> Response:
-    """A response of one line of JSON whose pieces may be made as slowly as they are read: of something that does not
-    change. A long one is sent piece by piece, without its length; an error after its beginning ends the connection.
+    """Return a response of one line of JSON whose pieces are made no faster than the client reads them.
+
+    The pieces must come from data that does not change. A response above `LONG_BYTES` is sent piece by piece, without
+    its length; an error after its beginning ends the connection.
     """
     made, size_bytes = [], 0
     for piece in pieces:
@@ -71,12 +77,12 @@ async def _sent(made: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
     for piece in rest:
         if piece:
             yield piece
-        await asyncio.sleep(0)  # sending waits for nothing while the reader takes all
+        await asyncio.sleep(0)  # sending does not yield to the loop while the client reads at once
     yield b"\n"
 
 
 async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
-    """A response of one line of JSON that is made piece by piece; other requests are answered in between."""
+    """Return a response of one line of JSON that is made piece by piece; other requests are answered in between."""
     made = []
     for piece in pieces:
         made.append(piece)
@@ -85,7 +91,7 @@ async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
 
 
 class Framework:
-    """ASGI application in front of `http`: every request of a service that FastAPI answers passes here.
+    """An ASGI application in front of `http`: every request of a service that FastAPI answers passes here.
 
     It refuses a path that the framework might take for another, answers HEAD wherever GET is answered, and turns any
     exception that escapes the framework into an internal problem.
@@ -113,12 +119,12 @@ class Framework:
         except UnderstudyError as error:
             await send_problem(send, problem_of(error))
         except Exception as error:
-            if not has_begun:  # else `_bug`, below, has answered, or a part of the answer was sent
+            if not has_begun:  # otherwise `_bug` has answered, or a part of the answer was sent
                 await send_problem(send, shown_problem(authorization_of(scope).principal, bug(error)))
 
 
 def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The start of a response with the header, if the route did not set it."""
+    """Return the message with the `nosniff` header, if it starts a response and the route did not set the header."""
     if message["type"] != "http.response.start" or any(name == NOSNIFF[0] for name, _ in message["headers"]):
         return message
     return {**message, "headers": [*message["headers"], NOSNIFF]}
@@ -129,7 +135,7 @@ _ASKED = "understudy.method"
 
 
 def answer_with_problems(http: FastAPI) -> None:
-    """Answer every error with `application/problem+json`: our own, the framework's, and bugs."""
+    """Answer every error with `application/problem+json`: errors of Understudy, errors of the framework, and bugs."""
     http.add_exception_handler(UnderstudyError, _ours)
     http.add_exception_handler(HTTPException, _theirs)
     http.add_exception_handler(RequestValidationError, _parameters)

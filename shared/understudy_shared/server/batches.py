@@ -1,7 +1,7 @@
-"""A batch's request, its keys, and its answer, the same for nodes and routers (pure).
+"""The request of a batch, its keys, and its answer, the same for nodes and routers (pure).
 
-An answer is assembled of bytes. Its long form repeats in every result what all results of one partition share; its
-compact form says that once, in `reads`, and each result has the index of its read.
+An answer is built from bytes. Its long form repeats in every result the members that all results of one partition
+share; its compact form has them once, in `reads`, and each result has the index of its read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; b
 
 
 class BatchForm(NamedTuple):
-    """How the answer to a batch is written."""
+    """The form of the answer to a batch."""
 
     is_compact: bool
     longs_as_text: bool
 
 
 class BatchKeys(NamedTuple):
-    """Keys of a batch as columns, in their order: partition, UnsafeRow bytes, JSON. `problems` are by index."""
+    """The keys of a batch as columns, in their order: partition, UnsafeRow bytes, JSON. `problems` are by index."""
 
     partitions: list[int]
     rows: list[bytes]
@@ -42,7 +42,7 @@ class BatchKeys(NamedTuple):
     problems: dict[int, Problem]
 
     def extend(self, others: BatchKeys) -> None:
-        """Add the keys that follow."""
+        """Append the keys that follow."""
         first = len(self.rows)
         self.problems.update({first + index: problem for index, problem in others.problems.items()})
         self.partitions.extend(others.partitions)
@@ -50,12 +50,12 @@ class BatchKeys(NamedTuple):
         self.printed.extend(others.printed)
 
     def by_partition(self) -> dict[int, list[int]]:
-        """The indexes of the keys of each partition."""
+        """Return the indexes of the keys of each partition."""
         return indexes_by_partition(self.partitions)
 
 
 def batch_form(query: bytes) -> BatchForm:
-    """`compact` and `longs` in the query of a batch, which takes nothing else there: its bounds are in its body."""
+    """Parse `compact` and `longs` in the query of a batch. The query takes nothing else: the bounds are in the body."""
     parameters = parse_query(query)
     form = BatchForm(parse_flag(parameters, "compact"), pop_longs(parameters))
     unknown = parameters.keys() - {"compact"}
@@ -72,7 +72,7 @@ def batch_form(query: bytes) -> BatchForm:
 
 
 def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
-    """The envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
+    """Parse the envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
     try:
         envelope = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -123,14 +123,14 @@ def resolve_keys(
 
 
 class BatchAnswer:
-    """Assembles the answer to one batch.
+    """The builder of the answer to one batch.
 
-    A result of a found or absent key is `found` or `absent`, the key's JSON, a comma, the members that say what was
-    found, and the end that `end_of` gives. One of a problem is `problem_result`.
+    The result of a found or absent key is `found` or `absent`, the key's JSON, a comma, the members that describe the
+    value, and the end that `end_of` returns. The result of a problem is `problem_result`.
     """
 
     def __init__(self, json_name: bytes, *, is_compact: bool) -> None:
-        """`json_name` is the store's name as JSON."""
+        """Set the name of the store, as JSON, and the form of the answer."""
         store = b"" if is_compact else b'"store":%b,' % json_name
         self.found = b'{"status":200,%b"key":' % store
         self.absent = b'{"status":404,%b"key":' % store
@@ -139,7 +139,7 @@ class BatchAnswer:
         self._ends: dict[bytes, bytes] = {}
 
     def end_of(self, tail: bytes) -> bytes:
-        """The end of a result. `tail` are the members that say from where and how old it is, and the closing brace."""
+        """Return the end of a result. `tail` has the members for source and age, and the closing brace."""
         if not self._is_compact:
             return tail.rstrip()
         end = self._ends.get(tail)
@@ -148,14 +148,15 @@ class BatchAnswer:
         return end
 
     def body(self, results: Sequence[bytes]) -> bytes:
-        """The whole answer."""
+        """Return the whole answer."""
         return self._whole(b",".join(results))
 
     def of_columns(
         self, kinds: Sequence[int], printed: Sequence[bytes], bodies: Sequence[bytes], tails: Sequence[bytes]
     ) -> bytes:
-        """The whole answer, from the parts of every result: nothing is made per key but its place in one list. The body
-        of a problem is the result itself.
+        """Return the whole answer from the parts of every result, with one list for all keys and no object per key.
+
+        The body of a problem is the result itself.
         """
         heads = (b"," + self.found, b"," + self.absent, b",")
         ends = {tail: self.end_of(tail) for tail in dict.fromkeys(tails) if tail}
@@ -170,7 +171,7 @@ class BatchAnswer:
         return self._whole(b"".join(parts))
 
     def _whole(self, joined: bytes) -> bytes:
-        """The answer around results that are joined by commas."""
+        """Return the answer around results that are joined by commas."""
         if not self._is_compact:
             return b'{"results":[%b]}\n' % joined
         reads = b",".join([b"{" + tail.rstrip() for tail in self._ends])
@@ -178,5 +179,5 @@ class BatchAnswer:
 
 
 def problem_result(problem: Problem) -> bytes:
-    """A problem as the result of a key; it says its status itself."""
+    """Return a problem as the result of a key; the result contains the problem's status."""
     return problem.body().rstrip()

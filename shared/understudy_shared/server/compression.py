@@ -1,11 +1,13 @@
-"""Long answers as gzip, for those who accept it. Single lookups, streams of events and problems stay as they are.
+"""Compression of long answers with gzip, for clients that accept it. Single lookups, event streams and problems are
+sent as they are.
 
-Rule: packing never holds the event loop. It goes on slice by slice, others have the loop in between, and only a few
-answers are packed at a time. Level 1 packs 180 MB of JSON a second to an eighth; the highest takes ten times as long.
+Rule: compression never holds the event loop. It works slice by slice and yields to the loop in between, and only a few
+answers are compressed at a time. Level 1 compresses 180 MB of JSON a second to an eighth; the highest level takes ten
+times as long.
 
-Who can have a text of his choice packed together with a secret, and sees how long that becomes, can guess the secret
-(BREACH). So nothing is packed that a page of another site makes a browser ask for, no problem, which repeats what was
-asked, and no sign-in, which does not pass here.
+An attacker who can have chosen text compressed together with a secret, and sees the length of the result, can guess the
+secret (BREACH). So three kinds of answers are never compressed: those that a page of another site makes a browser
+request, problems, which repeat parts of the request, and sign-ins, which do not pass here.
 """
 
 from __future__ import annotations
@@ -20,21 +22,22 @@ from understudy_shared.http.edge import Scope, Send
 from understudy_shared.settings.common import Compression
 
 MIN_BYTES = 16 * 1024
-"""A shorter answer is a few packets on the wire."""
+"""Least size of a compressed answer, in bytes: a shorter one is a few packets on the wire."""
 
 MIN_BATCH_BYTES = 64 * 1024
-"""The same for the answer to a batch. Programs nearby send many, and Python's clients accept gzip without need."""
+"""The same for the answer to a batch. Programs nearby send many batches, and Python's clients accept gzip without need.
+"""
 
 SLICE_BYTES = 64 * 1024
-"""A third of a millisecond."""
+"""Bytes compressed at a time, in about a third of a millisecond."""
 
 AT_ONCE = 4
-"""Answers of which a slice is packed in one turn of the loop."""
+"""Number of answers of which a slice is compressed in one turn of the loop."""
 
 LEVEL = 1
 _GZIP_WINDOW = zlib.MAX_WBITS + 16
 _MAX_ACCEPTED_BYTES = 512
-"""Longest `Accept-Encoding` that is read; those of browsers have 40."""
+"""Length of the longest `Accept-Encoding` that is read; those of browsers have 40 bytes."""
 
 _TYPES = frozenset(
     (
@@ -48,7 +51,7 @@ Message = MutableMapping[str, Any]
 
 
 def accepts_gzip(accept_encoding: bytes) -> bool:
-    """Whether a reader takes gzip, by its `Accept-Encoding` (RFC 9110, 12.5.3)."""
+    """Whether a client accepts gzip, by its `Accept-Encoding` (RFC 9110, 12.5.3)."""
     if len(accept_encoding) > _MAX_ACCEPTED_BYTES:
         return False
     weights: dict[bytes, bool] = {}
@@ -68,14 +71,18 @@ def _is_above_0(parameters: Iterable[bytes]) -> bool:
 
 
 class Packer:
-    """Packs the long answers of a service. With `Compression.NONE` it packs nothing."""
+    """The compressor of the long answers of a service. With `Compression.NONE` it compresses nothing."""
 
     def __init__(self, compression: Compression = Compression.GZIP) -> None:
         self._is_on = compression is Compression.GZIP
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def packing(self, scope: Scope, send: Send) -> Send:
-        """Where the answer to a request is to be sent: `send`, unless it may be packed, or another reader's may be."""
+        """Return the function that sends the answer to a request.
+
+        It is `send` itself, unless this answer may be compressed, or the same answer may be compressed for another
+        client.
+        """
         if not self._is_on:
             return send
         is_batch = scope["method"] == "POST"
@@ -97,7 +104,7 @@ _ASKED = frozenset((b"accept-encoding", b"host", b"origin", b"sec-fetch-site"))
 
 
 class _Answer:
-    """One answer on its way. `least_bytes`: a shorter one is sent as it is; None: this one is in any case."""
+    """One answer on its way to the client. It is compressed if it has `least_bytes` or more; with None it never is."""
 
     def __init__(self, send: Send, slots: asyncio.Semaphore, least_bytes: int | None, *, is_head: bool) -> None:
         self._send = send
@@ -105,7 +112,7 @@ class _Answer:
         self._least_bytes = least_bytes
         self._is_head = is_head
         self._packed: Any = None
-        """What packs it, once it is clear that it is packed."""
+        """The compressor, once it is clear that the answer is compressed."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,7 +123,7 @@ class _Answer:
             await self._pack(message.get("body", b""), is_last=not message.get("more_body", False))
 
     def _begun(self, message: Message) -> Message:
-        """The start of the answer. A cache has to know that it may differ, also when this one is sent as it is."""
+        """Return the start of the answer. Its `Vary` header tells caches that the encoding differs by client."""
         headers: list[tuple[bytes, bytes]] = list(message["headers"])
         named = dict(headers)
         is_known = message["status"] == 304 and b"etag" in named
@@ -132,7 +139,7 @@ class _Answer:
         return {**message, "headers": [*kept, (b"content-encoding", b"gzip"), _VARY]}
 
     async def _pack(self, body: bytes, *, is_last: bool) -> None:
-        """Send what comes of a piece, a slice at a time."""
+        """Send the compressed bytes of a piece, a slice at a time."""
         for at in range(0, len(body), SLICE_BYTES):
             async with self._slots:
                 made = self._packed.compress(body[at : at + SLICE_BYTES])
@@ -144,5 +151,5 @@ class _Answer:
 
 
 def _weak(tag: bytes) -> bytes:
-    """The tag of a packed answer: equal in what it says, not in its bytes."""
+    """Return the weak entity tag of a compressed answer: equal in content, but not in bytes."""
     return tag if tag.startswith(b"W/") else b"W/" + tag

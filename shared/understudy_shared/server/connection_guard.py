@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedConnection(Protocol):
-    """What the guard uses of a connection."""
+    """The methods of a connection that the guard calls."""
 
     def state(self, now_s: float) -> ConnectionState: ...
 
@@ -56,7 +56,7 @@ class GuardedConnection(Protocol):
 
 
 class ConnectionGuard:
-    """Checks the connections of one service. `refused` counts refusals by reason, for the metrics."""
+    """The guard over the connections of one service. `refused` counts refusals by reason, for the metrics."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
@@ -75,7 +75,7 @@ class ConnectionGuard:
         return f"ConnectionGuard({len(self.connections)} of {self.limits.max_connections}, {self.pressure.name})"
 
     def causes(self) -> dict[str, str]:
-        """Why the service is degraded, by cause; empty while memory suffices."""
+        """Return why the service is degraded, by cause; empty while memory suffices."""
         if self.pressure is Pressure.NONE:
             return {}
         limit, what = size_text(self.limits.memory_limit_bytes), "requests are refused"
@@ -99,7 +99,11 @@ class ConnectionGuard:
     # ---- a connection's side
 
     def admit(self, connection: GuardedConnection, now_s: float) -> bool | None:
-        """Admit a new connection. True: without restriction. False: for probes and internal paths. None: refused."""
+        """Admit a new connection.
+
+        Return True to admit it without restriction, False to admit it for probes and internal paths only, None to
+        refuse it.
+        """
         self.connections.add(connection)
         limits = self.limits
         excess = len(self.connections) - limits.max_connections
@@ -111,7 +115,7 @@ class ConnectionGuard:
         return None
 
     def refuses(self, path: str, *, restricted: bool) -> Refusal | None:
-        """Why a request is refused now, None when it is answered."""
+        """Return why a request is refused now; None if it is answered."""
         if not (restricted or self.pressure is Pressure.REFUSE) or is_reserved(path):
             return None
         return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
@@ -169,7 +173,7 @@ class ConnectionGuard:
             log.info("memory is enough again", extra={"action": "memory-enough"})
 
     def _evict(self, newest: GuardedConnection, excess: int, now_s: float) -> bool:
-        """Close the least needed connections for a new one. True when there is room for it now."""
+        """Close the least needed connections for a new one. Return True if there is room for it now."""
         others = ((each, each.state(now_s)) for each in self.connections if each is not newest)
         count = max(excess, self.limits.max_connections // EVICTED_AT_ONCE)
         gone = to_evict(others, count, now_s)
@@ -189,7 +193,7 @@ class ConnectionGuard:
             log.exception("connections could not be checked", extra={"action": "guard-failed"})
 
     def metrics(self) -> Iterator[Metric]:
-        """The metrics of the connections and of memory."""
+        """Return the metrics of the connections and of memory."""
         yield GaugeMetricFamily("understudy_connections", "Connections that are open", len(self.connections))
         refused = CounterMetricFamily(
             "understudy_connections_refused", "Connections and requests refused, by reason", labels=("reason",)
@@ -204,7 +208,7 @@ class ConnectionGuard:
 
 
 def file_limit() -> int:
-    """How many descriptors the system allows this process."""
+    """Return the number of file descriptors that the system allows this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 

@@ -1,4 +1,5 @@
-"""Which resources one connection, and all together, may use of a service (pure: no I/O, time is passed in).
+"""Limits on the resources that one connection, and all together, may use of a service (pure: no I/O, time is passed
+in).
 
 Any process that reaches the port may send anything. Each limit is far above the need of an ordinary client (measured by
 the defaults of Envoy and nginx at the edge). A client that exceeds a limit loses only its own connection.
@@ -16,15 +17,17 @@ from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.server.phases import Phase
 
 MAX_REQUEST_TARGET_BYTES = 2 * MAX_TARGET_BYTES + 1
-"""A path and a query, each as long as it may be, and the question mark between them."""
+"""Length of a path and a query, each as long as it may be, and the question mark between them."""
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Names and values of all headers of a request. nginx accepts 32 KiB, Envoy 60 KiB; a lookup needs no header."""
+"""Bytes of the names and values of all headers of a request. nginx accepts 32 KiB, Envoy 60 KiB; a lookup needs no
+header.
+"""
 
 MAX_HEAD_BYTES = MAX_REQUEST_TARGET_BYTES + MAX_HEADER_BYTES
 
 SLICE_BYTES = 4 * 1024
-"""Parsed at a time: a limit is exceeded by at most this much before it is noticed."""
+"""Bytes parsed at a time: a limit is exceeded by at most this much before it is noticed."""
 
 SLICES_IN_A_TURN = 128
 """Slices of one read that are parsed before other connections go on: more than a read of usual requests has."""
@@ -37,7 +40,7 @@ LINGER_S = 2.0
 """Seconds that a refused client has to read the answer. If bytes were unread at the close, the kernel would reset."""
 
 MIN_BODY_BYTES_PER_S = 500
-"""A body that is slower than this after `body_timeout_ms` is refused (as by Apache's mod_reqtimeout)."""
+"""Least speed of a body after `body_timeout_ms`; a slower one is refused (as by Apache's mod_reqtimeout)."""
 
 RESTRICTED_S = 2.0
 """Seconds that a connection above the limit has to request a probe or an internal path."""
@@ -46,7 +49,8 @@ MIN_EVICTION_AGE_S = 1.0
 """Seconds of silence after which a connection within a request may be closed to make room for another."""
 
 EVICTED_AT_ONCE = 64
-"""When there are too many connections, 1 in this number is closed: each search looks at all of them."""
+"""Share of the connections that is closed when there are too many: 1 in this number. Each search looks at all of them.
+"""
 
 SHED_PERCENT, REFUSE_PERCENT = 95, 98
 """Percent of the memory limit, as Envoy recommends for its overload manager at the edge."""
@@ -65,7 +69,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits that a service's settings name, and two that they do not."""
+    """The limits that a service's settings define, and two that have no setting."""
 
     max_connections: int = 10_000
     reserved_connections: int = 64
@@ -75,12 +79,13 @@ class ConnectionLimits:
     unread_timeout_ms: int = 30_000
     first_request_timeout_ms: int = 60_000
     idle_timeout_ms: int = 75_000
-    """Longer than the 60 s of common load balancers and proxies, so that they close an idle connection first. A reader
-    that sends while the service closes would get a reset."""
+    """Longer than the 60 s of common load balancers and proxies, so that they close an idle connection first. A client
+    that sends while the service closes would get a reset.
+    """
 
 
 class Refusal(StrEnum):
-    """Why a connection or a request was refused; a label of `understudy_connections_refused_total`."""
+    """The reason why a connection or a request was refused; a label of `understudy_connections_refused_total`."""
 
     CONNECTIONS = "connections"
     MEMORY = "memory"
@@ -135,12 +140,12 @@ def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -
 
 
 def reason_of(phase: Phase) -> Refusal | None:
-    """Why an overdue connection is refused; None when it is closed without a refusal."""
+    """Return why an overdue connection is refused; None if it is closed without a refusal."""
     return _REASONS.get(phase)
 
 
 def to_evict(found: Iterable[tuple[T, ConnectionState]], count: int, now_s: float) -> list[T]:
-    """Up to `count` connections to close for others: by phase, and within a phase the longest idle first."""
+    """Return up to `count` connections to close for others: by phase, and within a phase the longest idle first."""
     candidates = [
         (state.phase, state.since_s, place, each)
         for place, (each, state) in enumerate(found)
@@ -155,18 +160,18 @@ def _may_go(state: ConnectionState, now_s: float) -> bool:
 
 
 def goes_under_pressure(state: ConnectionState, now_s: float) -> bool:
-    """Whether a connection is closed because memory is short: it idles, or its peer does not read the answers."""
+    """Whether a connection is closed when memory is short: it is idle, or its peer does not read the answers."""
     idle = state.phase in (Phase.SILENT, Phase.LINGERING, Phase.UNREAD, Phase.IDLE)
     return idle and now_s - state.since_s > MIN_EVICTION_AGE_S
 
 
 def is_reserved(path: str) -> bool:
-    """Whether a path is answered when others are refused: probes, and calls between services."""
+    """Whether a path is answered while others are refused: probes, and calls between services."""
     return path in PROBES or path.startswith(INTERNAL_PREFIX)
 
 
 class Pressure(IntEnum):
-    """How short memory is."""
+    """The degree to which memory is short."""
 
     NONE = 0
     SHED = 1
@@ -174,17 +179,18 @@ class Pressure(IntEnum):
 
 
 def pressure(used_bytes: int, limit_bytes: int) -> Pressure:
-    """How short memory is; a limit of 0 is none."""
+    """Return how short memory is; with a limit of 0 it is never short."""
     if limit_bytes <= 0 or used_bytes * 100 < limit_bytes * SHED_PERCENT:
         return Pressure.NONE
     return Pressure.SHED if used_bytes * 100 < limit_bytes * REFUSE_PERCENT else Pressure.REFUSE
 
 
 def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
-    """How many connections a process with so many file descriptors can have, and how many more are kept for probes.
+    """Return how many connections a process with so many file descriptors can have, and how many more are reserved for
+    probes.
 
-    Half of the descriptors are left for files and for connections to others: without one left, accepting fails, and
-    the event loop resets each new connection.
+    Half of the descriptors are left for files and for connections to other services: without a free descriptor,
+    accepting fails, and the event loop resets each new connection.
     """
     share = max(2, max_files // 2)
     reserved = min(64, max(1, share // 8))
@@ -192,7 +198,7 @@ def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
 
 
 class PeerLog:
-    """Which refusals are logged: the first of a peer within a minute. Beyond `max_peers`, new peers are not logged."""
+    """A filter of logged refusals: the first of a peer within a minute. It logs no peers beyond `max_peers`."""
 
     def __init__(self, max_peers: int = MAX_PEERS) -> None:
         self._max_peers = max_peers

@@ -20,29 +20,29 @@ from understudy_shared.telemetry.trace import Trace
 Headers = Iterable[tuple[bytes, bytes]]
 
 _TYPE_LINES = {kind: b"%b\r\n%b: %b" % (kind, *NOSNIFF) for kind in (JSON_TYPE, CONTENT_TYPE)}
-"""What follows `content-type:` in answers for readers; hops have a type of their own, and go to routers only."""
+"""The header lines after `content-type:` in answers to clients. Hops, which only routers receive, have another type."""
 
 
 class ReaderLeftError(Exception):
-    """The reader disconnected: the answer has no receiver."""
+    """The client disconnected: the answer has no receiver."""
 
 
 class Exchange(Protocol):
-    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what it was
-    granted.
+    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what the
+    request was granted.
     """
 
     trace: Trace | None
     authorization: Authorization
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
-        """Send the reply, on the event loop. A second one, and one to a reader who left, is dropped."""
+        """Send the reply, on the event loop. A second reply is dropped, and so is one to a client that disconnected."""
 
     def when_left(self, callback: Callable[[], None], /) -> None:
-        """Call back when the reader disconnects before the reply; at once if it has."""
+        """Call back when the client disconnects before the reply; call at once if it has disconnected."""
 
     def forget(self) -> None:
-        """No longer call back."""
+        """Cancel the callback of `when_left`."""
 
 
 def reply_problem(exchange: Exchange, problem: Problem) -> None:
@@ -55,7 +55,7 @@ class AnswersDirectly(Protocol):
     """An application that answers some GET requests without ASGI."""
 
     def answer_directly(self, target: bytes, exchange: Exchange, /) -> bool:
-        """Answer a GET of `target`, path and query as sent. False: it takes the ASGI way, and nothing was replied.
+        """Answer a GET of `target`, path and query as sent. Return False, without a reply, to have ASGI answer it.
 
         It does not raise.
         """
@@ -66,10 +66,10 @@ class AnswersBodies(Protocol):
     """An application that answers some POST requests without ASGI."""
 
     def accepts_body(self, target: bytes, size_bytes: int, /) -> bool:
-        """Whether a POST with a body of that size goes to `answer_body`. False: it takes the ASGI way."""
+        """Whether a POST with a body of that size goes to `answer_body`; otherwise ASGI answers it."""
 
     def answer_body(self, body: bytes, exchange: Exchange, /) -> None:
-        """Answer a POST that was accepted. It does not raise."""
+        """Answer a POST that `accepts_body` accepted. It does not raise."""
 
 
 class DirectExchange:
@@ -83,7 +83,7 @@ class DirectExchange:
         self.closes = False
         """Whether the connection ends with the reply."""
         self.headers: Headers = ()
-        """Those that every reply to it has, beside its own."""
+        """The headers that every reply to the request has, beside those of the reply."""
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
@@ -108,14 +108,14 @@ class DirectExchange:
         self._on_left = None
 
     def leave(self) -> None:
-        """The connection was lost."""
+        """Note that the connection was lost."""
         self._send = None
         if self._on_left is not None:
             self._on_left()
 
 
 class Reply(NamedTuple):
-    """What was replied to a request that came by ASGI."""
+    """The reply to a request that came by ASGI."""
 
     status: int
     content_type: bytes
@@ -124,7 +124,7 @@ class Reply(NamedTuple):
 
 
 class AsgiExchange:
-    """A request that came by ASGI. Watching for the reader's disconnect costs a task."""
+    """A request that came by ASGI. Watching for the client's disconnect costs a task."""
 
     def __init__(self, receive: Receive, trace: Trace | None = None, authorization: Authorization = UNGUARDED) -> None:
         self.trace = trace
@@ -134,7 +134,7 @@ class AsgiExchange:
         self._watch: asyncio.Task[None] | None = None
 
     async def replied(self) -> Reply | None:
-        """Wait for the reply; None when the reader left."""
+        """Wait for the reply; return None if the client disconnected."""
         return await self._replied
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
@@ -150,14 +150,14 @@ class AsgiExchange:
 
     async def _until_left(self, callback: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
-            pass  # its request was read before
+            pass  # the messages of its request were read before
         callback()
         if not self._replied.done():
             self._replied.set_result(None)
 
 
 def response(status: int, content_type: bytes, body: bytes, headers: Headers, *, close: bool) -> bytes:
-    """The bytes of a whole response; `close` says that the connection ends with it."""
+    """Return the bytes of a whole response; with `close` the connection ends after it."""
     more = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
     if close:
         more += b"connection: close\r\n"

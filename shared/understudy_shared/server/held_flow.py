@@ -1,4 +1,4 @@
-"""Flow control of one connection: when reading pauses, and whether the peer reads."""
+"""Flow control of one connection: when reading pauses, and whether the peer reads its answers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class HeldFlow(FlowControl):
-    """Reading pauses for two reasons: uvicorn's, an application that has not read a body yet (`read_paused`), and ours,
-    bytes that are `held` because they may not be parsed yet.
+    """The flow control of one connection. Reading pauses for two reasons: an application has not read a body yet
+    (`read_paused`, from uvicorn), or bytes are `held` here because they may not be parsed yet.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -17,7 +17,7 @@ class HeldFlow(FlowControl):
         self.held, self._held_at = b"", 0
         self._unread_bytes, self._unread_since_s = 0, 0.0
 
-    # uvicorn's FlowControl: it calls these two, and reads `read_paused` and `write_paused`
+    # uvicorn: its protocol calls the next two methods, and reads `read_paused` and `write_paused`
 
     def resume_reading(self) -> None:
         if self.read_paused:
@@ -28,29 +28,29 @@ class HeldFlow(FlowControl):
         super().resume_writing()
         self._unread_bytes = 0
 
-    # ours
+    # not of uvicorn
 
     def hold(self, data: bytes, at: int) -> None:
-        """Keep what follows index `at`, and read no more."""
+        """Hold the bytes from index `at` on, and pause reading."""
         self.held, self._held_at = data, at
         self._transport.pause_reading()
 
     def take(self) -> tuple[bytes, int]:
-        """What was held, to be parsed; reading stays paused until `release`."""
+        """Return the held bytes and the index to parse them from; reading stays paused until `release`."""
         data, self.held = self.held, b""
         return data, self._held_at
 
     def add(self, data: bytes) -> None:
-        """Hold more: reading is paused, but a transport may have read already."""
+        """Hold more: reading is paused, but the transport may have read more before it paused."""
         self.held, self._held_at = self.held[self._held_at :] + data, 0
 
     def release(self) -> None:
-        """Read again, unless one of the reasons is still there."""
+        """Resume reading, unless one of the reasons to pause still holds."""
         if not (self.held or self.read_paused):
             self._transport.resume_reading()
 
     def unread_since_s(self, now_s: float) -> float:
-        """Since when the peer has read no bytes, as far as one look after another shows it."""
+        """Return the time since which the peer has read no bytes, as far as repeated calls show it."""
         left_bytes = self._transport.get_write_buffer_size()
         if not self._unread_bytes or left_bytes < self._unread_bytes:
             self._unread_since_s = now_s

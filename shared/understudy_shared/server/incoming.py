@@ -1,4 +1,4 @@
-"""The request that is being read: how much of it has come, and up to where its bytes may be parsed next."""
+"""The request that is being read: how much of it has arrived, and up to where its bytes may be parsed next."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class RefusedError(Exception):
-    """Raised from a callback of the parser, with the Refusal, to end the parsing."""
+    """An error that a callback of the parser raises, with the Refusal, to end the parsing."""
 
 
 class Incoming:
-    """What a connection knows of the request that it reads now, or read last."""
+    """The state of the request that a connection is reading, or read last."""
 
     __slots__ = (
         "_tail", "began_s", "body_bytes", "left_bytes", "quiet_bytes", "read_s", "received", "surplus_bytes",
@@ -25,20 +25,23 @@ class Incoming:
         self._tail = b""
         """The last bytes that were parsed: a read may end within the blank line that ends a head."""
         self.received = bytearray()
-        """The body, where it is answered directly. As a list, pieces of two bytes would be twenty times as large."""
+        """The body, where it is answered directly. As a list, pieces of two bytes would take twenty times the memory.
+        """
         self.begin(0.0)
 
     def begin(self, now_s: float) -> None:
-        """A request begins."""
+        """Reset the state for a new request."""
         self.began_s = self.read_s = now_s
         self.quiet_bytes = 0
         """Bytes parsed of this head, or since the last bytes of this body. The count may be one slice too high."""
         self.left_bytes = 0
-        """Bytes of this body that are still to come; 0 when only its end will tell."""
+        """Bytes of this body that are still to come; 0 if only the end of the body shows its length."""
         self.body_bytes = self.surplus_bytes = 0
 
     def slice_end(self, data: bytes, at: int) -> int:
-        """Up to where to parse: no further than the end of this request, so that no later one begins within."""
+        """Return the index up to which to parse: at most the end of this request, so that no later request begins in
+        the slice.
+        """
         end = min(len(data), at + SLICE_BYTES)
         if self.left_bytes:
             return min(end, at + self.left_bytes)
@@ -54,19 +57,19 @@ class Incoming:
 
     @staticmethod
     def feed(parser: httptools.HttpRequestParser, data: bytes | memoryview) -> Refusal | None:
-        """Have the bytes parsed, which calls the protocol back. Returns why they are refused, if they are."""
+        """Parse the bytes; the parser calls the protocol back. Return why they are refused, if they are."""
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # it is answered in HTTP/1.1
+            pass  # the upgrade is ignored: the answer is HTTP/1.1
         except httptools.HttpParserError as error:
             cause = error.__context__
             return cause.args[0] if isinstance(cause, RefusedError) else Refusal.MALFORMED
         return None
 
     def head_ends(self, headers: list[tuple[bytes, bytes]], version: str) -> bool:
-        """A body may follow; whether one was announced. Raises RefusedError."""
-        # A head that came in one slice is below the limit.
+        """End the head: a body may follow. Return whether the head announces one. Raises RefusedError."""
+        # A head that came in one slice is below the limit, so it is not measured.
         if self.quiet_bytes and sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
             raise RefusedError(Refusal.HEADER_SIZE)
         hosts = sum(name == b"host" for name, _ in headers)
@@ -86,6 +89,6 @@ class Incoming:
         self.read_s = now_s
 
     def is_too_long(self, parsed_bytes: int) -> bool:
-        """Whether a head, or what is between the bytes of a body, exceeds its limit with so many more."""
+        """Whether a head, or the bytes between the pieces of a body, exceed their limit with so many more bytes."""
         self.quiet_bytes += parsed_bytes
         return self.quiet_bytes > MAX_HEAD_BYTES + SLICE_BYTES

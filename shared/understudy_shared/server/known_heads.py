@@ -1,4 +1,4 @@
-"""Heads of requests that were answered directly: a request with an equal one is not parsed again."""
+"""Cached heads of requests that were answered directly: a request with an equal head is not parsed again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 
 _METHODS = (b"GET ", b"POST ")
 _LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
-"""The first line of a lookup, with nothing in its target that a parser could take for anything else."""
+"""The first line of a lookup, with no character in its target that a parser could read as anything else."""
 
 
 class ParsedHead(NamedTuple):
-    """A request that was answered directly. Of a POST the whole head is kept, of a lookup all but its first line.
+    """The head of a request that was answered directly: the whole head of a POST, and all but the first line of a
+    lookup.
 
-    `presented` is the credential in exactly the bytes of `head`. What it is good for is asked for each request anew.
+    `presented` is the credential in exactly the bytes of `head`. It is checked for each request anew.
     """
 
     head: bytes
@@ -27,19 +28,21 @@ class ParsedHead(NamedTuple):
 
 
 class KnownHeads:
-    """What one connection uses of the heads that all connections of a service share."""
+    """The cached heads as one connection uses them; all connections of a service share the cache."""
 
     __slots__ = ("_shared", "last", "whole")
 
     def __init__(self, shared: ParsedCache[ParsedHead]) -> None:
         self._shared = shared
         self.last: ParsedHead | None = None
-        """That of the last lookup here: most clients send each with the same headers, which are then not hashed."""
+        """The head of the last lookup here. Most clients send each lookup with the same headers, which are then not
+        hashed.
+        """
         self.whole = b""
-        """The read that is being parsed, if it began at rest."""
+        """The bytes of the read that is being parsed, if no request was under way when it arrived."""
 
     def lookup(self, data: bytes) -> bytes | None:
-        """The target of a lookup with headers that were parsed before, which are then `last`."""
+        """Return the target of a lookup whose headers were parsed before; `last` has these headers then."""
         line = _LOOKUP_LINE.match(data)
         if line is None or len(data) > MAX_HEAD_BYTES:
             return None
@@ -49,13 +52,13 @@ class KnownHeads:
         return None if last is None else line[1]
 
     def post(self, data: bytes) -> ParsedHead | None:
-        """The head of a POST that was parsed before, if its whole body came in the same read."""
+        """Return the head of a POST that was parsed before, if its whole body came in the same read."""
         start = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
         head = self._shared.get(data[:start])
         return head if head is not None and head.body_bytes == len(data) - start else None
 
     def keep(self, target: bytes, body_bytes: int, presented: Presented | None) -> None:
-        """Keep the head of a request that was taken, if the read was that request and nothing else."""
+        """Cache the head of a request that was answered directly, if the read was that request and nothing else."""
         data, self.whole = self.whole, b""
         end = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
         if not data.startswith(_METHODS) or end + body_bytes != len(data):

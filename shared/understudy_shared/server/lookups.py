@@ -1,6 +1,6 @@
-"""Lookups in front of the FastAPI application, which serves everything else: the same for nodes and routers.
+"""Lookups, which nodes and routers answer before the FastAPI application; FastAPI answers everything else.
 
-A framework's routing and validation cost four times what a lookup does, and ASGI twice as much. So a GET of one key is
+A framework's routing and validation cost four times what a lookup costs, and ASGI twice as much. So a GET of one key is
 answered by callback, without ASGI where the protocol allows it; a batch is plain ASGI.
 """
 
@@ -46,7 +46,9 @@ KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/l
 
 
 class LookupsFirst(ABC):
-    """ASGI application. `requests` are its counts, for the metrics; `access` decides who may ask it what."""
+    """The ASGI application that answers lookups. `requests` are its counts, for the metrics; `access` authorizes
+    requests.
+    """
 
     def __init__(
         self,
@@ -58,39 +60,42 @@ class LookupsFirst(ABC):
         access: Access | None = None,
         compression: Compression = Compression.GZIP,
     ) -> None:
-        """`failed` is called for each lookup, and each batch as a whole, that ends with a problem."""
+        """Set the parts of the application. `failed` is called for each lookup, and each batch as a whole, that ends
+        with a problem.
+        """
         self.access = access or Access()
         self.requests = requests
         self._failed = failed
         self.in_flight = 0
         self.spans: Spans | None = None
-        """Where spans of requests are recorded, if anywhere."""
+        """The recorder of spans of requests, if spans are recorded."""
         self._packer = Packer(compression)
         self._app = app
         self._max_in_flight = max_in_flight
 
     @abstractmethod
     def answer(self, target: bytes, exchange: Exchange) -> None:
-        """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before that."""
+        """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before it replies."""
 
     @abstractmethod
     async def batch_body(
         self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
     ) -> bytes:
-        """The answer to the batch in a body; `trace` is that of its request, `scope` the keys that it may ask for.
+        """Return the answer to the batch in a body; `trace` is the trace of its request, `scope` the keys that it may
+        read.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
 
     @abstractmethod
     def has_store(self, store: str) -> bool:
-        """Whether there is a store of that name: only these get a label."""
+        """Whether a store has that name: only existing stores get a label."""
 
-    # ---- the two ways in
+    # ---- entry points: without ASGI, and by ASGI
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         """See `AnswersDirectly`."""
-        at = target.find(b"/", len(STORES))  # the end of the store's name, in nearly all lookups
+        at = target.find(b"/", len(STORES))  # in nearly all lookups the end of the store's name
         is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
         if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
             return False
@@ -99,7 +104,7 @@ class LookupsFirst(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
-            # Our protocol has decided before. A server that is not ours has not.
+            # Understudy's protocol has authorized the request before; another ASGI server has not.
             await self.access.admitted(scope, self)(scope, receive, send)
             return
         if scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED)):
@@ -147,17 +152,20 @@ class LookupsFirst(ABC):
             self.reply_problem(exchange, bug(error))
 
     def _recorded(self, spans: Spans, method: str, raw_path: bytes, exchange: Exchange) -> Exchange:
-        """The exchange with a span, if that is sampled."""
+        """Return the exchange with a span, if the request is sampled."""
         route = LOOKUP_ROUTE if _call(raw_path) == b"lookup" else KEY_ROUTE
         trace = begin_request(spans, method, route, exchange.trace, self._known_store(raw_path))
         return exchange if trace is None else RecordedExchange(exchange, trace)
 
     def _known_store(self, raw_path: bytes) -> str:
-        """The store that a path names, if there is one of that name: else it may be anything, even a key."""
+        """Return the store that a path names, or "" if no store has that name: the name may be anything then, even a
+        key.
+        """
         name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
         return name if self.has_store(name) else ""
 
     async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Long, because every way out has to be counted, timed, audited and ended as a span at one place.
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
@@ -202,10 +210,10 @@ class LookupsFirst(ABC):
         self.requests.of(operation).count(problem.type.slug)
         await send_problem(send, problem)
 
-    # ---- used by `answer`
+    # ---- for implementations of `answer`
 
     def begin(self) -> None:
-        """Count one more request in flight. Raises an overloaded problem above the limit, and counts nothing."""
+        """Count one more request in flight. Raises an overloaded problem above the limit, and counts nothing then."""
         if self.in_flight >= self._max_in_flight:
             detail = f"{self.in_flight} requests are in flight"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
@@ -220,14 +228,16 @@ class LookupsFirst(ABC):
         exchange.reply(404, JSON_TYPE, body)
 
     def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
-        """Reply with a problem; without `counts` to a request that names no store there is."""
+        """Reply with a problem. A request that names no existing store has no `counts`."""
         (counts or self.requests.of("lookup")).count(problem.type.slug)
         self._failed(problem)
         reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
 
 
 def _call(raw_path: bytes) -> bytes | None:
-    """What a path asks of a store, `keys`, `keys/...` or `lookup`; None when it is no lookup."""
+    """Return the part of a path after the store, `keys`, `keys/...` or `lookup`; None if the path is not that of a
+    lookup.
+    """
     if not raw_path.startswith(STORES):
         return None
     call = raw_path[len(STORES) :].partition(b"/")[2]
@@ -239,4 +249,4 @@ def _store_of_batch(raw_path: bytes) -> str:
         case ["v1", "stores", store, "lookup"]:
             return store
         case _:
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "batches go to /v1/stores/{store}/lookup"))
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "a batch is sent to /v1/stores/{store}/lookup"))

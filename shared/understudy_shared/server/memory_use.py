@@ -1,4 +1,4 @@
-"""How much memory this process uses and may use, from the kernel's files."""
+"""The memory that this process uses and may use, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SHARE_OF_RAM_PERCENT = 80
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NO_LIMIT_BYTES = 1 << 60
-"""Control groups of version 1 write a number near 2^63 for "no limit"."""
+"""Least number that means no limit: control groups of version 1 write a number near 2^63 for "no limit"."""
 
 
 class MemoryMeter:
-    """Reads the memory use of this process. Its file stays open, so it works when no file descriptor is left."""
+    """The meter of the memory of this process. Its file stays open, so it works when no file descriptor is left."""
 
     def __init__(self) -> None:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def used_bytes(self) -> int:
-        """Resident memory without the pages of files, which the kernel can reclaim."""
+        """Return the resident memory without the pages of files, which the kernel can reclaim."""
         _, resident, shared, *_ = os.pread(self._statm, 128, 0).split()
         return (int(resident) - int(shared)) * _PAGE_BYTES
 
@@ -30,14 +30,14 @@ class MemoryMeter:
 
 
 def default_limit_bytes(root: Path = Path("/")) -> int:
-    """The limit of this process' control group, or a share of the machine's memory; 0 if neither is known."""
+    """Return the limit of this process' control group, or a share of the machine's memory; 0 if neither is known."""
     limits = [limit for path in _limit_files(root) if (limit := _number(path)) is not None]
     total_bytes = _total_bytes(root) * SHARE_OF_RAM_PERCENT // 100
     return min([*limits, *([total_bytes] if total_bytes else [])], default=0)
 
 
 def _limit_files(root: Path) -> list[Path]:
-    """The files with limits of control groups, versions 2 and 1. A container sees its own group as the root."""
+    """List the files with limits of control groups, versions 2 and 1. A container sees its own group as the root."""
     groups = root / "sys/fs/cgroup"
     found = [groups / "memory.max", groups / "memory/memory.limit_in_bytes"]
     try:
@@ -56,7 +56,7 @@ def _limit_files(root: Path) -> list[Path]:
 def _number(path: Path) -> int | None:
     try:
         limit = int(path.read_text())
-    except (OSError, ValueError):  # no such group, or "max"
+    except (OSError, ValueError):  # the group does not exist, or its limit is "max"
         return None
     return limit if limit < _NO_LIMIT_BYTES else None
 
@@ -70,7 +70,7 @@ def _total_bytes(root: Path) -> int:
 
 
 def give_back() -> None:
-    """Have the allocator return its free memory to the kernel; only glibc's allocator can."""
+    """Make the allocator return its free memory to the kernel; only glibc's allocator can."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

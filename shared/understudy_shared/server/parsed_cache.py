@@ -1,4 +1,4 @@
-"""What bytes of requests parsed to: requests repeat. What is kept are parsed requests, never answers (pure)."""
+"""A cache of parsed requests by their bytes: requests repeat. It never contains answers (pure)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from typing import Generic, TypeVar
 MAX_ENTRIES = 16_384
 
 MAX_TARGET_BYTES = 256
-"""With its parsed request a target takes about 1 KiB: 20 MB in all."""
+"""Longest cached target. With its parsed request a target takes about 1 KiB: 20 MB in all."""
 
 MAX_HEAD_BYTES = 4096
-"""Requests of common clients have 50 to 300 bytes, and with a token of an issuer 700 to 2,500."""
+"""Longest cached head. Requests of common clients have 50 to 300 bytes, and 700 to 2,500 with a token of an issuer."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of all keys together: long ones have fewer entries. With what they parsed to it is 20 MB."""
+"""Most bytes of all keys together: with long keys there are fewer entries. With the parsed requests it is 20 MB."""
 
 T = TypeVar("T")
 
 
 class ParsedCache(Generic[T]):
-    """Keeps at most MAX_ENTRIES and MAX_BYTES, in two generations: the older half goes when the younger is full."""
+    """A cache of at most MAX_ENTRIES and MAX_BYTES in two generations: the older one is dropped when the younger is
+    full.
+    """
 
     def __init__(self, *, max_key_bytes: int) -> None:
-        """Longer keys are not kept."""
+        """Create a cache that ignores longer keys."""
         self._max_key_bytes = max_key_bytes
         self._young: dict[bytes, T] = {}
         self._young_bytes = 0
         self._old: dict[bytes, T] = {}
 
     def get(self, key: bytes) -> T | None:
-        """What was kept of it."""
+        """Return the cached entry of a key."""
         found = self._young.get(key)
         if found is None and self._old:
             found = self._old.pop(key, None)
@@ -38,7 +40,7 @@ class ParsedCache(Generic[T]):
         return found
 
     def keep(self, key: bytes, parsed: T) -> None:
-        """Keep it, unless the key is unusually long."""
+        """Cache an entry, unless its key is longer than `max_key_bytes`."""
         if len(key) > self._max_key_bytes:
             return
         if len(self._young) >= MAX_ENTRIES // 2 or self._young_bytes + len(key) > MAX_BYTES // 2:

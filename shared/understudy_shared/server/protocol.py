@@ -1,15 +1,16 @@
 """HTTP/1.1 for every service: one connection, in one of the phases of `phases.py`, within `connection_limits.py`.
 
-It is uvicorn's httptools protocol, but for this:
+It is uvicorn's httptools protocol with these differences:
 
 - A request is parsed after the previous one is answered and the answer fits the peer's buffers. Until then one read is
-  kept and reading pauses. Requests that waited start one per turn of the loop, over all connections, so a pipeline of
-  thousands costs other readers the time of one.
+  held and reading pauses. Of the requests that waited, one starts per turn of the loop, over all connections, so a
+  pipeline of thousands delays other clients by one request at a time.
 - Bytes are parsed in slices that end where a request's head or body does: one read never becomes thousands of requests.
 - There is no timer per request: the guard checks all connections at intervals.
 - Lookups and hops are answered without ASGI, where the application can (`direct.py`).
 
-uvicorn documents none of this. "uvicorn:" says what is leaned on; `test_uvicorn_parts.py` names the versions for that.
+uvicorn documents none of this. "uvicorn:" marks its internals that this code relies on; `test_uvicorn_parts.py` names
+the versions for which they hold.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _TAKEN_BELOW = (STORES, _INTERNAL)
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection that speaks HTTP/1.1."""
 
-    # uvicorn's attributes fill what CPython keeps quick in an instance's dict (30 names).
+    # uvicorn's attributes fill the 30 names for which CPython's dict of an instance is fast.
     __slots__ = (
         "_answers", "_exchange", "_guard", "_incoming", "_known", "_now", "_peer_trouble", "_phase", "_restricted",
         "_since_s",
@@ -74,10 +75,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._since_s = self._now()
         self._restricted = False
         self._peer_trouble: TlsTrouble | None = NO_CERTIFICATE
-        """Why the other side has not shown itself to be a peer by its certificate; None when it has."""
+        """The reason why the certificate of the other side does not identify a peer; None if it does."""
         self._incoming = Incoming()
         self._exchange: DirectExchange | None = None
-        """The request that was taken, until it is answered."""
+        """The request that the application answers directly, until it is answered."""
 
     def __repr__(self) -> str:
         return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
@@ -90,7 +91,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.flow = HeldFlow(self.transport)  # uvicorn: cycles are given it, and nothing used its own yet
+        self.flow = HeldFlow(self.transport)  # uvicorn: passes it to cycles, and has not used its own yet
         if self.scheme == "https":
             self._peer_trouble = transport.get_extra_info(PEER_TROUBLE)
         self._since_s = self._now()
@@ -103,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._phase = phases.CLOSED
         self._guard.connections.discard(self)
         self.flow.take()
-        super().connection_lost(exc)  # uvicorn: tells the cycle, and drops the parser
+        super().connection_lost(exc)  # uvicorn: disconnects the cycle, and drops the parser
         if self._exchange is not None:
             self._exchange.leave()
 
@@ -131,7 +132,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
-        """uvicorn: the server calls it for each of its `connections` when it ends."""
+        """Close the connection, or close it after its answer. uvicorn: the server calls this for each connection when
+        it ends.
+        """
         cycle = self.cycle
         is_endless = cycle is not None and not cycle.response_complete and limits.ENDLESS in cycle.scope
         if self._exchange is not None:
@@ -144,7 +147,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- parsing, a bounded slice at a time
 
     def _waits(self) -> bool:
-        """Whether what comes next may not be parsed yet."""
+        """Whether the bytes that come next may not be parsed yet."""
         phase = self._phase
         return phase in phases.ANSWERING or (phase in phases.AT_REST and self.flow.write_paused)
 
@@ -207,13 +210,13 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[literal-required]
         super().on_headers_complete()  # uvicorn: makes the cycle, and starts it: the one before it is complete
         if has_body and self.parser.should_upgrade() and self.cycle is not None:
-            self.cycle.keep_alive = False  # it is answered in HTTP/1.1, and its body is parsed as the next request
+            self.cycle.keep_alive = False  # the upgrade is ignored, and the body is parsed as the next request
 
     def on_body(self, body: bytes) -> None:
         incoming, phase = self._incoming, self._phase
         incoming.body_comes(len(body), self._now())
         if phase is phases.BODY:
-            super().on_body(body)  # uvicorn: gives it to the cycle, and pauses reading above 64 KiB
+            super().on_body(body)  # uvicorn: passes it to the cycle, and pauses reading above 64 KiB
         elif phase is phases.RECEIVING:
             incoming.received += body
         elif phase is phases.SURPLUS:
@@ -224,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._happens(phases.END)
         received, bodies = self._incoming.received, self._answers.bodies
-        if self._phase is phases.BUSY and self.cycle is not None:  # uvicorn: as its own does, but for upgrades
+        if self._phase is phases.BUSY and self.cycle is not None:  # uvicorn: as its own method does, without upgrades
             self.cycle.more_body = False
             self.cycle.message_event.set()
         elif self._phase is phases.IDLE:
@@ -244,11 +247,11 @@ class HttpProtocol(HttpToolsProtocol):
         exchange = self._exchange = self._answers.lookup(target, known.presented, (), self._reply)
         if exchange is None:
             return False
-        self._phase = phases.DIRECT  # as TAKE says
+        self._phase = phases.DIRECT  # the transition of TAKE
         return self._hand_over(target, exchange)
 
     def _takes_post(self, data: bytes) -> bool:
-        """Hand over a request of which the head was parsed before, and the whole body came in the same read."""
+        """Hand over a request whose head was parsed before, and whose whole body came in the same read."""
         head, answers, access = self._known.post(data), self._answers, self._answers.access
         if head is None or answers.bodies is None:
             return False
@@ -256,12 +259,14 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         self.url = head.target
         exchange = self._exchange = DirectExchange(self._reply)
-        self._phase = phases.DIRECT  # as TAKE says
+        self._phase = phases.DIRECT  # the transition of TAKE
         answers.bodies.answer_body(data[-head.body_bytes :], exchange)
         return True
 
     def _take(self, *, has_body: bool) -> bool:
-        """Hand over a request that was parsed, if it can be answered so: a plain one over HTTP/1.1."""
+        """Hand over a parsed request if it can be answered directly: a plain one over HTTP/1.1. Return whether it was
+        taken.
+        """
         url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
         if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
             return False
@@ -282,13 +287,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._happens(phases.TAKE)
         if method == b"GET" and not self._hand_over(url, exchange):
             return False
-        # A trace is in its request's head, which never comes again; a head that is kept has no origin.
+        # A head with a trace is unique, so it is not cached; nor is one with an origin, which a cached head lacks.
         if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
             self._known.keep(url, size_bytes, presented)
         return True
 
     def _hand_over(self, target: bytes, exchange: DirectExchange) -> bool:
-        """Let the application answer a lookup that was taken; it may reply at once. False: it does not."""
+        """Let the application answer a lookup; it may reply at once. Return False if it declines."""
         direct = self._answers.direct
         if direct is not None and direct.answer_directly(target, exchange):
             return True
@@ -300,7 +305,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Send the answer of the application; an exchange calls it once."""
         exchange, self._exchange = self._exchange, None
         if self._phase is phases.DIRECT:
-            self._phase = phases.IDLE  # as ANSWER says, without its call: lookups come here
+            self._phase = phases.IDLE  # the transition of ANSWER, without the cost of its call for each lookup
         else:
             self._happens(phases.ANSWER)
         self.server_state.total_requests += 1
@@ -309,7 +314,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if exchange.headers:
             headers = (*headers, *exchange.headers)
-        closes = exchange.closes or bool(self.server_state.default_headers)  # the service departs
+        closes = exchange.closes or bool(self.server_state.default_headers)  # the service is stopping
         transport.write(response(status, content_type, body, headers, close=closes))
         self._since_s = self._now()
         if closes:
@@ -320,7 +325,9 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- requests that are answered by ASGI
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """uvicorn: it makes the task of a cycle here."""
+        """Start the task that answers a request by ASGI; refuse the request if there is a reason to. uvicorn: called
+        per cycle.
+        """
         guard, scope = self._guard, cast(Scope, cycle.scope)
         asks = self._restricted or guard.pressure is Pressure.REFUSE
         refusal = guard.refuses(scope["path"], restricted=self._restricted) if asks else None
@@ -333,7 +340,9 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """uvicorn: the cycle calls it when its last bytes are written. uvicorn's own starts a timer here."""
+        """Go on after an answer. uvicorn: the cycle calls this after its last bytes; uvicorn's own method starts a
+        timer.
+        """
         self._happens(phases.ANSWER)
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -345,7 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- the guard's side
 
     def state(self, now_s: float) -> ConnectionState:
-        """What the guard sees: the phase, and since when."""
+        """Return the phase and its beginning, for the guard."""
         phase, incoming, flow = self._phase, self._incoming, self.flow
         if phase is phases.LINGERING:
             return ConnectionState(phase, self._since_s)
@@ -386,7 +395,7 @@ class HttpProtocol(HttpToolsProtocol):
         if says is None or is_answered or self._phase not in phases.REFUSE or transport.is_closing():
             self.drop(refusal)
             return
-        if running is not None:  # uvicorn: what it sends from now on is dropped, and it is told
+        if running is not None:  # uvicorn: drops what the cycle sends from now on, and wakes the application
             running.disconnected = True
             running.message_event.set()
         self._guard.note(refusal, self.client, self._now())

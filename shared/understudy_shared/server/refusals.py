@@ -1,4 +1,4 @@
-"""What a client reads when the protocol refuses its request or its connection."""
+"""The problems that a client reads when the protocol refuses its request or its connection."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _PROBLEMS = {
 
 
 def says_why(refusal: Refusal) -> Problem | None:
-    """The problem of a refusal; None when the connection is closed without one."""
+    """Return the problem of a refusal; None if the connection is closed without one."""
     return _PROBLEMS.get(refusal)
 
 
 def problem_response(problem: Problem) -> bytes:
-    """The last response of a connection."""
+    """Return the last response of a connection."""
     return response(problem.status, CONTENT_TYPE, problem.body(), problem.headers, close=True)
 
 
 def refusing(refusal: Refusal) -> App:
-    """The application that answers with the problem of a refusal."""
+    """Return the application that answers with the problem of a refusal."""
     problem = _PROBLEMS[refusal]
 
     async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:

@@ -1,6 +1,7 @@
-"""Read requests by operation, store and outcome, and how long they took: plain numbers, changed on the event loop.
+"""Counts of read requests by operation, store and outcome, and their durations: plain numbers, changed on the event
+loop.
 
-Only stores that exist get a label. A reader may ask for any name, and each label is a series for as long as the process
+Only stores that exist get a label. A client may ask for any name, and each label is a series for as long as the process
 runs.
 """
 
@@ -16,16 +17,17 @@ from understudy_shared.telemetry.metric_families import MS_PER_S, add_histogram
 DURATION_BOUNDS_MS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 MAX_LABELLED = 4096
-"""Pairs of operation and store with a label. Names of stores may change as long as the process runs."""
+"""Most pairs of operation and store with a label. Names of stores may change as long as the process runs."""
 
 NO_STORE = ""
-"""The label of requests that name no store, or none that exists; Prometheus takes it for an absent label."""
+"""The label of requests that name no existing store; Prometheus reads it as an absent label."""
 
 
 class OperationCounts:
-    """Requests of one operation on one store. `outcomes` has found and absent, so that a lookup only adds one.
+    """The counts of one operation on one store. `outcomes` begins with found and absent, so that a lookup only adds
+    one.
 
-    `duration_ms` is of the requests that were worked on.
+    `duration_ms` is the duration of the requests that were processed.
     """
 
     __slots__ = ("duration_ms", "outcomes")
@@ -35,7 +37,7 @@ class OperationCounts:
         self.duration_ms = Histogram(DURATION_BOUNDS_MS)
 
     def count(self, outcome: str) -> None:
-        """Count a request that ended so."""
+        """Count a request that ended with this outcome."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
@@ -49,7 +51,7 @@ class RequestCounts:
         return f"RequestCounts({self.outcomes})"
 
     def of(self, operation: str, store: str = NO_STORE) -> OperationCounts:
-        """The counts of an operation on a store that exists."""
+        """Return the counts of an operation on an existing store."""
         found = self._of.get((operation, store))
         if found is None:
             if len(self._of) >= MAX_LABELLED and store:
@@ -68,7 +70,7 @@ class RequestCounts:
         }
 
     def metrics(self) -> Iterator[Metric]:
-        """The two families of these counts."""
+        """Yield the two metric families of these counts."""
         requests = CounterMetricFamily(
             "understudy_requests", "Read requests by operation, store and outcome", labels=("op", "store", "outcome")
         )

@@ -1,16 +1,16 @@
-"""How a service gets its port, serves, and ends: what every process with an HTTP face does the same way.
+"""The life of a service: it gets its port, serves, and ends, in the same way for every process that answers over HTTP.
 
 The order in which a service ends, from the first SIGTERM or SIGINT on:
 
-1. It says that it goes (`Departure.announce`): /readyz is 503, so load balancers and routers choose others.
+1. It announces its end (`Departure.announce`): /readyz is 503, so load balancers and routers choose others.
 2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer: clients go elsewhere.
-3. It accepts nothing more, closes idle connections, and finishes what is in flight, for GRACEFUL_SHUTDOWN_S at most.
-4. The application's lifespan ends: a node says farewell and stops following, a router closes its ways to the nodes;
-   last, the bus is closed.
+3. It accepts nothing more, closes idle connections, and finishes requests in flight, for GRACEFUL_SHUTDOWN_S at most.
+4. The application's lifespan ends: a node says farewell and stops following, a router closes its connections to the
+   nodes; last, the bus is closed.
 
-A second signal ends the process at once, as it would any other: what is on disk is made for that.
+A second signal ends the process at once, as it would end any other process: the files on disk survive that.
 
-One of several worker processes does the same, but it gets its connections and its end from the supervisor.
+One of several worker processes ends in the same order, but it gets its connections and its end from the supervisor.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 
 ACCEPTED_IN_A_TURN = 8
-"""More would cost each new connection more: one that comes wakes all, and finds one."""
+"""Sockets on which a service accepts. More would cost more per connection: a new one wakes all, and only one accepts
+it.
+"""
 
 GRACEFUL_SHUTDOWN_S = 10
 
 HANDOVER_MS = 100
-"""How much longer than the supervisor accepts connections a worker takes them: it gets all that were accepted."""
+"""The time that a worker takes connections after the supervisor accepts no more, so that it gets all accepted ones."""
 
 
 class Departure(NamedTuple):
-    """What a service does after the signal and before it stops to accept.
+    """The departure of a service: its steps between the signal and the end of accepting.
 
-    `announce` has a deadline of its own; `delay_ms` is the time that others get to hear it.
+    `announce` has a deadline of its own; `delay_ms` is the time for others to hear of it.
     """
 
     announce: Callable[[], Awaitable[None]]
@@ -64,10 +66,10 @@ class Departure(NamedTuple):
 
 
 class Service(uvicorn.Server):
-    """Serves `app` until a signal, or until `should_exit` is set; the module says how it ends.
+    """The server of `app`. It runs until a signal, or until `should_exit` is set; the module describes how it ends.
 
-    `guard` holds its connections within their limits. `link` is there in a worker process. Who may ask what is the
-    application's `access`, if it has one. `listening` is called once its ports take connections.
+    `guard` holds its connections within their limits. `link` exists only in a worker process. The application's
+    `access`, if it has one, authorizes requests. `listening` is called once the ports take connections.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Service(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                proxy_headers=False,  # no code asks who the client is
+                proxy_headers=False,  # no code uses the client's address from a proxy
                 timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             )
         )
@@ -114,7 +116,7 @@ class Service(uvicorn.Server):
         for each, host, port in places:
             if (
                 each.fileno() < 0
-            ):  # uvloop closes it when another one listens there since it was bound, and says nothing
+            ):  # uvloop closes it, without an error, if another socket began to listen there after the bind
                 await self.lifespan.shutdown()
                 raise cannot_listen(OSError(errno.EADDRINUSE, ""), host, port)
         self._guard.start()
@@ -136,15 +138,19 @@ class Service(uvicorn.Server):
                 self._link.close()
 
     def _new_protocol(self) -> asyncio.Protocol:
-        """A connection that was handed over, as uvicorn makes those that it accepts."""
+        """Return the protocol of a connection that was handed over, as uvicorn makes those of connections that it
+        accepts.
+        """
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal; the next one has its usual effect. A supervisor's process manager may signal both, so a
-        worker leaves it to the supervisor to end it at once.
+        """Begin to end at the first signal; the next one has its default effect.
+
+        A process manager may send the signal to the supervisor and to its workers, so a worker ignores further signals:
+        the supervisor ends it at once.
         """
         if self._link is not None:
             self.should_exit = True
@@ -154,9 +160,9 @@ class Service(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def main_loop(self) -> None:
-        """Until the service is to end, and through its departure: everything is still answered here."""
+        """Answer until the service is to end, and through its departure."""
         await super().main_loop()
-        self.server_state.default_headers = [(b"connection", b"close")]  # of every answer begun from now on
+        self.server_state.default_headers = [(b"connection", b"close")]  # in every answer that begins from now on
         if self._departure is None:
             return
         try:
@@ -176,7 +182,7 @@ def _by_tls(
     tls: ServiceTls,
     guard: ConnectionGuard,
 ) -> TlsConnection:
-    """A connection that speaks TLS, made as uvicorn makes its protocols."""
+    """Return a connection that speaks TLS, made as uvicorn makes its protocols."""
     new_inner = functools.partial(new_protocol, config=config, server_state=server_state, app_state=app_state)
     return TlsConnection(new_inner, tls=tls, guard=guard, connections=server_state.connections)
 
@@ -190,7 +196,7 @@ def run(
     *,
     listening: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until interrupted, and end in good order. Raises UnderstudyError when the application did not start.
+    """Serve until interrupted, and end in good order. Raises UnderstudyError if the application did not start.
 
     A `listener` that does not listen yet does so when the application's lifespan has begun; then `listening` is called.
 
@@ -209,9 +215,10 @@ def run(
 
 
 def accepting(listener: socket.socket) -> list[socket.socket]:
-    """The listener, several times. libuv accepts one connection of a socket in a turn of the loop: where turns are long
-    (a busy machine, a flood on the bus), connections that come together would wait for one turn each, the last of 100
-    for 100 turns.
+    """Return the listener, several times.
+
+    libuv accepts one connection of a socket in a turn of the loop: where turns are long (a busy machine, a flood on the
+    bus), connections that come together would wait for one turn each, the last of 100 for 100 turns.
     """
     return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]
 
@@ -220,14 +227,16 @@ def leave_out_what_stays() -> None:
     """Exempt everything that exists now from garbage collection: modules, classes, the application.
 
     A full collection looks at 90,000 of these objects for 20 to 80 ms, about once a second under batches; no request is
-    answered meanwhile. Nothing of it would ever be collected.
+    answered meanwhile. It would never free any of them.
     """
     gc.collect()
     gc.freeze()
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound and does not listen yet: nothing connects to a service that may still refuse to start."""
+    """Return a socket that is bound and does not listen: no client connects to a service that may still refuse to
+    start.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The settings of every service that answers over HTTP: what its connections may take, and who may ask."""
+"""The settings of every service that answers over HTTP: the limits of its connections, and its access control."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from understudy_shared.tls.service_tls import ServiceTls
 
 
 class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
-    """What nodes and routers have in common."""
+    """The HTTP settings that nodes and routers have in common."""
 
     def access(self, application_id: str, host: str, *, is_node: bool) -> Access:
-        """Who may ask the service what. Reads the files that it is set up by.
+        """Return the access control of the service. Reads the files that the settings name.
 
-        Raises SettingsError for a file that cannot be used, for an address that strangers reach unguarded or that
-        credentials reach in plain, and for what is no origin.
+        Raises SettingsError for an unusable file, for an address that other machines reach without access control or to
+        which credentials would be sent in plain text, and for a malformed origin.
         """
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
         path, origins = self.cluster_secret_file, parse_origins(self.cors_origins)
@@ -46,7 +46,7 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
         )
 
     def service_tls(self, application_id: str, *, is_node: bool) -> ServiceTls | None:
-        """The certificates of the service; None without any. Raises SettingsError for files that cannot be used."""
+        """Return the certificates of the service; None without any. Raises SettingsError for unusable files."""
         role = PeerRole.NODE if is_node else PeerRole.ROUTER
         plan = tls_plan(
             application_id,
@@ -58,7 +58,7 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
         return None if plan is None else ServiceTls(plan)
 
     def connection_guard(self) -> ConnectionGuard:
-        """What watches over the service's connections."""
+        """Return the guard of the service's connections."""
         wanted, reserved = connections_allowed(self.max_connections, file_limit())
         limit_bytes = default_limit_bytes() if self.memory_limit_bytes is None else self.memory_limit_bytes
         return ConnectionGuard(

@@ -1,4 +1,4 @@
-"""What each of several processes gets of the limits that hold for the service (pure but for `worker_settings`)."""
+"""The share of each of several processes in the limits of the service (pure but for `worker_settings`)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from understudy_shared.server.memory_use import MemoryMeter, default_limit_bytes
 from understudy_shared.server.settings import HttpServiceSettings
 
 DIVIDED = ("max_connections", "max_in_flight", "metrics_max_partitions", "statestore_cache_max_bytes")
-"""Settings that limit what the whole service takes."""
+"""Settings that limit the whole service."""
 
 
 def share_of(limit: int, processes: int) -> int:
-    """A process's part of a number that is divided, rounded up: nobody gets 0 of something, and 0 stays 0."""
+    """Return a process's part of a limit, rounded up: it is 0 only if the limit is 0."""
     return -(-limit // processes)
 
 
 def memory_share_bytes(limit_bytes: int, processes: int, *, used_bytes: int) -> int:
-    """A process's part of the memory that the supervisor, which uses `used_bytes`, leaves; 0 is no limit."""
+    """Return a process's part of the memory that is left beside the supervisor's `used_bytes`; 0 means no limit."""
     return 0 if limit_bytes <= 0 else max(1, (limit_bytes - used_bytes) // processes)
 
 
 def worker_settings(settings: HttpServiceSettings, processes: int, **own: object) -> dict[str, Any]:
-    """The settings of one worker process, as JSON: its part of each limit, and what is its `own`."""
-    found = settings.model_dump(mode="json", exclude={"cache_max_bytes_buffering"})  # a deprecated name of another
+    """Return the settings of one worker process, as JSON: its part of each limit, and the settings in `own`."""
+    found = settings.model_dump(mode="json", exclude={"cache_max_bytes_buffering"})  # deprecated alias
     for name in DIVIDED:
         if name in found:
             found[name] = share_of(found[name], processes)

@@ -1,10 +1,12 @@
-"""Runs a service as several worker processes: starts them, starts them again, and speaks for all of them.
+"""Runs a service as several worker processes: starts them, restarts them, and answers for all of them.
 
-This process serves nothing itself. It accepts connections and hands them over where the workers share a port; it asks
-the workers how they are; and it answers a worker that is asked for /readyz or /metrics, with what holds for all.
+This process serves no client itself. It accepts connections and hands them over where the workers share a port; it asks
+the workers for their state; and it sends a worker, which a client asks for /readyz or /metrics, the values of all
+workers.
 
-It ends as a service of one process does, and in the same order: at the first SIGTERM or SIGINT the workers say that
-they go, nothing new is accepted after the delay, and reads in flight are finished. At a second signal all end at once.
+It ends as a service of one process does, and in the same order: at the first SIGTERM or SIGINT the workers announce
+their end, nothing new is accepted after the delay, and reads in flight are finished. At a second signal all end at
+once.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ METRICS_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 1.0
 
 SILENT_AFTER_S = 30.0
-"""A worker that answered nothing for so long is killed. A restart costs it all its connections, so this is long."""
+"""The silence after which a worker is killed. A restart costs it all its connections, so this is long."""
 
 END_LIMIT_S = 2.0 * GRACEFUL_SHUTDOWN_S
-"""Beyond its delay, a worker has this time to finish what is in flight and to end."""
+"""Time for a worker, beyond its delay, to finish requests in flight and to end."""
 
 _SUPERVISOR = -1
-"""This process among the workers, whose numbers begin at 0, where metrics are added up."""
+"""The number of this process among the workers, whose numbers begin at 0, where metrics are added up."""
 
 
 class WorkerSupervisor:
@@ -50,7 +52,9 @@ class WorkerSupervisor:
     def __init__(
         self, orders: Sequence[WorkerOrder], *, host: HostInfo, listener: socket.socket | None, delay_ms: int
     ) -> None:
-        """`listener` is bound; None: each worker listens by itself. `delay_ms`: from the signal until it is closed."""
+        """Set the workers and their port. `listener` is bound; None: each worker listens by itself. `delay_ms` is the
+        time from the signal until the port is closed.
+        """
         self.host = host
         self._delay_ms = delay_ms
         self.is_tls = bool(orders) and orders[0].settings.get("tls_cert_file") is not None
@@ -72,11 +76,11 @@ class WorkerSupervisor:
         return f"WorkerSupervisor({self._workers})"
 
     def not_ready(self) -> list[str]:
-        """Why no reader should be sent yet, as far as the supervisor knows; /readyz knows more."""
+        """Return why clients should not be sent yet, as far as the supervisor knows; /readyz knows more."""
         return [f"worker {worker.number} starts" for worker in self._workers if not worker.is_started]
 
     async def run(self) -> None:
-        """Until `stop`. Raises UnderstudyError when a worker cannot start at all."""
+        """Run the workers until `stop`. Raises UnderstudyError if a worker cannot start at all."""
         keeping = [self._task(f"keep worker {worker.number}", self._keep(worker)) for worker in self._workers]
         watching = self._task("watch the workers", self._watch())
         try:
@@ -95,7 +99,7 @@ class WorkerSupervisor:
             raise self._refused
 
     def stop(self) -> None:
-        """End in good order; the second time at once."""
+        """End in good order; on the second call, at once."""
         if self._stop.is_set():
             for worker in self._workers:
                 worker.kill(Kill.LATE)
@@ -111,7 +115,7 @@ class WorkerSupervisor:
         await asyncio.wait(keeping, timeout=END_LIMIT_S)
 
     def _task(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose bug ends the service: a worker that nobody keeps would be missed by nobody."""
+        """Start a task whose failure ends the service: without the task, a worker that ends would not be noticed."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._has_ended)
         return task
@@ -180,7 +184,7 @@ class WorkerSupervisor:
         self._acceptor.give_back(connection)
 
     async def _watch(self) -> None:
-        """Look after the workers: nobody else asks while nobody reads."""
+        """Check the workers at intervals: without requests, no other code notices a worker that hangs."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
@@ -223,7 +227,7 @@ class WorkerSupervisor:
                 worker.send_causes(causes)
 
     async def _answer(self, what: str) -> object:
-        """What a worker asks for; asked by several at once, it is found once."""
+        """Return the status or the metrics of all workers; concurrent requests share one search."""
         task = self._asking.get(what)
         if task is None or task.done():
             find: Callable[[], Coroutine[Any, Any, object]] = self._metrics if what == METRICS else self._status

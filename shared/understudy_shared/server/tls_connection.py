@@ -1,11 +1,12 @@
-"""A connection that speaks TLS, in front of the protocol that answers it: bytes in, bytes out, nothing of its own kept.
+"""A connection that speaks TLS, in front of the protocol that answers it. It decrypts and encrypts, and buffers
+nothing.
 
-The standard library's SSLObject does the work, in memory. What the protocol inside writes goes encrypted into the
-transport at once, so its limits, its flow control and its pipelining act on the peer itself, as without TLS: asyncio's
-own layer has buffers of its own, and says nothing of a handshake that fails.
+The standard library's SSLObject does the work, in memory. The bytes that the protocol inside writes go encrypted into
+the transport at once, so its limits, its flow control and its pipelining act on the peer itself, as without TLS.
+asyncio's own TLS layer has buffers of its own, and does not report a handshake that fails.
 
-The connection counts as one from its first moment: a peer that never ends its handshake is closed by the guard, as one
-that never sends its headers.
+The connection counts as one from its first moment: the guard closes a peer that never ends its handshake, just as it
+closes one that never sends its headers.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import PEER_TROUBLE, TlsReason, TlsSide, TlsTrouble, tls_trouble
 
 READ_BYTES = 256 * 1024
-"""More than a record of TLS has (16 KiB)."""
+"""Bytes to decrypt at a time: more than a TLS record has (16 KiB)."""
 
 _PLAIN = Problem(ProblemType.BAD_REQUEST, "this port speaks TLS, and the request came in plain", fix="Write https://")
 _CLOSED = TlsTrouble(TlsReason.CLOSED, "it closed the connection within the handshake")
 
 
 class TlsConnection(asyncio.Protocol):
-    """One connection, from its first byte on."""
+    """One TLS connection, from its first byte on."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class TlsConnection(asyncio.Protocol):
         guard: ConnectionGuard,
         connections: set[Any],
     ) -> None:
-        """`connections` are those that the server ends with itself."""
+        """Set the parts of the connection. `connections` are those that the server closes when it ends."""
         self._new_inner = new_inner
         self._tls = tls
         self._guard = guard
@@ -62,7 +63,7 @@ class TlsConnection(asyncio.Protocol):
     def _happens(self, event: Event) -> None:
         """Enter the phase that follows."""
         after = self._phase = event[self._phase]
-        if after is phases.CLOSED and event is not phases.CLOSE:  # the table has no such transition
+        if after is phases.CLOSED and event is not phases.CLOSE:  # a bug: the table lacks this transition
             self._transport.abort()
 
     # ---- asyncio.Protocol
@@ -92,7 +93,7 @@ class TlsConnection(asyncio.Protocol):
             self._guard.go_on_later(self)
 
     def eof_received(self) -> None:
-        """The loop closes the transport."""
+        """Leave the rest to the loop, which closes the transport."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
@@ -134,7 +135,7 @@ class TlsConnection(asyncio.Protocol):
             self._decrypt(inner)
 
     def _end(self, error: ssl.SSLError) -> None:
-        """Tell the peer why there is no connection, and give it the time to read that."""
+        """Send the peer the reason why the handshake failed, and give it the time to read that."""
         trouble = tls_trouble(error) or _CLOSED
         self._tls.note(TlsSide.ACCEPT, trouble, self._host)
         self._happens(phases.REFUSE)
@@ -146,11 +147,11 @@ class TlsConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _leave(self) -> None:
-        """From here on the protocol inside is the connection."""
+        """Leave the guard and the server: from here on they see the protocol inside as the connection."""
         self._connections.discard(self)
         self._guard.connections.discard(self)
 
-    # ---- after it
+    # ---- after the handshake
 
     def _decrypt(self, inner: asyncio.Protocol) -> None:
         parts: list[bytes] = []
@@ -188,7 +189,7 @@ class TlsConnection(asyncio.Protocol):
                 view = memoryview(data)
                 while sent < len(view):
                     sent += self._object.write(view[sent:])
-        except ssl.SSLError as error:  # the session has ended: nothing can be said on it
+        except ssl.SSLError as error:  # the session has ended: nothing can be sent in it
             self._tls.note(TlsSide.ACCEPT, tls_trouble(error) or _CLOSED, self._host)
             self._happens(phases.CLOSE)
             self._transport.abort()
@@ -196,20 +197,20 @@ class TlsConnection(asyncio.Protocol):
         self._transport.write(self._outgoing.read())
 
     def write_eof(self) -> None:
-        """Say that nothing more comes; what the peer still sends is read."""
+        """Send the end of the stream; bytes that the peer still sends are read."""
         self._say_goodbye()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Say goodbye, and close when everything is sent."""
+        """Send TLS's close_notify, and close when everything is sent."""
         if not self._transport.is_closing():
             self._happens(phases.CLOSE)
             self._say_goodbye()
             self._transport.close()
 
     def _say_goodbye(self) -> None:
-        with suppress(ssl.SSLError):  # the peer's own goodbye is not waited for
+        with suppress(ssl.SSLError):  # do not wait for the peer's close_notify
             self._object.unwrap()
         self._flush()
 
@@ -223,7 +224,7 @@ class TlsConnection(asyncio.Protocol):
         return ConnectionState(self._phase, self._since_s, self._restricted)
 
     def go_on(self) -> None:
-        """Take the next step of the handshake, if the connection still stands."""
+        """Take the next step of the handshake, if the connection is still open."""
         if self._phase is phases.HANDSHAKE and not self._transport.is_closing():
             self._transport.resume_reading()
             self._shake_hands()
@@ -243,7 +244,7 @@ class TlsConnection(asyncio.Protocol):
 
 
 class TlsTransport(asyncio.Transport):
-    """What the protocol inside writes to. Reading, buffers and addresses are those of the connection itself."""
+    """The transport of the protocol inside. Its reads, buffers and addresses are those of the connection itself."""
 
     def __init__(
         self, connection: TlsConnection, below: asyncio.Transport, ssl_object: ssl.SSLObject, trouble: TlsTrouble | None
