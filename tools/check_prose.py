@@ -52,6 +52,7 @@ CLEAN = (
     "shared/understudy_shared/auth",
     "shared/understudy_shared/base",
     "shared/understudy_shared/bus",
+    "shared/understudy_shared/cluster",
     "shared/understudy_shared/http",
     "shared/understudy_shared/processes",
     "shared/understudy_shared/reads",

@@ -1,1 +1,1 @@
-"""What nodes and routers know of each other: who lives, what they said, what is remembered on disk."""
+"""The knowledge that nodes and routers have of each other: which live, what they sent, and what is kept on disk."""

@@ -1,4 +1,5 @@
-"""Which nodes a process keeps the heartbeats of (pure): a bounded number, and every node of the assignment first.
+"""The choice of the nodes whose heartbeats a process keeps (pure): a bounded number, and first those of the
+assignment.
 
 A node is known when the assignment names it; any other node is a stranger. A process with write access to the bus can
 invent nodes, and each costs memory and time at every turn until it expires. So strangers never displace known nodes.
@@ -15,15 +16,15 @@ MAX_NODES = 4096
 """Four times the largest planned cluster. Known nodes are admitted beyond it."""
 
 MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE = 256, 4
-"""Strangers that are admitted beside known nodes: so a cluster may grow fivefold with each assignment, and nodes that
-somebody invents cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
+"""Strangers that are admitted beside known nodes. A cluster may grow fivefold with each assignment, and invented
+nodes cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
 """
 
 MAX_STRANGERS_TASKS = 262_144
 """Tasks that the heartbeats of all strangers together may name: about 100 MB."""
 
 QUIET_MS = 10_000
-"""A stranger that was silent for longer makes room for another; a stranger that sends heartbeats keeps its place."""
+"""The silence after which a stranger makes room for another; a stranger that sends heartbeats keeps its place."""
 
 LOOK_AGAIN_MS = 100
 """Least time between two searches for a silent stranger: thousands of strangers may come in a second."""
@@ -37,32 +38,34 @@ class Said(Protocol):
 
 
 class Admission(NamedTuple):
-    """Whether a heartbeat is accepted, and the id of the node that must be forgotten to make room for it."""
+    """The decision whether a heartbeat is accepted, and the id of the node to forget to make room for it."""
 
     admitted: bool
     leaves: str | None = None
 
 
 def limit_beside(known: int) -> int:
-    """How many nodes are admitted in all beside so many known ones, dead or alive."""
+    """Return how many nodes are admitted in all beside so many known ones, dead or alive."""
     return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
 
 
 class MemberAdmission:
-    """Admits nodes. `refused` counts the heartbeats that had no room."""
+    """The admission of nodes. `refused` counts the heartbeats for which there was no room."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
         self.refused = 0
         self._max_nodes = max_nodes
         self._tasks: dict[str, int] = {}
-        """How many tasks each stranger names."""
+        """The number of tasks that each stranger names."""
         self._sum = 0
         self._looked_ms = float("-inf")
 
     def admit(
         self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float
     ) -> Admission:
-        """Decide on one heartbeat. `nodes` are admitted, in the order of arrival; `known` are assigned."""
+        """Decide on one heartbeat. `nodes` are the admitted ones, in the order of arrival; `known` are the assigned
+        ones.
+        """
         node_id = heartbeat.node_id
         if node_id in known:
             self.forget(node_id)
@@ -93,7 +96,7 @@ class MemberAdmission:
         return Admission(False)
 
     def _quiet(self, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> str | None:
-        """The stranger that was silent longest, if that is long enough."""
+        """Return the stranger that was silent longest, if it was silent for QUIET_MS."""
         if now_ms - self._looked_ms < LOOK_AGAIN_MS:
             return None
         self._looked_ms = now_ms

@@ -1,4 +1,4 @@
-"""Asks nodes that are silent on the bus for their heartbeat: only who does not answer either is dead."""
+"""Asks nodes that are silent on the bus for their heartbeat: only a node that does not answer either is dead."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from understudy_shared.cluster.view import ClusterView
 
 
 class SilentNodes:
-    """Asks for one process. `ask(host, deadline_ms)` takes a node's heartbeat into the view, and returns the id of the
-    node that answered; None when none did.
+    """The requests of one process to silent nodes. `ask(host, deadline_ms)` puts a node's heartbeat into the view,
+    and returns the id of the node that answered; None if no node did.
     """
 
     def __init__(
@@ -26,8 +26,10 @@ class SilentNodes:
         clock: Clock,
         but: str | None = None,
     ) -> None:
-        """At most `most` nodes are asked at a time, never the node `but`. `others_heard` tells whether other nodes than
-        this were heard since a time: else this process or its network may be at fault.
+        """Set the limits: at most `most` nodes are asked at a time, and never the node `but`.
+
+        `others_heard` returns whether other nodes were heard since a time: otherwise this process or its network may
+        be at fault.
         """
         self._view = view
         self._ask = ask
@@ -37,7 +39,7 @@ class SilentNodes:
         self._but = but
 
     async def ask_due(self, heartbeat_ms: int) -> bool:
-        """Ask those that are due. Returns whether any of them newly did not answer."""
+        """Ask the nodes that are due. Return whether any of them did not answer for the first time."""
         due = self._view.to_ask(self._clock.monotonic_ms(), heartbeat_ms=heartbeat_ms, but=self._but)
         asked = (self._ask_one(node_id, host, heartbeat_ms) for node_id, host in list(due.items())[: self._most])
         return any(await asyncio.gather(*asked))

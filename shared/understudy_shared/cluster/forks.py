@@ -1,8 +1,8 @@
-"""Which nodes follow a fork: another history of the same checkpoint id than the cluster's (pure).
+"""Finds the nodes that follow a fork: another history with the same checkpoint id (pure).
 
 Each node compares the commits in the heartbeats of others with its own commit log, and names in its heartbeat those
-that differ. This module decides which side of such a difference is refused. Nodes and routers come to the same result
-from the same heartbeats.
+that differ. This module decides which side of such a difference is refused. Nodes and routers come to the same
+result from the same heartbeats.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from understudy_shared.bus.messages import Heartbeat
 def refused_forks(
     heartbeats: Iterable[Heartbeat], named: Collection[str], *, judging: str | None = None
 ) -> dict[str, str]:
-    """The nodes that must not answer, assign or be assigned, each with the reason.
+    """Return the nodes that must not answer, assign or be assigned, each with the reason.
 
-    `named` are the nodes of the assignment: they are the cluster, and who differs from one of them is refused. Where
-    two of them differ, most count; then the process that has run longer. A node that says of itself that it is refused
-    is believed, except by itself (`judging`): the others may have gone since.
+    `named` are the nodes of the assignment: they are the cluster, and a node that differs from one of them is
+    refused. Where two of them differ, the one that contradicts fewer nodes of the assignment is accepted; in a tie,
+    the process that has run longest. A node that reports itself as refused is believed, except by itself
+    (`judging`): the nodes that refused it may have gone since.
     """
     beats = {beat.node_id: beat for beat in heartbeats}
     refused = {

@@ -1,8 +1,8 @@
-"""What is asked of nodes besides lookups, rarely: their heartbeat, catalogue and assignment, and to drain.
+"""Rare HTTP calls to nodes besides lookups: for their heartbeat, catalogue and assignment, and to drain them.
 
-Ordinary HTTP with httpx. Rule: whatever comes back is bounded in time and size and is JSON, else it is refused unread;
-redirects are not followed, nothing is unpacked. Documents are then validated as if they came over the bus; with a key
-they must be signed, for this very question.
+They are ordinary HTTP with httpx. Rule: a reply must be JSON within limits of time and size, otherwise it is refused
+unread; redirects are not followed, and nothing is decompressed. Documents are then validated as if they came over
+the bus; with a key they must be signed for this very request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
 
-import anyio._backends._asyncio  # noqa: F401  # else at the first call: 65 ms in which no lookup is answered
+import anyio._backends._asyncio  # noqa: F401  # otherwise the first call imports it, and for 65 ms no lookup is answered
 import httpx
 import orjson
 
@@ -37,20 +37,20 @@ from understudy_shared.bus.messages import (
 from understudy_shared.bus.sliced_assignment import decode
 
 if find_spec("sniffio") is None:
-    # httpcore tries to import it for each of its locks. A search of the disk for what is not there is half of a call.
+    # httpcore tries to import it for each of its locks. The search for a missing module takes half of a call's time.
     sys.modules["sniffio"] = None  # type: ignore[assignment]  # Python's own sign for that
 
 TIMEOUT_S = 1.0
-"""For a connection, and for each part of a reply."""
+"""Timeout of a connection, and of each part of a reply."""
 
 DEADLINE_S = 3.0
-"""For a reply as a whole: a node that sends byte by byte is not waited for."""
+"""Deadline of a whole reply, so that a node that sends byte by byte cannot hold a call."""
 
 MAX_CONNECTIONS = 32
-"""To all nodes together; heartbeats of a thousand nodes still pass within a second."""
+"""Most connections to all nodes together; heartbeats of a thousand nodes still pass within a second."""
 
 MAX_DRAIN_BYTES = 64 * 1024
-"""Largest reply to a drain; it names the node and whether it drains."""
+"""Size limit of a reply to a drain; it names the node and whether it drains."""
 
 UNKNOWN_HERE = "it does not know this service as one of its cluster"
 SAME_FILE = "Give all nodes and routers the same --cluster-secret-file, and certificates of the same authority"
@@ -61,11 +61,11 @@ M = TypeVar("M", bound=Message)
 
 
 class NodeCallError(UnderstudyError):
-    """A node did not answer, or not with what was asked for."""
+    """A node did not answer, or not with the document that was asked for."""
 
 
 class BadReplyError(NodeCallError):
-    """A node answered with what no node of ours sends, or more of it. Nothing of it was used."""
+    """A node answered with something that no Understudy node sends, or too much of it. The reply was not used."""
 
 
 class _Reply(NamedTuple):
@@ -75,8 +75,10 @@ class _Reply(NamedTuple):
 
 
 class _Transport(httpx.AsyncHTTPTransport):
-    """When the peer resets a connection as it is made, there is no socket any more, and anyio
-    asks it for its peer's name. That is an AttributeError there, and a node that cannot be reached here.
+    """A transport that reports every failed connection as a ConnectError.
+
+    If the peer resets a connection while it is made, there is no socket any more, and anyio raises an AttributeError
+    because it asks the socket for its peer's name.
     """
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -87,8 +89,8 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 
 class _TlsTransport(_Transport):
-    """The same by TLS. httpcore leaves a connection open whose handshake is cancelled, so it is not: a question that
-    nobody waits for any more goes on until it has its answer or its deadline passes.
+    """The same transport for TLS. httpcore leaks a connection if its handshake is cancelled. So a cancelled request
+    goes on until its answer or its deadline, and the answer is dropped.
     """
 
     def __init__(self, *, verify: ssl.SSLContext, limits: httpx.Limits) -> None:
@@ -111,7 +113,7 @@ class _TlsTransport(_Transport):
             async with asyncio.timeout(DEADLINE_S):
                 return await super().handle_async_request(request)
         except TimeoutError as error:
-            raise httpx.ReadTimeout(f"no answer within {DEADLINE_S:g} s", request=request) from error
+            raise httpx.ReadTimeout(f"there was no answer within {DEADLINE_S:g} s", request=request) from error
 
     def _drop(self, task: asyncio.Task[httpx.Response]) -> None:
         if not task.cancelled() and task.exception() is None:
@@ -121,19 +123,21 @@ class _TlsTransport(_Transport):
 
     async def aclose(self) -> None:
         if self._asked:
-            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # as long as a handshake may take
+            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # the longest time that a handshake may take
         if self._closing:
             await asyncio.wait(self._closing, timeout=TIMEOUT_S)
         await super().aclose()
 
 
 class NodeCalls:
-    """The nodes' HTTP, for one application. `identity` is shown to them."""
+    """The HTTP calls to the nodes of one application. `identity` authenticates this process to them."""
 
     def __init__(
         self, application_id: str, auth: MessageAuth | None = None, identity: ClusterIdentity | None = None
     ) -> None:
-        """`auth` judges signatures of documents; without it none is looked at. `identity` is shown to the nodes."""
+        """Set the keys of the calls. `auth` verifies the signatures of documents; without it they are not verified.
+        `identity` authenticates this process to the nodes.
+        """
         self._application_id = application_id
         self._auth = auth or MessageAuth(application_id)
         self._identity = identity or ClusterIdentity(None, application_id)
@@ -145,7 +149,7 @@ class NodeCalls:
             timeout=TIMEOUT_S,
             transport=transport,
             trust_env=False,
-            follow_redirects=False,  # a node that sends its callers elsewhere is none of ours
+            follow_redirects=False,  # no Understudy node redirects its callers
             headers={"accept": "application/json", "accept-encoding": "identity"},
         )
 
@@ -159,7 +163,7 @@ class NodeCalls:
         return await self._get(Assignment, host, "/internal/v1/assignment")
 
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
-        """Status and JSON object of the node's reply."""
+        """Return the status and the JSON object of the node's reply."""
         url = self._url(host, "/admin/v1/drain")
         reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
         try:
@@ -175,7 +179,7 @@ class NodeCalls:
         return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
 
     async def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
@@ -190,7 +194,7 @@ class NodeCalls:
         return await decode(kind, reply.body, application_id=self._application_id, where=url, give=_give)
 
     async def _authenticate(self, kind: type[Message], reply: _Reply, nonce: str | None, url: str) -> None:
-        """Refuse a reply that no process of this cluster has signed for this question. Raises BadReplyError."""
+        """Refuse a reply that no process of this cluster has signed for this request. Raises BadReplyError."""
         name = kind.__name__.lower().encode()
         try:
             if self._auth.is_on and len(reply.body) > LARGE_BYTES:
@@ -204,7 +208,7 @@ class NodeCalls:
     async def _exchange(
         self, method: str, url: str, content: bytes | None, *, max_bytes: int, nonce: str | None = None
     ) -> _Reply:
-        """Status, JSON and signature of a reply. Raises NodeCallError."""
+        """Return the status, the JSON and the signature of a reply. Raises NodeCallError."""
         kind = {} if content is None else {"content-type": "application/json"}
         headers = {**kind, **self._identity.headers}
         if nonce is not None:
@@ -227,14 +231,14 @@ async def _give() -> None:
 
 
 async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
-    """The bytes as they came over the wire: what is packed may be a thousand times as large."""
+    """Return the bytes as they came over the wire; a compressed body may grow a thousandfold, and is refused."""
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
-        raise BadReplyError(f"the node answers {reply.status_code}: neither an answer nor a problem", where=url)
+        raise BadReplyError(f"the node answers {reply.status_code}, neither an answer nor a problem", where=url)
     if kind not in _JSON_TYPES:
         raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
     if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise BadReplyError("the node's reply is packed, unasked", where=url)
+        raise BadReplyError("the node's reply is compressed, which was not asked for", where=url)
     parts: list[bytes] = []
     size_bytes = 0
     async for part in reply.aiter_raw():

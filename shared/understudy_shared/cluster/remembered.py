@@ -1,9 +1,9 @@
-"""Documents kept on disk for a start without the bus: one file of each kind, the last one saved.
+"""Documents kept on disk for a start without the bus: one file of each kind, with the last document saved.
 
-A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or the
-other, whole. It carries its format, a hash, and, with a key, a signature. What is damaged, foreign, oversized, unsigned
-or of a later release is a warning, and nothing is remembered. A folder that cannot be written is a warning once: what
-is remembered is never needed while the bus is there.
+A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or
+the other, whole. It contains its format, a hash, and, with a key, a signature. A file that is damaged, foreign,
+oversized, unsigned or of a later release causes a warning, and counts as missing. A folder that cannot be written
+causes one warning: the files are never needed while the bus is available.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAGIC = b"understudy-remembered 1"
 """The mark of this file format; the document in the file has a format of its own."""
 
 MIN_GAP_S = 1.0
-"""Between two writes: an assignment that moves step by step is not worth more."""
+"""Least time between two writes: an assignment that moves step by step is not worth more."""
 
 FLUSH_TIMEOUT_S = 2.0
-"""At the end of the process; a disk that hangs is not waited for."""
+"""Time for the last write at the end of the process, which does not wait longer for a disk that hangs."""
 
 _MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256 + MAX_LINE_BYTES
 
@@ -41,14 +41,16 @@ class Remembered:
     """The documents of one application in one folder. Calls block on the disk; two processes may share a folder."""
 
     def __init__(self, folder: Path, application_id: str, auth: MessageAuth | None = None) -> None:
-        """Nothing is touched yet. `auth` signs and judges documents; without it no signature is looked at."""
+        """Set the folder, without touching it. `auth` signs and verifies documents; without it signatures are
+        ignored.
+        """
         self.folder = folder
         self._application_id = application_id
         self._auth = auth or MessageAuth(application_id)
         self._refused: str | None = None
 
     def load(self, kind: type[M]) -> M | None:
-        """The last document of a kind that was saved; None, with a warning, when what is there cannot be used."""
+        """Return the last saved document of a kind; None, with a warning, if the file cannot be used."""
         path = self._path(kind)
         try:
             with path.open("rb") as file:
@@ -77,7 +79,7 @@ class Remembered:
             return None
 
     def save(self, document: Message) -> bool:
-        """Keep a document instead of the last one of its kind. False, with a warning once, when that failed."""
+        """Save a document in place of the last one of its kind. Return False, with one warning, if that failed."""
         payload = document.encode()
         if len(payload) > MAX_MESSAGE_BYTES:
             return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
@@ -106,34 +108,34 @@ class Remembered:
 
 
 class Memory:
-    """Saves the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it."""
+    """The writer of the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it."""
 
     def __init__(self, remembered: Remembered) -> None:
         self.writes = 0
-        """Documents handed to the disk."""
+        """The number of documents that were written or are being written."""
         self._remembered = remembered
         self._waiting: dict[type[Message], Message] = {}
         self._told = asyncio.Event()
         self._writing: asyncio.Future[None] | None = None
 
     def note(self, document: Message) -> None:
-        """Save it soon, in place of what waits of its kind."""
+        """Save a document soon, in place of a waiting one of its kind."""
         self._waiting[type(document)] = document
         self._told.set()
 
     async def load(self, kind: type[M]) -> M | None:
-        """The last document of a kind that was saved, by this process or one before it."""
+        """Return the last saved document of a kind, of this process or an earlier one."""
         return await asyncio.to_thread(self._remembered.load, kind)
 
     async def keep(self) -> None:
-        """Save what is noted, for ever."""
+        """Save noted documents, until it is cancelled."""
         while True:
             await self._told.wait()
             await self._write()
             await asyncio.sleep(MIN_GAP_S)
 
     async def flush(self) -> None:
-        """Save what still waits, with a warning when the disk hangs; after `keep` was ended."""
+        """Save the documents that still wait, with a warning if the disk hangs; call it after `keep` has ended."""
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 if self._writing is not None:
@@ -141,14 +143,14 @@ class Memory:
                 if self._waiting:
                     await self._write()
         except TimeoutError:
-            log.warning("the disk hangs: not all is remembered", extra={"action": "cannot-remember"})
+            log.warning("the disk hangs: not all documents are saved", extra={"action": "cannot-remember"})
 
     async def _write(self) -> None:
         self._told.clear()
         documents, self._waiting = list(self._waiting.values()), {}
         self.writes += len(documents)
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, documents))
-        await asyncio.shield(self._writing)  # a write that began is waited for by `flush`: they must not overtake
+        await asyncio.shield(self._writing)  # `flush` waits for this write: a later one must not overtake it
 
     def _save(self, documents: list[Message]) -> None:
         for document in documents:
@@ -164,7 +166,7 @@ def _head(document: bytes) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put `content` in the place of a file in one step that survives a crash; what a killed writer left is removed."""
+    """Replace the content of a file in one step that survives a crash; remove drafts that killed writers left."""
     _remove_drafts(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
     try:
@@ -193,5 +195,5 @@ def _remove_drafts(path: Path) -> None:
         try:
             if draft.stat().st_mtime_ns < newest_ns:
                 draft.unlink()
-        except FileNotFoundError:  # its writer was quicker
+        except FileNotFoundError:  # its writer renamed it meanwhile
             continue

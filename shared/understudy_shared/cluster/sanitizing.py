@@ -1,4 +1,4 @@
-"""Removes the numbers from a heartbeat that cannot be true (pure).
+"""Removes impossible numbers from a heartbeat (pure).
 
 A forged number must not make its node disappear. So only the number is removed; the rest of the heartbeat counts.
 """
@@ -10,9 +10,10 @@ from understudy_shared.bus.messages import Heartbeat
 
 
 def sanitized(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
-    """The heartbeat without the numbers that cannot be true, and which these were; "" when all can be true.
+    """Return the heartbeat without the impossible numbers, and a text that names these; "" if all are possible.
 
-    `order` is (term, epoch) of the last known assignment, `end_version` the newest known end of `lineage`; 0: unknown.
+    `order` is (term, epoch) of the last known assignment, `end_version` the newest known end of `lineage`; 0:
+    unknown.
     """
     wrong: dict[str, object] = {}
     why = []

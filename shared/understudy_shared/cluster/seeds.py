@@ -1,4 +1,4 @@
-"""Seed nodes, which a service asks while Redis is away: `host:port,host:port`, IPv6 in brackets (pure)."""
+"""Seed nodes, which a service asks while Redis is unavailable: `host:port,host:port`, IPv6 in brackets (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEED = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/@,]+)):(?P
 
 
 def parse_seeds(text: str) -> tuple[HostInfo, ...]:
-    """The seeds in `text`, each once; none of an empty text. Raises SettingsError: which one is wrong, and how."""
+    """Return the seeds in `text`, each once. Raises SettingsError, which names the malformed seed."""
     found: dict[HostInfo, None] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         match = _SEED.fullmatch(part)
@@ -27,5 +27,5 @@ def parse_seeds(text: str) -> tuple[HostInfo, ...]:
             )
         found[HostInfo(match["v6"] or match["host"], port)] = None
     if len(found) > MAX_SEEDS:
-        raise SettingsError(f"{len(found)} seeds, above {MAX_SEEDS}", where="seed", fix="A few are enough")
+        raise SettingsError(f"{len(found)} seeds are named, above {MAX_SEEDS}", where="seed", fix="A few are enough")
     return tuple(found)

@@ -1,7 +1,9 @@
-"""Which silent nodes to ask for their heartbeat, and which of them did not answer (pure: no I/O, no clock).
+"""The state of silent nodes: which to ask for their heartbeat now, and which did not answer (pure: no I/O, no
+clock).
 
-Silence on the bus does not prove that a node died: only a node that does not answer when asked counts as dead. A silent
-node is asked once per heartbeat. A node that does not answer is asked less and less often, but never given up.
+Silence on the bus does not prove that a node died: only a node that does not answer when asked counts as dead. A
+silent node is asked once per heartbeat. A node that does not answer is asked less and less often, but never given
+up.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 ASK_AFTER_HEARTBEATS = 1.5
-"""A node is asked after this silence: half of the expiry, so that its answer arrives before it counts as dead."""
+"""The silence after which a node is asked: half of the expiry, so that its answer arrives before it counts as dead."""
 
 MAX_PAUSE_HEARTBEATS = 30
 """Longest time between two requests to a node that does not answer."""
@@ -22,19 +24,19 @@ MIN_ANSWER_DEADLINE_MS = 200
 
 
 def answer_deadline_ms(heartbeat_ms: int) -> int:
-    """How long a node that is asked for its heartbeat may take: one heartbeat interval, within limits."""
+    """Return how long a node may take to send its heartbeat when asked: one heartbeat interval, within limits."""
     return max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, heartbeat_ms))
 
 
 LATE_MS = 250
-"""A timeout that comes later than this shows that the asking process was paused: the answer may lie unread."""
+"""The delay of a timeout that shows that the asking process was paused: the answer may have arrived unread."""
 
 
 def counts_against(took_ms: float, *, deadline_ms: float, others_heard: bool) -> bool:
-    """Whether a request without an answer, which ended after `took_ms`, is evidence about its node.
+    """Whether a request without an answer, which ended after `took_ms`, is evidence that its node is dead.
 
-    A failure before the deadline is: the connection was refused, or broke. A timeout is only when it came on time and
-    other nodes were heard meanwhile: else this process or its network may be at fault.
+    A failure before the deadline is evidence: the connection was refused, or broke. A timeout is evidence only if it
+    came on time and other nodes were heard meanwhile: otherwise this process or its network may be at fault.
     """
     if took_ms < deadline_ms:
         return True
@@ -42,7 +44,7 @@ def counts_against(took_ms: float, *, deadline_ms: float, others_heard: bool) ->
 
 
 class LastWord(NamedTuple):
-    """When the last heartbeat of a node arrived, by the bus or as an answer, and its heartbeat interval."""
+    """The last heartbeat of a node: when it arrived, by the bus or as an answer, and the node's heartbeat interval."""
 
     at_ms: float
     heartbeat_ms: float
@@ -54,22 +56,22 @@ class _Asked:
 
     asked_ms: float
     unanswered_since_ms: float | None = None
-    """When it first did not answer; None before that, and after each answer."""
+    """The time of its first unanswered request; None before that, and after each answer."""
 
 
 class Silence:
-    """The silent nodes of one process that listens to the bus."""
+    """The silent nodes, as one process that listens to the bus sees them."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
 
     def keep(self, node_ids: Collection[str]) -> None:
-        """Forget all nodes but these: so the memory is bounded by the number of known nodes."""
+        """Forget all nodes but these, so that the number of known nodes bounds the memory."""
         for node_id in self._asked.keys() - set(node_ids):
             del self._asked[node_id]
 
     def due(self, last: Mapping[str, LastWord], *, now_ms: float) -> list[str]:
-        """The nodes to ask now; nodes that did not answer before come last."""
+        """Return the nodes to ask now; nodes that did not answer before come last."""
         due = [
             node_id
             for node_id, word in last.items()
@@ -79,16 +81,16 @@ class Silence:
         return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
 
     def asked(self, node_id: str, now_ms: float) -> None:
-        """A request was sent to this node."""
+        """Note that a request was sent to this node."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         known.asked_ms = now_ms
 
     def answered(self, node_id: str) -> None:
-        """A heartbeat of this node arrived, as an answer or on the bus."""
+        """Note that a heartbeat of this node arrived, as an answer or on the bus."""
         self._asked.pop(node_id, None)
 
     def did_not_answer(self, node_id: str, now_ms: float) -> None:
-        """A request to this node got no answer."""
+        """Note that a request to this node got no answer."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         if known.unanswered_since_ms is None:
             known.unanswered_since_ms = now_ms

@@ -1,11 +1,11 @@
-"""What a process knows of its cluster: which nodes live, which assignment counts (no I/O, no clock, one thread).
+"""A process' view of its cluster: which nodes live, and which assignment counts (no I/O, no clock, one thread).
 
-Nodes and routers follow these rules alike. Each kind of event has one method, which returns what it changed; time is
-passed in. Ages are this machine's monotonic time since a heartbeat arrived, plus the age that a key read from the bus
-had by its expiry.
+Nodes and routers follow these rules alike. Each kind of event has one method, which returns what it changed; the
+caller passes the time. The age of a heartbeat is the monotonic time of this machine since it arrived. For a key that
+was read from the bus, the age that its expiry shows is added.
 
-A node is silent after three of its heartbeats without one. For a node it is dead then; a router waits until it also did
-not answer a request.
+A node is silent if no heartbeat arrives for three of its intervals. Nodes count it as dead then; a router also
+requires that it did not answer a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from understudy_shared.cluster.silence import LastWord, Silence
 
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000
-"""How long a dead node stays in reports, and its old heartbeats are known as such."""
+"""The time for which a dead node stays in reports, and its old heartbeats are recognized as old."""
 
 PROVEN_BEATS = 2
 """Heartbeats that a node outside the assignment must send before it gets a task: a single one may be forged."""
@@ -44,7 +44,7 @@ class NodeReport:
     heartbeat: Heartbeat
     said_ms: float
     beats: int = 1
-    """How many heartbeats of this process arrived, up to PROVEN_BEATS."""
+    """The number of heartbeats of this process that arrived, up to PROVEN_BEATS."""
 
     def age_ms(self, now_ms: float) -> float:
         return max(0.0, now_ms - self.said_ms)
@@ -56,25 +56,25 @@ class DeadNode:
 
     heartbeat: Heartbeat
     said_ms: float
-    """When it was heard last: by a heartbeat, or its farewell."""
+    """The time of its last heartbeat, or of its farewell."""
     died_ms: float
     why: str
     said_farewell: bool = False
 
 
 class Heard(NamedTuple):
-    """A heartbeat that was taken in, and the report before it."""
+    """A heartbeat that was accepted, and the report before it."""
 
     report: NodeReport
     before: NodeReport | None
     goes_on: bool
     """Whether the same process was known already."""
     left_out: Death | None
-    """The stranger that made room."""
+    """The stranger that was forgotten to make room for this node."""
 
 
 class Death(NamedTuple):
-    """A node that is no longer known: `how` it went, and whether `dead` keeps it."""
+    """The end of a node that is no longer known: its cause (`how`), and whether it is remembered as `dead`."""
 
     node_id: str
     how: str
@@ -83,11 +83,11 @@ class Death(NamedTuple):
 
 
 class ClusterView:
-    """`nodes` are those that are not dead, by node id."""
+    """The view of one process. `nodes` are those that are not dead, by node id."""
 
     def __init__(self, refuse: Callable[[str, str], None], history: Callable[[], tuple[str | None, int]]) -> None:
-        """`refuse(kind, why)` counts a document that is not used, or only partly used. `history` gives the lineage in
-        use, and its newest known end.
+        """Set the callbacks. `refuse(kind, why)` counts a document that is not used, or only partly used; `history`
+        returns the lineage in use, and its newest known end.
         """
         self.nodes: dict[str, NodeReport] = {}
         self.dead: dict[str, DeadNode] = {}
@@ -100,7 +100,7 @@ class ClusterView:
 
     @property
     def order(self) -> Order:
-        """(term, epoch) of the assignment; (0, 0) before there is one."""
+        """The (term, epoch) of the assignment; (0, 0) before there is one."""
         return (0, 0) if self.assignment is None else self.assignment.order
 
     @property
@@ -109,11 +109,11 @@ class ClusterView:
         return frozenset() if self.assignment is None else self.assignment.holders
 
     def highest(self) -> Order:
-        """The highest (term, epoch) in any heartbeat that can be true."""
+        """Return the highest possible (term, epoch) in any heartbeat: impossible numbers are left out."""
         return highest_plausible(orders(self.nodes.values()), self.order)
 
     def is_known(self, node_id: str) -> bool:
-        """Whether the assignment names a node; while there is no assignment every node counts."""
+        """Whether the assignment names a node; without an assignment every node counts as known."""
         return self.assignment is None or node_id in self.holders or node_id in self.assignment.members
 
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
@@ -121,11 +121,11 @@ class ClusterView:
         return now_ms - max(node.said_ms, self._ages_reset_ms) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
 
     def reset_heartbeat_ages(self, now_ms: float) -> None:
-        """The bus stood still until now, so silence before now does not count."""
+        """Restart the ages of all heartbeats: the bus stood still until now, so silence before now does not count."""
         self._ages_reset_ms = now_ms
 
     def follow(self, assignment: Assignment) -> bool:
-        """Take an assignment in; False unless its (term, epoch) is above the present one and can be true."""
+        """Follow an assignment. Return False unless its (term, epoch) is above the present one and possible."""
         if assignment.order <= self.order:
             return False
         if not is_plausible_order(assignment.order, self.order):
@@ -135,7 +135,7 @@ class ClusterView:
         return True
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
-        """Take a heartbeat in; None when it is too old, or there is no room for its node."""
+        """Process a heartbeat; return None if it is too old, or there is no room for its node."""
         node_id, said_ms = heartbeat.node_id, now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return None
@@ -154,7 +154,7 @@ class ClusterView:
         return Heard(report, before, goes_on, left_out)
 
     def left(self, farewell: Farewell, now_ms: float) -> Death | None:
-        """A node said farewell; None when it is dead already, or another process has its id now."""
+        """Process a farewell; return None if the node is dead already, or another process has its id now."""
         node_id = farewell.node_id
         known, dead = self.nodes.get(node_id), self.dead.get(node_id)
         if known is not None and known.heartbeat.incarnation == farewell.incarnation:
@@ -169,7 +169,9 @@ class ClusterView:
         return self.silence.is_unanswered(node_id) or (dead is not None and dead.said_farewell)
 
     def did_not_answer(self, node_id: str, asked_ms: float) -> bool:
-        """Note that a node did not answer a request of that time, unless a later heartbeat arrived. True when new."""
+        """Note that a node did not answer a request of that time, unless a later heartbeat arrived. Return True if
+        this is new.
+        """
         node = self.nodes.get(node_id)
         if (node is not None and node.said_ms > asked_ms) or self.silence.is_unanswered(node_id):
             return False
@@ -187,10 +189,10 @@ class ClusterView:
         return found
 
     def to_ask(self, now_ms: float, *, heartbeat_ms: float, but: str | None = None) -> dict[str, HostInfo]:
-        """The silent nodes to ask for their heartbeat now, and their addresses, without the node `but`.
+        """Return the silent nodes to ask for their heartbeat now, and their addresses, without the node `but`.
 
-        They are those that the assignment names, or all nodes without one. A node that said farewell is left out: it
-        comes back itself. There may be thousands of forged nodes that no assignment names.
+        They are those that the assignment names, or all nodes if there is no assignment. A node that said farewell
+        is left out: it comes back by itself. There may be thousands of forged nodes that no assignment names.
         """
         never = float("-inf")
         hosts: dict[str, HostInfo] = {}
@@ -214,7 +216,7 @@ class ClusterView:
         return {node_id: hosts[node_id] for node_id in self.silence.due(words, now_ms=now_ms)}
 
     def _why_dead(self, node: NodeReport) -> str | None:
-        """Why a silent node counts as dead; None while it does not."""
+        """Return why a silent node counts as dead; None while it does not."""
         return f"silent for more than {node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS} ms"
 
     def forget(self, node_id: str) -> None:
@@ -243,7 +245,7 @@ class ClusterView:
         return found is Succession.NEWER
 
     def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
-        """The heartbeat without numbers that cannot be true."""
+        """Return the heartbeat without impossible numbers."""
         if heartbeat.end_version <= MAX_JUMP and is_plausible_order((heartbeat.term, heartbeat.epoch), self.order):
             return heartbeat  # the usual case, without a search for the end among all nodes
         lineage, end_version = self._history()
@@ -265,5 +267,5 @@ class ClusterView:
 
 
 def orders(nodes: Iterable[NodeReport]) -> list[Order]:
-    """The (term, epoch) of each node's assignment."""
+    """Return the (term, epoch) of each node's assignment."""
     return [(node.heartbeat.term, node.heartbeat.epoch) for node in nodes]
