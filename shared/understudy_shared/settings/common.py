@@ -17,14 +17,14 @@ MAX_KEY_BYTES = 1024 * 1024
 
 
 class Compression(StrEnum):
-    """How long answers are packed."""
+    """The compression of long answers."""
 
     GZIP = "gzip"
     NONE = "none"
 
 
 class ServiceFields(Fields):
-    """What nodes and routers have in common as services of lookups."""
+    """The settings that nodes and routers have in common as services of lookups."""
 
     # Beyond loopback a service needs credentials and TLS, or `insecure_bind`.
     host: str = "127.0.0.1"
@@ -34,62 +34,62 @@ class ServiceFields(Fields):
     """Port to listen on; 0 takes a free one."""
 
     store_bounds: Path | None = None
-    """TOML file with the bounds of readers that give none, by store."""
+    """TOML file with bounds by store, for readers that give no bounds."""
 
-    # Ten looks of a node may fail.
+    # By default ten polls of a node may fail in a row.
     end_expiry_ms: int = Field(10_000, ge=1)
-    """After how many ms an unconfirmed end makes lag unknown."""
+    """Age in ms from which an unconfirmed end makes lag unknown."""
 
     max_in_flight: int = Field(1024, ge=1)
-    """Requests answered at once; one more gets 429."""
+    """Requests answered at once; a further one gets 429."""
 
-    # The same on nodes and routers.
+    # Nodes and routers need the same value.
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for."""
 
 
 class HttpFields(Fields):
-    """What connections may take, and who may ask."""
+    """The settings of access control, and of the limits of connections."""
 
     # Envoy's advice for the edge is 50,000. Fewer where the process may not open twice as many files.
     max_connections: int = Field(10_000, ge=1)
-    """Connections open at once; then idle ones make room for new ones."""
+    """Connections open at once; beyond it idle ones make room for new ones."""
 
     # At 95 % idle connections are closed, at 98 % requests refused.
     memory_limit_bytes: Bytes | None = Field(None, json_schema_extra={"derived": "the control group's, or 80 % of RAM"})
-    """Near it requests are refused; 0: none."""
+    """Memory near which requests are refused; 0 is no limit."""
 
     # Envoy's advice for the edge.
     header_timeout_ms: int = Field(10_000, ge=100, le=600_000)
-    """How long in ms the headers of a request may take to come."""
+    """Longest time in ms until the headers of a request are complete."""
 
-    # And 500 bytes a second are the least beyond it.
+    # After this time a body must also come at 500 bytes a second or more.
     body_timeout_ms: int = Field(30_000, ge=100, le=600_000)
-    """How long in ms nothing may come of a body that is not whole."""
+    """Longest time in ms without bytes of a body that is not complete."""
 
     unread_timeout_ms: int = Field(30_000, ge=100, le=600_000)
-    """How long in ms a client may read nothing of an answer."""
+    """Longest time in ms in which a client reads nothing of an answer."""
 
     credentials_file: Path | None = None
-    """TOML file with roles and hashed keys: every request needs a key then."""
+    """TOML file with roles and hashed keys: with it every request needs a key."""
 
-    # Nodes that have it refuse internal calls without.
+    # Nodes that have it refuse internal calls without the secret.
     cluster_secret_file: Path | None = None
     """File with the secret that nodes and routers of an application share."""
 
-    # Those between it and its authority stand after it.
+    # Intermediate certificates follow it in the file.
     tls_cert_file: Path | None = None
-    """Certificate of this port, as PEM: it speaks TLS then."""
+    """Certificate of this port, as PEM: with it the port speaks TLS."""
 
     tls_key_file: Path | None = None
     """The key of that certificate, if it is in another file."""
 
-    # With it nodes are spoken to by TLS, and ask who calls them.
+    # With it calls to nodes use TLS, and nodes require a certificate of their callers.
     peer_ca_file: Path | None = None
-    """Who signs for routers and nodes, as PEM: they show each other certificates then."""
+    """Authority that signs for routers and nodes, as PEM: with it they show each other certificates."""
 
     peer_cert_file: Path | None = None
-    """Certificate to show to nodes, as PEM, if it is another one than that."""
+    """Certificate to show to nodes, as PEM, if it is not that of the port."""
 
     peer_key_file: Path | None = None
     """The key of that certificate, if it is in another file."""
@@ -103,23 +103,23 @@ class HttpFields(Fields):
     cors_origins: str = ""
     """Origins whose pages may read in a browser: https://app.example.com,..."""
 
-    # `none` where a proxy does it, or CPU is dear.
+    # `none` is for services behind a proxy that compresses, or where CPU is scarce.
     compression: Compression = Compression.GZIP
-    """How long answers are packed for those who accept it: gzip or none."""
+    """Compression of long answers for clients that accept it: 'gzip' or 'none'."""
 
 
 class BusFields(Fields):
-    """Which Redis carries gossip, how it is reached, and whose messages are believed."""
+    """The settings of the bus: which Redis, how to reach it, and how gossip is signed."""
 
     redis: str = Field(min_length=1)
     """Redis or Valkey: redis://host:port/db, unix:///path or redis+sentinel://host:port,host:port/service."""
 
-    # Command lines are seen by others.
+    # Other users of the machine can see command lines, so the password is in a file.
     redis_password_file: Path | None = None
     """File with the password of the user in --redis."""
 
     redis_ca_file: Path | None = None
-    """Whom to trust with rediss://, as PEM; else the system's authorities."""
+    """Authorities to trust with rediss://, as PEM; else the system's authorities."""
 
     redis_cert_file: Path | None = None
     """Client certificate for a Redis that asks for one, as PEM."""
@@ -128,7 +128,7 @@ class BusFields(Fields):
     """The key of that certificate, if it is in another file."""
 
     gossip_key_file: Path | None = None
-    """File with the key that signs gossip; without one nothing is signed."""
+    """File with the key that signs gossip; without one gossip is not signed."""
 
     gossip_accept_unsigned: bool = False
     """Accept unsigned gossip too, while processes get their key."""

@@ -1,7 +1,7 @@
-"""What the declarations of settings are made of.
+"""The base class and the types of declarations of settings.
 
-A declaration names a setting once: its type, its default, and below it the sentence that the help of its flag shows. A
-service's own settings build on it; the command line makes flags of it, without importing the service.
+A declaration names a setting once: its type, its default, and below it the sentence that the help of its flag shows.
+A service's own settings build on it; the command line derives flags from it, without importing the service.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 def _size(given: object) -> object:
-    """A text with a unit as bytes; pydantic wants a ValueError of what is wrong."""
+    """Convert a text with a unit to bytes. Raises ValueError, as pydantic requires, for a malformed text."""
     if not isinstance(given, str):
         return given
     try:
@@ -30,7 +30,7 @@ Bytes = Annotated[int, Field(ge=0), BeforeValidator(_size)]
 
 
 class Fields(BaseModel, use_attribute_docstrings=True, defer_build=True):
-    """Settings that are declared together. They are checked by the settings of the services that have them.
+    """Settings that are declared together. The settings of the services that have them check their values.
 
-    `json_schema_extra={"derived": ...}` says in words what holds when a setting is not given.
+    `json_schema_extra={"derived": ...}` says in words which value holds if a setting is not given.
     """

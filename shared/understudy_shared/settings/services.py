@@ -1,4 +1,4 @@
-"""The settings of each service, beyond those that several have."""
+"""The settings of each service, beyond those that several services have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_CACHE_BYTES = 10 * 1024 * 1024
 
 
 class NodeFields(Fields):
-    """What `understudy serve` and `understudy node` have."""
+    """The settings that `understudy serve` and `understudy node` have in common."""
 
     checkpoint: str
     """The query's checkpoint location: a path, a URL of S3, or any that fsspec knows."""
@@ -21,23 +21,23 @@ class NodeFields(Fields):
     application_id: str = Field("", json_schema_extra={"derived": "last part of CHECKPOINT"})
     """Names the query in answers and position tokens."""
 
-    # None waits without a limit: a query makes its checkpoint when it starts, which may be after the node.
+    # `None` waits without a limit: a query makes its checkpoint when it starts, which may be after the node.
     checkpoint_wait_ms: int | None = Field(None, ge=0)
-    """How long in ms to wait for a checkpoint that is not there; 0: fail."""
+    """Time in ms to wait for a checkpoint that is not there; 0: fail."""
 
     data_dir: Path | None = Field(
         None, json_schema_extra={"derived": "a folder per checkpoint under ~/.cache/understudy"}
     )
-    """Where local copies of the state go."""
+    """Folder for local copies of the state."""
 
     aliases: Path | None = None
     """TOML file with names for stores and columns."""
 
-    # KIP-535 drafted 3,000; shorter while commits arrive.
+    # KIP-535 drafted 3,000. While commits arrive, polls are more frequent.
     lag_refresh_ms: int = Field(1000, ge=1)
-    """Longest time in ms between two looks at the commit log."""
+    """Longest time in ms between two polls of the commit log."""
 
-    # KIP-441 has 10,000 records; ours are batches.
+    # KIP-441 has 10,000 records; here the unit is a batch, that is a version.
     acceptable_recovery_lag: int = Field(10, ge=0)
     """Versions behind up to which a replica counts as caught up."""
 
@@ -48,7 +48,7 @@ class NodeFields(Fields):
     cache_max_bytes_buffering: Bytes | None = None
     """Deprecated name of --statestore-cache-max-bytes."""
 
-    # Beyond it they move to a newer base or to disk.
+    # Changes beyond it move to a newer base or to disk.
     overlay_max_bytes: Bytes = 64 * 1024 * 1024
     """Changes since its snapshot that a store partition keeps in memory."""
 
@@ -60,9 +60,9 @@ class NodeFields(Fields):
 
 
 class ClusterNodeFields(Fields):
-    """What `understudy node` has beyond `understudy serve`."""
+    """The settings that `understudy node` has beyond those of `understudy serve`."""
 
-    # For as many cores; limits are divided.
+    # One process uses one core; the processes divide the limits.
     processes: int = Field(1, ge=1, le=64)
     """Nodes to run here, one for each core to use: at --port and the ports after it."""
 
@@ -78,7 +78,7 @@ class ClusterNodeFields(Fields):
     """Port that routers connect to; 0 is the port itself."""
 
     zone: str = Field("", max_length=200)
-    """Where it runs; standbys are placed in other zones than their active where possible."""
+    """Zone of the node; standbys are placed in other zones than their active where possible."""
 
     # KIP-441 and Kafka Streams have 0 by default; here reads are what replicas are for.
     num_standby_replicas: int = Field(1, ge=0, le=16)
@@ -88,46 +88,46 @@ class ClusterNodeFields(Fields):
     max_warmup_replicas: int = Field(2, ge=1, le=1024)
     """Extra replicas restored at a time, to move tasks."""
 
-    # Until then no other node restores what is on its disk.
+    # Until then no other node restores the replicas on its disk.
     rebalance_delay_ms: int = Field(30_000, ge=0, le=3_600_000)
-    """How long in ms a node that is gone keeps its place."""
+    """Time in ms for which a node that is gone keeps its place."""
 
     seed: str = ""
     """Nodes to ask while Redis is away: host:port,host:port."""
 
-    # Routers hear of it meanwhile.
+    # Meanwhile routers hear that the node leaves.
     shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
-    """How long in ms it says that it leaves before it stops."""
+    """Time in ms between the announcement that it leaves and its stop."""
 
-    # With 0 it has another default node id at each start.
+    # With 0 the node has another default node id at each start.
     port: Port = 7101
     """Port to listen on; 0 takes a free one."""
 
 
 class RouterFields(Fields):
-    """What `understudy router` has."""
+    """The settings of `understudy router`."""
 
     # A router reads no checkpoint, so there is nothing to derive it from.
     application_id: str = Field(min_length=1, max_length=256)
-    """The query whose nodes to route to."""
+    """The query whose nodes the router reads from."""
 
     router_id: str = Field("", max_length=200, json_schema_extra={"derived": "name of the host"})
     """Names the router in reports, logs and metrics."""
 
-    # If the retry budget allows it. Normal is 1 ms.
+    # The retry budget must allow it. An answer normally takes 1 ms.
     hop_timeout_ms: int = Field(1000, ge=10, le=60_000)
-    """How long in ms a node may take before the next candidate is asked."""
+    """Time in ms that a node may take before the next candidate is asked."""
 
-    # Beyond what the reader asked it to wait: three hops that time out.
+    # The wait that the reader asked for comes on top. The default is that of three hops that time out.
     deadline_ms: int = Field(3000, ge=10, le=600_000)
-    """How long in ms a whole lookup may take."""
+    """Longest time in ms for a whole lookup."""
 
     suspect_after_ms: int = Field(200, ge=10, le=60_000)
     """A node silent for so many ms while others answer is asked last."""
 
-    # Or longer than what is usual (p95).
+    # The delay is longer if the usual latency (p95) is.
     hedge_after_ms: int = Field(50, ge=0, le=60_000)
-    """A read that waits so long is sent to another replica too; 0: never."""
+    """Time in ms after which a read is sent to another replica too; 0: never."""
 
     retry_percent: int = Field(10, ge=0, le=100)
     """Retries and hedges allowed per hundred keys asked for."""
@@ -135,7 +135,7 @@ class RouterFields(Fields):
     retry_per_s: int = Field(3, ge=0, le=10_000)
     """Retries and hedges allowed each second besides."""
 
-    # Each is a whole router; limits are divided.
+    # Each process is a whole router; they divide the limits.
     processes: int = Field(1, ge=1, le=64)
     """Worker processes that share the port, one for each core to use."""
 
@@ -145,7 +145,7 @@ class RouterFields(Fields):
     data_dir: Path | None = Field(
         None, json_schema_extra={"derived": "a folder per application under ~/.cache/understudy"}
     )
-    """What it remembers goes there."""
+    """Folder for the state that a router keeps for a restart."""
 
     shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
-    """How long in ms it says that it stops before it does."""
+    """Time in ms between the announcement that it stops and its stop."""

@@ -1,7 +1,7 @@
-"""`/openapi.json` and `/docs` of a service: what `openapi.json` beside this module has for it.
+"""`/openapi.json` and `/docs` of a service, made from the `openapi.json` beside this module.
 
 That file describes every call of every service. `x-services` names the services that have a part; without it all do.
-`x-router` has the members of a part that are different at a router. Both are left out of what is served.
+`x-router` has the members of a part that differ at a router. Neither is in the document that a service serves.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5}
 
 
 def add_document(http: FastAPI, service: Service, *, is_guarded: bool = False) -> None:
-    """Serve `/openapi.json` and `/docs`, made when they are first asked for.
+    """Serve `/openapi.json` and `/docs`, made at their first request.
 
-    `is_guarded`: the service asks for credentials.
+    `is_guarded`: the service requires credentials.
     """
 
     def complete() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def document(service: Service, *, is_guarded: bool = False) -> Json:
 
 
 def references(part: object) -> Iterator[str]:
-    """Yield what a part of a document refers to: `schemas/Lag`, say."""
+    """Yield the names of the components that a part of a document refers to, such as `schemas/Lag`."""
     if isinstance(part, dict):
         target = part.get("$ref")
         if isinstance(target, str):
@@ -73,7 +73,7 @@ def references(part: object) -> Iterator[str]:
 
 
 def _cut(part: Any, service: Service) -> Any:
-    """Return what a service has of a part."""
+    """Return the part as one service has it."""
     if isinstance(part, list):
         return [_cut(each, service) for each in part]
     if not isinstance(part, dict):
@@ -91,7 +91,7 @@ def _has(service: Service, part: object) -> bool:
 
 
 def _reached(paths: Json, components: Json) -> set[str]:
-    """Return the names of all components that paths refer to, and that those refer to."""
+    """Return the names of all components that paths refer to, and that these components refer to."""
     needed: set[str] = set()
     found = set(references(paths))
     while found - needed:
@@ -102,5 +102,7 @@ def _reached(paths: Json, components: Json) -> set[str]:
 
 
 def _address(scheme: str, host: str) -> str:
-    """Where the reader reached this service, for commands to copy; a usual address if the header is odd."""
+    """Return the address at which the client reached this service, for commands to copy; a default if the header is
+    malformed.
+    """
     return f"{scheme}://{host}" if _HOST.fullmatch(host) else "http://127.0.0.1:8080"

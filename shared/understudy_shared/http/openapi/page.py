@@ -1,7 +1,7 @@
 """`/docs`: the OpenAPI document as one page of HTML, made here, without scripts (pure).
 
-A page that loads Swagger UI shows nothing without the network, and would run scripts of another site beside the calls
-that change something. This one needs neither: what it shows is in it.
+A page that loads Swagger UI shows nothing without the network, and would run scripts of another site beside the
+calls that change something. This page needs neither: it contains all that it shows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""Only the page's own style is applied; nothing is loaded, run, sent or framed."""
+"""The headers of the page: only its own style is applied, and nothing is loaded, run, sent or framed."""
 
 
 def page(document: Json, address: str) -> str:
-    """The page. `address` is where the service is, for the commands."""
+    """Return the page. `address` is that of the service, for the commands."""
     info = document["info"]
     title = f"{escape(info['title'])} <small>{escape(info['version'])}</small>"
     return (
@@ -56,7 +56,7 @@ def _contents(document: Json) -> Iterator[str]:
 
 
 def _by_tag(document: Json) -> Iterator[tuple[Json, list[tuple[str, str, Json]]]]:
-    """Each tag with its operations: method, path, operation."""
+    """Yield each tag with its operations: method, path, operation."""
     every = [
         (method, path, operation)
         for path, methods in document["paths"].items()
@@ -133,7 +133,7 @@ def _schemas(document: Json) -> Iterator[str]:
 
 
 def _kind(schema: Json) -> str:
-    """What a value is, in a few words."""
+    """Return a short description of a schema's type."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
@@ -172,7 +172,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Paragraphs of the document's plain text: `code` and **bold** are marked up, nothing else."""
+    """Return the document's plain text as paragraphs: only `code` and **bold** are marked up."""
     return "".join(f"<p>{_inline(part)}</p>" for part in text.split("\n\n") if part.strip())
 
 
