@@ -30,6 +30,7 @@ CLEAN = (
     "client/understudy/demo",
     "node/understudy_node",
     "node/understudy_node/checkpoint",
+    "node/understudy_node/cluster",
     "node/understudy_node/engine",
     "node/understudy_node/follow",
     "node/understudy_node/http",

@@ -189,7 +189,10 @@ def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
 def test_a_second_node_of_one_id_is_refused_at_its_start_by_that_id(
     known: Cluster, folder: Path, checkpoint: HandmadeCheckpoint, module_redis: RedisServer
 ) -> None:
-    with reading(known.router), pytest.raises(IdentityError, match="another process of the cluster is n1") as refused:
+    with (
+        reading(known.router),
+        pytest.raises(IdentityError, match="another process of the cluster uses node id n1") as refused,
+    ):
         start_a_node(folder, module_redis, checkpoint=str(checkpoint.path), node_id="n1")
     assert "--node-id" in str(refused.value)
     assert_well(known)
@@ -302,7 +305,7 @@ def test_of_two_nodes_that_took_one_id_while_redis_was_away_one_is_unready_until
             )
             own_redis.start()
             twins = [known.nodes["n1"], second]
-            rivals = "another process of the cluster is n1"
+            rivals = "another process of the cluster uses node id n1"
             wait_until(lambda: any(rivals in twin.not_ready() for twin in twins), what="a loser", limit_s=LIMIT_S)
             wait_until(lambda: not all(twin.not_ready() for twin in twins), what="a winner", limit_s=LIMIT_S)
             (loser,) = [twin for twin in twins if rivals in twin.not_ready()]

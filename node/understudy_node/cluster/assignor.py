@@ -1,12 +1,12 @@
 """Decides which node gets which task next, by the idea of KIP-441 (pure, deterministic).
 
-`balance.py` finds the target placement; of the way there, `assign` takes only steps that cost no reader anything. A
-role moves at once, but only to a replica that is caught up. A replica moves by a warm-up: the new one is restored
-first, and the one that it replaces goes when it is caught up. Repeated calls converge.
+`balance.py` finds the target placement; `assign` takes only steps towards it that do not disturb reads. A role moves
+at once, but only to a replica that is caught up. A replica moves by a warm-up: the new replica is restored first,
+and the one that it replaces is dropped when the new one is caught up. Repeated calls converge.
 
-A node that is away (it died or left a moment ago, and may come back with all that is on its disk) has no active role,
-but keeps its places as a standby: no other node restores its replicas, except where it held the last one. A warm-up
-keeps no place: it does not count yet.
+A node that is away (it died or left a moment ago, and may come back with all files on its disk) has no active role,
+but keeps its places as a standby: no other node restores its replicas, except for a task that has no replica on a
+live node. A warm-up keeps no place: it does not count yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOBODY = AssignedTask(active=None)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that may be given tasks. Zone "" means no zone; a draining node gives all its tasks to the others."""
+    """A node that may be given tasks. Zone "" means no zone; a draining node passes all its tasks to the others."""
 
     node_id: str
     zone: str = ""
@@ -32,7 +32,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A node's report of its replica of a task. `version` is None while nothing of it can be read."""
+    """A node's report of its replica of a task. `version` is None while the replica has no readable version."""
 
     node_id: str
     caught_up: bool
@@ -49,7 +49,7 @@ def assign(
     max_warmup_replicas: int,
     away: Sequence[Member] = (),
 ) -> dict[str, AssignedTask]:
-    """The next assignment of `tasks`; equal to `previous` when there is nothing to do.
+    """Return the next assignment of `tasks`; it equals `previous` when no step is left.
 
     `members` live, `away` do not and keep their places; every other node in `previous` is gone.
 
@@ -77,7 +77,7 @@ def assign(
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:
-    """The tasks and roles that an assignment gives a node; a warm-up is held as a standby."""
+    """Return the tasks and roles that an assignment gives a node; a warm-up is held as a standby."""
     return {
         task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
         for task, assigned in tasks.items()
@@ -86,10 +86,10 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
 
 
 def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], away: Set[str]) -> TaskReplicas:
-    """The replicas of a task that live, how far they are, and those whose nodes may come back.
+    """Return the live replicas of a task, how far they are, and those whose nodes may come back.
 
-    A replica that was not assigned counts only when it is better than the assigned ones: all of these died, or none of
-    them is caught up and it is.
+    Unassigned replicas count only if no assigned one is usable: all assigned replicas died, or only unassigned ones
+    are caught up.
     """
     versions = {each.node_id: each.version for each in held if each.node_id in alive and each.version is not None}
     caught_up = {each.node_id for each in held if each.caught_up and each.node_id in versions}
@@ -114,7 +114,7 @@ def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], aw
 
 
 def _step(now: TaskReplicas, target: Target, spare: int) -> tuple[AssignedTask, int]:
-    """The next assignment of one task, and how many replicas beyond the wanted number warm up for it."""
+    """Return the next assignment of one task, and how many replicas beyond the wanted number warm up for it."""
     if not now.everyone:  # no live node has the task: all start from nothing
         return _assigned(target.active, target.nodes - {target.active}), 0
     counted = now.settled | now.ready
@@ -135,7 +135,9 @@ def _step(now: TaskReplicas, target: Target, spare: int) -> tuple[AssignedTask, 
 
 
 def _active(now: TaskReplicas, target: Target, candidates: frozenset[str]) -> str:
-    """The target's active as soon as it is caught up; else the present active, unless only another is caught up."""
+    """Return the target's active as soon as it is caught up; else the present active, unless only another is caught
+    up.
+    """
     ready = candidates & now.ready
     if now.active is not None:
         if target.active in ready:

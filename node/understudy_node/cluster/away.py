@@ -1,4 +1,4 @@
-"""Keeps track of nodes that are away: they have a place in the assignment, do not live, and may come back (pure).
+"""Tracks nodes that are away: they have a place in the assignment, do not live, and may come back (pure).
 
 Every node measures the delay, not only the one that assigns, so that it does not start anew when the lease changes
 hands. A node that starts while another is away already measures from its own start.
@@ -14,20 +14,21 @@ from understudy_shared.bus.messages import Assignment
 
 
 class Away:
-    """Decides which nodes keep a place, and for how long. Call `of` at every heartbeat."""
+    """The nodes that keep a place, and for how long. Call `of` at every heartbeat."""
 
     def __init__(self, rebalance_delay_ms: int) -> None:
         self._rebalance_delay_ms = rebalance_delay_ms
         self._since_ms: dict[str, float] = {}
-        """Since when each node that the assignment names is not a member."""
+        """The time since which each node of the assignment is not a member."""
         self._last: dict[str, Member] = {}
         """Members, and the missing nodes as they were when last members."""
 
     def of(self, known: Assignment, members: Sequence[Member], nodes: Sequence[Seen], now_ms: float) -> list[Member]:
-        """The nodes that are away and keep their place, by node id.
+        """Return the nodes that are away and keep their place, by node id.
 
-        `members` may be given tasks; the rest of `nodes` lives, too. A drained node keeps no place, nor does a live one
-        that follows another checkpoint. A leaving node keeps its place while its heartbeats say so.
+        `members` may be given tasks; the rest of `nodes` lives, too. A drained node keeps no place, nor does a live
+        one that follows another checkpoint. A leaving node keeps its place while its heartbeats announce its
+        departure.
         """
         alive = {member.node_id: member for member in members}
         missing = sorted(known.holders - alive.keys())

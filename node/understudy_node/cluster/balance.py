@@ -58,7 +58,7 @@ class Target:
 def targets(
     zones: Mapping[str, str], replicas_by_task: Mapping[str, TaskReplicas], copies: int, *, away: Mapping[str, str]
 ) -> dict[str, Target]:
-    """The target placement. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
+    """Return the target placement. `zones` are the nodes that may have replicas, `away` those that only keep theirs.
 
     A task has `copies` replicas, fewer if there are fewer nodes, and one more if all of them are away.
     """
@@ -277,7 +277,9 @@ class _Search:
         return sum(self._shared[node, each] for each in self.nodes_of[task])
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
-        """The replica whose loss at `giver` costs least; of equal ones that which spreads its task over most zones."""
+        """Return the replica whose loss at `giver` costs least; of equal ones the one that spreads its task over
+        most zones.
+        """
         _, _, task = min(
             (self._worth(task, giver), self._in_its_zone(task, taker) - self._in_its_zone(task, giver), task)
             for task in tasks
@@ -299,7 +301,9 @@ class _Search:
         return len(others) == 1 and self._zones[node] not in others
 
     def _worth(self, task: str, node: str) -> int:
-        """How much is lost with a task's replica at a node: 3 the active, 2 a caught-up or standby one, 1 a warm-up."""
+        """Return how much is lost with a task's replica at a node: 3 for the active, 2 for a caught-up or standby
+        replica, 1 for a warm-up.
+        """
         replicas = self._standings[task]
         if node == replicas.active:
             return 3
@@ -330,7 +334,8 @@ class _Search:
 def _path(
     start: str, ends: set[str], gives: Callable[[str], Iterable[str]], takes: Callable[[str], Iterable[str]]
 ) -> list[tuple[str, str, str]]:
-    """The shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without one.
+    """Find the shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without
+    one.
 
     It stops at the first end in sight: looking at the nodes before it in the queue would be a look at nearly all tasks
     for each role that moves.

@@ -1,8 +1,9 @@
-"""The beat of a node: at each turn it sends a heartbeat, judges what it heard, and assigns while it has the lease.
+"""The beat of a node: at each turn it sends a heartbeat, judges the heartbeats that it received, and assigns while
+it has the lease.
 
-It decides whether this node may speak for its application: not while another process uses its node id, not while most
-nodes follow another checkpoint, or the cluster another history of it, not while it leaves, and not before it has read
-the bus.
+It decides whether this node may act for its application. It must not while another process uses its node id, while
+most nodes follow another checkpoint, while the cluster follows another history of it, while it leaves, and before it
+has read the bus.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from understudy_shared.bus.messages import Heartbeat
 log = logging.getLogger(__name__)
 
 MIN_BEAT_GAP_MS = 100
-"""Least time between two heartbeats: a new version is published at once, and a batch in step costs one message."""
+"""Least time between two heartbeats: a new version is published at once, and all tasks of a batch share one message."""
 
 SETTLE_MS = 10
-"""A batch reaches the tasks of a node within milliseconds of each other: one heartbeat for all of them."""
+"""Time that a batch gets to reach all tasks of a node, which takes milliseconds: one heartbeat reports all of them."""
 
 PAUSE_HEARTBEATS = 2
-"""A turn that is this late shows that the process was paused and heard nothing of the others."""
+"""The delay of a turn that shows that the process was paused and heard nothing of the others."""
 
 LEAVE_TIMEOUT_S = 1.0
 """Time for the heartbeat that announces the departure; it is due within MIN_BEAT_GAP_MS."""
 
 
 class Beat:
-    """The beat of one node. `has_rival` and `outvoted` say why it must not speak for its application."""
+    """The beat of one node. `has_rival` and `outvoted` say why it must not act for its application."""
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class Beat:
         placement: Placement,
         heartbeat: Callable[[], Heartbeat],
     ) -> None:
-        """`heartbeat` builds the next heartbeat; a turn begins once per heartbeat, or as soon as something changed."""
+        """Set the parts of the beat. `heartbeat` builds the next heartbeat; a turn begins once per heartbeat, or on
+        a change.
+        """
         self.leaving = False
         self.has_failed = False
         self.has_rival = False
@@ -85,12 +88,14 @@ class Beat:
                 await self._has_said_leaving.wait()
 
     async def run(self) -> None:
-        """Send a last heartbeat if the beat dies, so that routers and the assignor need not wait for the expiry."""
+        """Run until cancelled. If the beat fails, send a last heartbeat, so that routers and the assignor do not
+        wait for the expiry.
+        """
         try:
             await self._beat()
         except Exception:
             self.has_failed = True
-            with contextlib.suppress(Exception):  # the cause of death may strike again
+            with contextlib.suppress(Exception):  # the last heartbeat may fail for the same reason
                 await self._gossip.beat(self._heartbeat())
                 await self._placement.give_up()
             raise
@@ -115,7 +120,7 @@ class Beat:
         """Send a heartbeat, and assign if this node holds the lease."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._heartbeat_ms:
-            self._listener.require_reading()  # after a pause of our own every node looks dead
+            self._listener.require_reading()  # after a pause of this process every node looks dead
         self._turned_ms = now_ms
         await self._listener.read_if_required()
         self._own.unsaid = None
@@ -132,7 +137,7 @@ class Beat:
             nodes = self._neighbours.proven(self._neighbours.alive(now_ms))
             self.outvoted = outvoted(own, nodes)
             if self._check.judge(own, now_ms):
-                self._changed.set()  # the next heartbeat says so, and the tasks go or come
+                self._changed.set()  # the next heartbeat reports it, and the tasks change
             await self._place(nodes)
             self._bus_state.published(None)
         except BusError as error:
@@ -140,7 +145,7 @@ class Beat:
             self._bus_state.published(error)
             self._follower.remembering.bus_is_away()
             self._check.go_on_alone()
-            if isinstance(error, BusRefusedError):  # publishing may work where writing is refused: lag stays known
+            if isinstance(error, BusRefusedError):  # publishing may still work: lag stays known
                 with contextlib.suppress(BusError):
                     await self._gossip.say(self._heartbeat())
         if own.leaving:
@@ -148,7 +153,7 @@ class Beat:
 
     async def _place(self, nodes: list[Seen]) -> None:
         """Assign, if this node may and its view of the cluster can be trusted."""
-        is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by those who have the key
+        is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by holders of the key
         may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
         if self.leaving or not may_assign or not self._listener.is_current:
             await self._placement.give_up()
@@ -170,7 +175,9 @@ class Beat:
             self._follower.follow(written)
 
     async def _beat_meanwhile(self) -> None:
-        """Send a heartbeat while the assignor works: this node lives, and hears the others."""
+        """Send a heartbeat while the assignor works: others see that this node lives, and it processes their
+        heartbeats.
+        """
         self._turned_ms = self._clock.monotonic_ms()
         self._note_rival(not await self._gossip.beat(self._heartbeat()))
 
@@ -183,5 +190,7 @@ class Beat:
 
     def _note_rival(self, has_rival: bool) -> None:
         if has_rival and not self.has_rival:
-            log.error("another process of the cluster is %s", self._node_id, extra={"action": "identity-conflict"})
+            log.error(
+                "another process of the cluster uses node id %s", self._node_id, extra={"action": "identity-conflict"}
+            )
         self.has_rival = has_rival

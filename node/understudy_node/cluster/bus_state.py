@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class BusState:
-    """Listening and writing can fail independently; `causes` says why either fails, and is empty when both work."""
+    """The state of listening and of writing, which can fail independently; `causes` is empty while both work."""
 
     def __init__(self) -> None:
         self._subscribe_error: str | None = "not connected yet"
@@ -21,19 +21,21 @@ class BusState:
 
     @property
     def causes(self) -> dict[str, str]:
-        """At most one cause: the error of a write says more than the silence of the subscription."""
+        """The reason why the bus does not work, at most one: the error of a write explains more than a silent
+        subscription.
+        """
         if self._publish_error is not None and self._is_refused:
             return {WRITES_REFUSED: f"the bus refuses writes: {self._publish_error}"}
         why = self._publish_error or self._subscribe_error
         return {} if why is None else {BUS_AWAY: f"the bus is away: {why}"}
 
     def subscribed(self, error: str | None) -> None:
-        """Set whether messages arrive (None), or why not."""
+        """Note that messages arrive (None), or why they do not."""
         was, self._subscribe_error = self.causes, error
         self._note(was)
 
     def published(self, error: BusError | None) -> None:
-        """Set whether writes succeed (None), or why not."""
+        """Note that writes succeed (None), or why they fail."""
         was, self._publish_error = self.causes, None if error is None else str(error)
         self._is_refused = isinstance(error, BusRefusedError)
         self._note(was)

@@ -1,4 +1,4 @@
-"""The document by which routers encode, place and describe keys, and how a node publishes it on the bus."""
+"""The document with which routers encode, place and describe keys, and its publication on the bus."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Catalogue, CatalogueSchema, CatalogueStore
 
 CATALOGUE_EVERY_MS = 3600 * 1000
-"""Catalogues expire after a day without a writer."""
+"""Time after which a catalogue is written again: it expires after a day without a writer."""
 
 
 MAX_HISTORY_BYTES = 1024 * 1024
-"""The histories of all stores together take no more: a message of the bus has room for 4 MiB."""
+"""Size limit of the histories of all stores together: a message of the bus has room for 4 MiB."""
 
 
 def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
-    """The catalogue of a generation: the same on every node that has its layout and names, whatever it holds."""
+    """Return the catalogue of a generation: the same on every node that has its layout and names, whatever tasks it
+    holds.
+    """
     return Catalogue(
         application_id=application_id,
         lineage=generation.lineage,
@@ -47,7 +49,7 @@ def _store(reader: StoreReader) -> CatalogueStore:
 
 
 def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
-    """The stores, without the histories of schemas for which a message has no room."""
+    """Return the stores, without the histories of schemas for which a message has no room."""
     left, kept = MAX_HISTORY_BYTES, []
     for store in stores:
         left -= sum(len(schema.model_dump_json()) for schema in store.schemas)
@@ -56,7 +58,7 @@ def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
 
 
 class CatalogueWriter:
-    """The catalogue of what a node serves, made once for each generation, and published on the bus."""
+    """The catalogue of the generation that a node serves, made once for each generation, and published on the bus."""
 
     def __init__(self, node: Node, gossip: Gossip) -> None:
         self._node = node
@@ -65,7 +67,7 @@ class CatalogueWriter:
         self._published: tuple[str, float] | None = None
 
     def now(self) -> tuple[str, Catalogue] | None:
-        """The digest and the catalogue of the serving generation; None before there is one."""
+        """Return the digest and the catalogue of the serving generation; None before there is one."""
         generation = self._node.generation
         if generation is None:
             return None
@@ -75,7 +77,7 @@ class CatalogueWriter:
         return self._made[1], self._made[2]
 
     def bus_came_back(self) -> None:
-        """Publish again: the bus may have lost the catalogue."""
+        """Have the catalogue published again: the bus may have lost it."""
         self._published = None
 
     async def tell(self, now_ms: float) -> None:

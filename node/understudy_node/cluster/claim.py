@@ -23,7 +23,7 @@ async def claim(gossip: Gossip, first: Heartbeat) -> None:
             return
         await asyncio.sleep(first.heartbeat_ms / 1000)
     raise IdentityError(
-        f"another process of the cluster is {first.node_id}",
+        f"another process of the cluster uses node id {first.node_id}",
         where=f"application {first.application_id}",
         fix="Give each node an id of its own with --node-id, or stop the other process",
     )

@@ -1,4 +1,4 @@
-"""What all parts of one member share."""
+"""The objects that all parts of one member share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which assignment this node follows, and the tasks that it has by it.
+"""Follows an assignment, and gives the node its tasks of it.
 
-A later assignment replaces an earlier one if its number can be true. An assignment that all other nodes are far behind
-was forged: it is dropped. An assignment of another lineage gives this node no tasks, and neither does any while this
-node follows a fork.
+A later assignment replaces an earlier one if its number is possible. An assignment that all other nodes are far
+behind was forged: it is dropped. An assignment of another lineage gives this node no tasks; nor does any assignment
+while this node follows a fork.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentFollower:
-    """Follows the assignment in `neighbours`. `remembering` keeps it for a start without the bus."""
+    """The assignment that this node follows, which is in `neighbours`. `remembering` keeps it for a start without
+    the bus.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class AssignmentFollower:
         self._changed = context.changed
         self._applied: tuple[object, ...] = ()
         self._ahead_since_ms: float | None = None
-        """Since when all others follow assignments that lie far behind the one followed here."""
+        """The time since which all others follow assignments that lie far behind the one followed here."""
 
     def follow(self, assignment: Assignment) -> None:
         """Follow an assignment, unless this node follows a later one already."""
@@ -60,7 +62,7 @@ class AssignmentFollower:
             self._changed.set()
 
     def apply(self) -> None:
-        """Give the node the tasks of its assignment, or none when the assignment is of another history."""
+        """Give the node the tasks of its assignment; no tasks if the assignment is of another history."""
         assignment = self._neighbours.assignment
         if assignment is None or not self._check.is_admitted:
             return
@@ -75,7 +77,7 @@ class AssignmentFollower:
         self._node.assign(duties, partitions=assignment.partitions if applies[1] else None)
 
     def drop_forged(self, now_ms: float) -> bool:
-        """Drop the assignment when all others were far behind it for one expiry. True when it was dropped."""
+        """Drop the assignment if all others were far behind it for one expiry. Return True if it was dropped."""
         if not self._neighbours.is_far_ahead():
             self._ahead_since_ms = None
         elif self._ahead_since_ms is None:

@@ -1,8 +1,8 @@
 """Finds the nodes that follow another history than this one, by the commits in their heartbeats (pure).
 
-A difference alone proves nothing: of a rewind one node hears a moment before another. It counts once the other node has
-read its checkpoint again after the difference was seen, and this node has read its own after that, and they still
-differ: no rewind goes there and back.
+A difference alone proves nothing: two nodes do not notice a rewind at the same moment. It counts once the other node
+has read its checkpoint again after the difference was seen, and this node has read its own after that, and they
+still differ: a rewind does not go there and back.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heart
 from understudy_shared.spark.times import utc_text
 
 MAX_UNREAD = 8
-"""Commits that one turn reads to compare them with heartbeats; the others wait for the next."""
+"""Most commits that one turn reads to compare them with heartbeats; the others wait for the next turn."""
 
 
 class OwnHistory(NamedTuple):
     """The history that this node follows, in the checkpoint at `place`. `commit` reads no files.
 
-    `life` is another object after a rewind. `confirmed_ms` is when a poll last confirmed the end, None while it is in
-    doubt.
+    `life` is another object after a rewind. `confirmed_ms` is the time of the last poll that confirmed the end, None
+    while the end is in doubt.
     """
 
     place: str
@@ -45,13 +45,13 @@ class _Case:
     is_agreed: bool = False
     """Whether its commits were those of this node, the last time that they could be compared."""
     suspected_ms: float | None = None
-    """Since when they differ."""
+    """The time since which they differ."""
     why: str | None = None
     """The reason for readers to see, once the difference is settled; None before."""
     awaited: Sequence[SeenCommit] = ()
-    """Commits that it said and that this node does not have yet, until one can be compared.
+    """Commits that it reported and that this node does not have yet, until one can be compared.
 
-    The newest ones would not do: while commits are many, they are always ahead of what this node has read.
+    Later reports do not replace them: while commits are frequent, the newest are always ahead of this node.
     """
 
 
@@ -65,17 +65,17 @@ class ForkFinder:
 
     @property
     def found(self) -> dict[str, str]:
-        """The nodes that follow another history, each with how that shows: as many as a heartbeat has room for."""
+        """The nodes that follow another history, each with the evidence: as many as a heartbeat has room for."""
         found = {node_id: case.why for node_id, case in self._cases.items() if case.why is not None}
         return dict(sorted(found.items())[:MAX_FORKS])
 
     def is_agreed(self, node_id: str) -> bool:
-        """Whether a node's commits were compared and are this node's."""
+        """Whether a node's commits were compared and are equal to this node's."""
         case = self._cases.get(node_id)
         return case is not None and case.is_agreed
 
     def doubt(self, node_id: str) -> str | None:
-        """Say why this node may follow a fork of what a node follows; None when they agree or cannot be compared."""
+        """Return why this node may follow a fork of a node's history; None if they agree or cannot be compared."""
         case = self._cases.get(node_id)
         if case is None or case.is_agreed:
             return None
@@ -84,7 +84,7 @@ class ForkFinder:
         return f"{node_id} has version {case.awaited[-1].version}, which is not here" if case.awaited else None
 
     def unread(self, nodes: Iterable[Seen], own: OwnHistory, is_read: Callable[[int], bool]) -> list[int]:
-        """The versions to read before `compare`: this node must have them, and has not read them yet."""
+        """Return the versions to read before `compare`: this node must have them, and has not read them yet."""
         named = {
             commit.version
             for beat in self._others(nodes, own)
@@ -146,14 +146,15 @@ class ForkFinder:
 
 
 def _pairs(commits: Sequence[SeenCommit], own: OwnHistory) -> list[tuple[SeenCommit, SeenCommit]]:
-    """Those of the commits that this node has, too, each with its own."""
+    """Return the commits that this node has, too, each with this node's own."""
     return [(theirs, ours) for theirs in commits if (ours := own.commit(theirs.version)) is not None]
 
 
 def _was_read_again(suspected_ms: float, beat: Heartbeat, own: OwnHistory, said_ms: float) -> bool:
-    """Whether both sides have read their commit logs since: the other one first, then this one.
+    """Whether both sides have read their commit logs since: the other node first, then this one.
 
-    The other's reading must be a heartbeat younger than the suspicion, for its message may have been under way so long.
+    The other node's reading must be a heartbeat younger than the suspicion: its message may have been under way so
+    long.
     """
     if beat.end_age_ms is None or own.confirmed_ms is None:
         return False

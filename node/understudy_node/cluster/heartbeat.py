@@ -1,6 +1,6 @@
-"""Builds a node's heartbeat, which others route and assign by (pure but for reading the node).
+"""Builds a node's heartbeat, by which others route and assign (pure but for reading the node).
 
-Positions are read before the end: what passes between the two reads makes a replica look further behind than it is,
+Positions are read before the end: a commit between the two reads makes a replica look further behind than it is,
 never nearer.
 """
 
@@ -24,7 +24,7 @@ State = Literal["starting", "serving", "draining", "failed"]
 
 
 class _ReplicaStatus(NamedTuple):
-    """How far a replica is; equal for all replicas in step."""
+    """The position of a replica; equal for all replicas in step."""
 
     version: int | None
     time_lag_ms: int | None
@@ -45,7 +45,7 @@ class _ReplicaStatus(NamedTuple):
 _NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None, None)
 
 _Kind = tuple[int | None, ReplicaState, UnderstudyError | None, Restore | None]
-"""Version, state, error and restore: what is read of every replica. Those of one kind are equally far."""
+"""Version, state, error and restore: the parts of a replica that are read. Replicas of one kind have one position."""
 
 
 def heartbeat_of(
@@ -66,12 +66,12 @@ def heartbeat_of(
     degraded: list[str] | None = None,
     forks: dict[str, str] | None = None,
 ) -> Heartbeat:
-    """The node now; `now_ms` is its monotonic clock."""
+    """Return the heartbeat of the node in its present state; `now_ms` is its monotonic clock."""
     generation = node.generation
     replicas = () if generation is None else generation.replicas
     kinds = {replica.key: _kind(replica) for replica in replicas}
     end = node.end
-    one_of = dict(zip(kinds.values(), replicas, strict=True))  # of a thousand tasks in step, one lag is computed
+    one_of = dict(zip(kinds.values(), replicas, strict=True))  # one lag is computed for a thousand tasks in step
     standings = {kind: _standing(kind, replica, end, now_ms) for kind, replica in one_of.items()}
     counts: Counter[_ReplicaStatus] = Counter()
     for kind, count in Counter(kinds.values()).items():
@@ -118,7 +118,7 @@ def least_heartbeat(
     state: State,
     heartbeat_ms: int,
 ) -> Heartbeat:
-    """That the node lives, and nothing of how far it is: for when the whole truth makes no document."""
+    """Return a heartbeat without positions, for when the full heartbeat does not validate: the node lives."""
     return Heartbeat(
         application_id=node.settings.application,
         node_id=node_id,
@@ -143,7 +143,7 @@ def _kind(replica: TaskReplica) -> _Kind:
 
 
 def _standing(kind: _Kind, replica: TaskReplica, end: End, now_ms: float) -> _ReplicaStatus:
-    """How far the replicas of a kind are, by one of them: a node measures all of them against one end."""
+    """Return the position of the replicas of a kind, by one of them: a node measures all of them against one end."""
     version, state, error, restore = kind
     time_lag_ms = None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms
     said = None if error is None else str(error)[:MAX_ERROR_CHARACTERS]
@@ -151,6 +151,6 @@ def _standing(kind: _Kind, replica: TaskReplica, end: End, now_ms: float) -> _Re
 
 
 def _held(node: Node, held: list[str]) -> list[str] | None:
-    """Every task held, when these are not the assigned ones."""
+    """Return every task held, if these are not the assigned ones."""
     duties = node.duties
     return None if duties is not None and duties.keys() == set(held) else sorted(held)

@@ -1,9 +1,9 @@
-"""Whether this node follows the cluster's history, and which nodes do not.
+"""The check whether this node follows the cluster's history, and which nodes do not.
 
-It decides three things at each turn of the beat: whether this node may hold tasks, whether it may assign, and whom it
-may assign to. A node that starts in a living cluster holds nothing before its commits were compared with those of the
-nodes of the assignment, and while it may follow a fork of what one of them follows; a node that was refused stays
-refused until they agree, or until it is started again.
+It decides three things at each turn of the beat: whether this node may hold tasks, whether it may assign, and to
+which nodes. A node that starts in a living cluster holds nothing until its commits were compared with those of the
+nodes of the assignment, and while it may follow a fork of their history. A node that was refused stays refused until
+they agree, or until it is restarted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ log = logging.getLogger(__name__)
 
 
 class HistoryCheck:
-    """The check of one node. Only its beat calls the methods that change it."""
+    """The check of one node. Only the node's beat calls the methods that change it."""
 
     def __init__(self, context: MemberContext) -> None:
         self.is_admitted = False
-        """Whether the comparison with the cluster is done: one live node agrees and none differs, or none lives."""
+        """Whether the comparison with the cluster is done: a live node agrees and no live node differs, or no other
+        node lives.
+        """
         self.refused: str | None = None
         """The reason why this node must not answer for its application; None while it may."""
         self.others: Mapping[str, str] = {}
         """The other nodes that are refused, with the reasons."""
         self.doubt: str | None = None
-        """Why this node, which has just started, may follow a fork; None once it may hold tasks."""
+        """The reason why this node, which has just started, may follow a fork; None once it may hold tasks."""
         self._node = context.node
         self._neighbours = context.neighbours
         self._node_id = context.node_id
@@ -59,7 +61,7 @@ class HistoryCheck:
         return {FORK_FOUND: "; ".join(self.others.values())} if self.others else {}
 
     async def compare(self, now_ms: float, *, is_current: bool) -> None:
-        """Compare the nodes that live with this one's history. `is_current`: all of them were heard or read."""
+        """Compare the live nodes with this one's history. With `is_current`, the view has all of them."""
         nodes, own = self._neighbours.alive(now_ms), self._own_history()
         unread = self._finder.unread(nodes, own, self._node.history.is_commit_time_learned)
         if unread:
@@ -70,7 +72,9 @@ class HistoryCheck:
             self.is_admitted = self._is_known_here(nodes) or self._has_waited(now_ms)
 
     def judge(self, own: Heartbeat, now_ms: float) -> bool:
-        """Decide who is refused, by what all nodes found. True when it is another decision about this node."""
+        """Decide which nodes are refused, by the findings of all nodes. Return True if the decision about this node
+        changed.
+        """
         alive = (each.heartbeat for each in self._neighbours.alive(now_ms))
         beats = [own, *(beat for beat in alive if beat.lineage == own.lineage and beat.node_id != self._node_id)]
         refused = refused_forks(beats, self._neighbours.holders, judging=self._node_id)
@@ -94,15 +98,17 @@ class HistoryCheck:
         return True
 
     def may_assign(self, nodes: Sequence[Seen]) -> bool:
-        """Tell whether this node may assign: it is assigned, agrees with an assigned node, or none of them lives."""
+        """Whether this node may assign: it is assigned, agrees with an assigned node, or no assigned node lives."""
         return self.may_hold and (self._node_id in self._neighbours.holders or self._is_known_here(nodes))
 
     def assignable(self, nodes: Sequence[Seen]) -> list[Seen]:
-        """Choose who may get tasks: all but the refused, and strangers once their commits are this node's."""
+        """Return the nodes that may get tasks: all but the refused, and strangers only if their commits equal this
+        node's.
+        """
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
     def go_on_alone(self) -> None:
-        """Stop waiting for the comparison while the bus is away, unless a node that lives differs."""
+        """Stop waiting for the comparison while the bus is away, unless a live node differs."""
         self.is_admitted = self.is_admitted or self.doubt is None
 
     def _is_assignable(self, beat: Heartbeat) -> bool:
@@ -115,17 +121,17 @@ class HistoryCheck:
         return node_id == self._node_id or node_id in self._neighbours.holders
 
     def _is_known_here(self, nodes: Sequence[Seen]) -> bool:
-        """Tell whether a node of the assignment agrees with this one, or none of them lives."""
+        """Whether a node of the assignment agrees with this one, or no such node lives."""
         comparable = self._comparable(nodes)
         return not comparable or any(self._finder.is_agreed(node_id) for node_id in comparable)
 
     def _doubt(self, nodes: Sequence[Seen]) -> str | None:
-        """Say whom of the assignment this node may follow a fork of; whether it does takes them some heartbeats."""
+        """Return why this node may follow a fork of a node of the assignment; to settle it takes some heartbeats."""
         doubts = (self._finder.doubt(node_id) for node_id in self._comparable(nodes) if node_id not in self.others)
         return next(filter(None, doubts), None)
 
     def _comparable(self, nodes: Sequence[Seen]) -> list[str]:
-        """The nodes of the assignment whose commits can be compared."""
+        """List the nodes of the assignment whose commits can be compared."""
         lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
         beats = (each.heartbeat for each in nodes)
         return [beat.node_id for beat in beats if beat.node_id in holders and beat.lineage == lineage and beat.commits]

@@ -1,7 +1,7 @@
-"""Turns heartbeats into the assignor's input: members, and the replicas of each task (pure).
+"""Converts heartbeats to the assignor's input: members, and the replicas of each task (pure).
 
-A heartbeat names no tasks while its node holds exactly those of its assignment, so it is read by that assignment, which
-may be an earlier one: the last few are remembered.
+A heartbeat names no tasks while its node holds exactly those of its assignment. So it is read with that assignment,
+which may be an earlier one: the last few are remembered.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from understudy_shared.bus.gossip import Seen
 from understudy_shared.bus.messages import Assignment, Heartbeat
 
 REMEMBERED = 8
-"""Number of assignments. A node that is further behind has missed seconds of them."""
+"""Number of remembered assignments. A node that is further behind has missed seconds of them."""
 
 
 class Holdings:
-    """Reads heartbeats by the assignments that their nodes follow."""
+    """The last assignments, with which heartbeats are read."""
 
     def __init__(self, acceptable_recovery_lag: int) -> None:
         self._acceptable_recovery_lag = acceptable_recovery_lag
@@ -33,7 +33,7 @@ class Holdings:
         self._given.append((assignment.order, given))
 
     def of(self, nodes: Sequence[Seen], lineage: str, partitions: int) -> dict[str, list[Replica]]:
-        """The replicas of each task in one layout, caught up when near the highest reported end."""
+        """Return the replicas of each task in one layout; they are caught up if near the highest reported end."""
         following = [each.heartbeat for each in nodes if each.heartbeat.lineage == lineage]
         enough = max((each.end_version for each in following), default=0) - self._acceptable_recovery_lag
         held: dict[str, list[Replica]] = {}
@@ -49,13 +49,14 @@ class Holdings:
         order = (heartbeat.term, heartbeat.epoch)
         if order == (0, 0) or not self._given:
             return ()
-        # An assignment that is not remembered any more: the present one has most of the same tasks.
+        # For a forgotten assignment the present one is used: it has most of the same tasks.
         given = next((tasks for followed, tasks in self._given if followed == order), self._given[-1][1])
         return given.get(heartbeat.node_id, ())
 
 
 def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
-    """The nodes that may be given tasks of a lineage. Partitions do not matter: a replica is restored before it serves.
+    """Return the nodes that may be given tasks of a lineage, of any number of partitions: a replica is restored
+    before it serves.
 
     A node that is stopping is not a member, unless it is draining: its last tasks still have to move.
     """
@@ -69,8 +70,8 @@ def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
 
 
 def _zone_of(heartbeat: Heartbeat, *, has_zones: bool) -> str:
-    """Its zone. Where the nodes name no zones, or all the same one, machines are zones: several nodes may be on one,
-    and a task whose replicas are all there would be lost with it.
+    """Return the zone of a node. If the nodes name no zones, or all the same one, machines are zones: several nodes
+    may be on one machine, and a task with all its replicas there would be lost with it.
     """
     return (has_zones and heartbeat.zone) or heartbeat.endpoint.host
 

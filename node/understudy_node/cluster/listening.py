@@ -1,7 +1,7 @@
-"""What this node hears on the bus and reads from it, and where each message goes.
+"""Receives messages of the bus, reads its keys, and passes each message to the part that needs it.
 
-It decides when the keys must be read again: after a lost subscription, after a call that failed, and after a pause of
-this process. Until then silence proves nothing, and this node assigns nothing.
+It decides when the keys must be read again: after a lost subscription, after a call that failed, and after a pause
+of this process. Until then silence proves nothing, and this node assigns nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BusListener:
         own: OwnMessages,
         bus_came_back: Callable[[], None],
     ) -> None:
-        """`bus_came_back` is called after all keys were read."""
+        """Set the parts that messages go to. `bus_came_back` is called after all keys were read."""
         self._node = context.node
         self._gossip = context.gossip
         self._neighbours = context.neighbours
@@ -48,28 +48,30 @@ class BusListener:
 
     @property
     def is_current(self) -> bool:
-        """Whether the subscription stands and all keys were read since. Until then the others seem not to be there."""
+        """Whether the subscription is active and all keys were read since; otherwise live nodes may seem to be
+        missing.
+        """
         return self._subscribed and not self._must_read and not self._reading.locked()
 
     def require_reading(self) -> None:
-        """What is known here may be old or forged: read the keys before the next judgement."""
+        """Have the keys read before the next judgement, because the view may be old or forged."""
         self._must_read = True
 
     def bus_failed(self) -> None:
-        """A call to the bus failed: while the bus did not answer, this node heard no other."""
+        """Note that a call to the bus failed: while the bus did not answer, this node heard no other."""
         self._must_read = self._was_away = True
 
     async def read_if_required(self) -> None:
-        """Read all keys if that is required, the subscription stands, and nobody reads them already."""
+        """Read all keys if that is required and the subscription is active, unless a reading is under way."""
         if self._must_read and self._subscribed and not self._reading.locked():
             await self._read_all()
 
     async def run(self) -> None:
-        """Listen for ever."""
+        """Listen until cancelled."""
         async for heard in self._gossip.listen():
             match heard:
                 case Lost():
-                    self._subscribed = False  # calls may succeed before it stands again: silence proves nothing then
+                    self._subscribed = False  # calls may succeed before messages arrive again
                     self._was_away = True
                     self._bus_state.subscribed(heard.why)
                 case Back():
@@ -98,7 +100,7 @@ class BusListener:
                 self._node.announce(heard)
 
     async def _read_all(self) -> None:
-        """Read all keys. With a standing subscription no later message is missed."""
+        """Read all keys. With an active subscription no later message is missed."""
         async with self._reading:
             await self._read_keys()
 
@@ -108,14 +110,14 @@ class BusListener:
             self._neighbours.read(seen, now_ms=self._clock.monotonic_ms())
             assignment, announcement = await self._gossip.assignment(), await self._gossip.announcement()
         except BusError as error:
-            self._must_read = True  # with the next heartbeat
+            self._must_read = True  # read again at the next heartbeat
             self._bus_state.subscribed(str(error))
             return
         self._must_read = self._was_away = False
         self._bus_came_back()
         self._own.bus_came_back()
         self._bus_state.subscribed(None)
-        # The remembered assignment is looked at first: it shows whether the one on the bus is forged.
+        # The remembered assignment comes first: it shows whether the one on the bus is forged.
         await self._follower.remembering.bus_is_there(assignment)
         if assignment is not None:
             self._follower.follow(assignment)

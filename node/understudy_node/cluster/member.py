@@ -1,7 +1,8 @@
-"""A node's membership in its cluster: composes its beat, what it says, what it hears and which assignment it follows.
+"""A node's membership in its cluster: composes its beat, its messages, its listening, and the assignment that it
+follows.
 
 One background task sends heartbeats (and assigns, while this node has the lease), one listens; the others ask nodes
-and write files. None blocks a lookup. While the bus is away the node keeps its last assignment and reports itself
+and write files. No task blocks a lookup. While the bus is away the node keeps its last assignment and reports itself
 degraded.
 """
 
@@ -55,8 +56,9 @@ class ClusterMember:
         auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
     ) -> None:
-        """`remembered` is where it keeps its assignment for a start without the bus; None: nowhere. `auth` signs and
-        judges messages; without it nothing is signed. `identity` is shown to other nodes.
+        """Set the parts of the member. `remembered` keeps its assignment for a start without the bus; None: the
+        assignment is not kept. `auth` signs and verifies messages; without it they are not signed. `identity`
+        authenticates this node to other nodes.
 
         Raises SettingsError for malformed seeds.
         """
@@ -70,7 +72,7 @@ class ClusterMember:
         self._tasks = Supervisor()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakes = False
-        """Whether the loop will notice a change anyway."""
+        """Whether the loop will be woken, so that a further change need not wake it."""
         self._changed = asyncio.Event()
         self._bus_state = BusState()
         self._calls = NodeCalls(settings.application, self.gossip.auth, identity)
@@ -110,7 +112,7 @@ class ClusterMember:
         self._peers = PeerPoller(context, assigns=lambda: self.has_lease, take=self._follower.follow)
 
     def start(self) -> None:
-        """Begin to beat and to listen, on the loop that runs now."""
+        """Start the background tasks, on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self.listener.run())
         self._tasks.start("beat", self.beat.run())
@@ -126,7 +128,7 @@ class ClusterMember:
         await self.beat.leave()
 
     async def stop(self) -> None:
-        """In order: end the tasks, say farewell, give the lease up, close the bus."""
+        """End the tasks, say farewell, give the lease up, and close the bus, in this order."""
         await self._tasks.stop()
         try:
             async with asyncio.timeout(2.0):
@@ -145,7 +147,7 @@ class ClusterMember:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this node assigns."""
+        """Whether this node has the lease to assign."""
         return self._placement.fence is not None
 
     @property
@@ -155,11 +157,11 @@ class ClusterMember:
 
     @property
     def dead(self) -> str | None:
-        """Why this process cannot go on, None while it can."""
+        """The reason why this process cannot go on, None while it can."""
         return self._tasks.dead
 
     def causes(self) -> Mapping[str, str]:
-        """What of the cluster does not work although lookups do, and why, by cause."""
+        """Return which functions of the cluster fail although lookups work, and why, by cause."""
         return {
             **self._bus_state.causes,
             **self._own.causes(),
@@ -168,12 +170,14 @@ class ClusterMember:
         }
 
     def not_ready(self) -> list[str]:
-        """Why this node should not be sent readers, beyond what the node itself says."""
+        """Return why this node should not get requests, beyond the reasons of the node itself."""
         reasons = [self.dead] if self.dead else []
         if self.beat.leaving:
             reasons.append("leaving: it answers for a moment more")
         if self.beat.has_rival:
-            reasons.append(f"another process of the cluster is {self.node_id}: give each node an id of its own")
+            reasons.append(
+                f"another process of the cluster uses node id {self.node_id}: give each node an id of its own"
+            )
         if self.beat.outvoted is not None:
             reasons.append(self.beat.outvoted)
         if self._check.refused is not None:
@@ -185,30 +189,32 @@ class ClusterMember:
         return reasons
 
     def changed(self) -> None:
-        """Something in the heartbeat has changed; called from any thread. A thousand tasks wake the loop once."""
+        """Send the next heartbeat soon, because its content has changed. Called from any thread; a thousand tasks
+        wake the loop once.
+        """
         if self._loop is not None and not self._wakes and not self._loop.is_closed():
             self._wakes = True
             self._loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        self._wakes = False  # first: what changes from here on wakes the loop again
+        self._wakes = False  # first, so that a change from here on wakes the loop again
         self._changed.set()
 
     def drain(self, draining: bool) -> None:
-        """Ask the cluster to move this node's tasks away, or take that back."""
+        """Have the cluster move this node's tasks away, or cancel that."""
         if draining != self.draining:
             log.warning("draining" if draining else "draining no more", extra={"action": "drain", "drain": draining})
         self.draining = draining
         self._changed.set()
 
     def heartbeat(self) -> Heartbeat:
-        """How this node is now."""
+        """Return the next heartbeat, of the present state."""
         degraded = sorted({**self.node.causes(), **self.causes()})
         status = MemberStatus(self._state(), self.beat.leaving, self._neighbours.order, degraded, self._check.found)
         return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
-        """The digest and the catalogue of what is served; None before anything is."""
+        """Return the digest and the catalogue of the served generation; None before there is one."""
         return self._own.catalogue()
 
     def _state(self) -> State:

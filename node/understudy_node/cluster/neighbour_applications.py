@@ -1,4 +1,4 @@
-"""Says once which other applications are on the bus, where a node is the only one of its own.
+"""Logs once which other applications are on the bus, if a node is the only one of its own.
 
 That is normal for the first node of a query, and what a node with a mistyped `application_id` looks like.
 """
@@ -19,12 +19,12 @@ RETRY_S = 5.0
 
 
 async def log_other_applications(gossip: Gossip, *, where: str) -> None:
-    """Look once, when the bus is there; then wait for the end of the process. `where` names the bus."""
+    """Look once the bus is available; then wait for the end of the process. `where` names the bus."""
     while True:
         try:
             text = alone_text(gossip.application_id, await gossip.applications(), where=where)
             break
-        except BusError:  # the member says that the bus is away
+        except BusError:  # the member logs that the bus is away
             await asyncio.sleep(RETRY_S)
     if text is not None:
         log.info("%s", text, extra={"action": "other-applications"})
@@ -32,9 +32,7 @@ async def log_other_applications(gossip: Gossip, *, where: str) -> None:
 
 
 def alone_text(application_id: str, found: Applications, *, where: str) -> str | None:
-    """What a node says that is the only one of its application, beside others. None when there is nothing to say
-    (pure).
-    """
+    """Return the log text for a node that is the only one of its application, if there are others; else None (pure)."""
     others = [*found.others(application_id), *found.without_nodes(application_id)]
     if not others or found.nodes.get(application_id, 0) > 1:
         return None

@@ -1,4 +1,4 @@
-"""The nodes of a cluster as one node sees them (pure): `ClusterView`, and which of them may be given tasks."""
+"""The nodes of a cluster as one node sees them (pure): `ClusterView`, and the nodes that may be given tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy_shared.cluster.view import PROVEN_BEATS, ClusterView, orders
 
 
 class Neighbours(ClusterView):
-    """The view of one node. It is in it, too."""
+    """The view of one node, which contains the node itself."""
 
     def __init__(
         self,
@@ -22,22 +22,24 @@ class Neighbours(ClusterView):
         refuse: Callable[[str, str], None] = lambda kind, why: None,
         history: Callable[[], tuple[str | None, int]] = lambda: (None, 0),
     ) -> None:
-        """`refuse` and `history`: see `ClusterView`. The history is that of this node."""
+        """Set the callbacks, which are those of `ClusterView`. The history is that of this node."""
         super().__init__(refuse, history)
         self._own_id = own_id
 
     def members(self) -> Mapping[str, Endpoint]:
-        """The other nodes that have tasks by the assignment."""
+        """Return the other nodes that have tasks in the assignment."""
         members = {} if self.assignment is None else self.assignment.members
         return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self._own_id}
 
     def unasked(self, now_ms: float) -> list[str]:
-        """The members that are silent, but have not yet failed to answer a request, and have not left."""
+        """Return the members that are silent, but have not yet failed to answer a request, and have not left."""
         alive = {each.heartbeat.node_id for each in self.alive(now_ms)}
         return sorted(node_id for node_id in self.members().keys() - alive if not self.is_gone(node_id))
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
-        """Start again from the keys on the bus: a node without a key is gone, and silence until now shows nothing."""
+        """Replace the view by the keys on the bus: a node without a key is gone, and silence until now proves
+        nothing.
+        """
         before = dict(self.nodes)
         self.dead = {node_id: dead for node_id, dead in self.dead.items() if dead.said_farewell}
         for node_id in before:
@@ -49,12 +51,12 @@ class Neighbours(ClusterView):
                 self.nodes[each.heartbeat.node_id] = replace(heard.report, beats=known.beats)
 
     def alive(self, now_ms: float) -> list[Seen]:
-        """The live nodes by node id."""
+        """Return the live nodes by node id."""
         self.expire(now_ms)
         return [Seen(node.heartbeat, max(0, round(now_ms - node.said_ms))) for _, node in sorted(self.nodes.items())]
 
     def proven(self, nodes: Sequence[Seen]) -> list[Seen]:
-        """Those of `nodes` that may get tasks: the assignment names them, or they sent PROVEN_BEATS heartbeats."""
+        """Return the nodes that may get tasks: the assignment names them, or they sent PROVEN_BEATS heartbeats."""
         may = {*self.holders, self._own_id}
         return [
             each
@@ -63,13 +65,13 @@ class Neighbours(ClusterView):
         ]
 
     def is_far_ahead(self) -> bool:
-        """Whether this node's assignment is too far above those of all others to exist."""
+        """Whether this node's assignment is too far above those of all others to be possible."""
         others = (node for node_id, node in self.nodes.items() if node_id != self._own_id)
         return is_far_ahead(self.order, orders(others))
 
 
 def outvoted(own: Heartbeat, nodes: list[Seen]) -> str | None:
-    """Why this node must not act for its application: most nodes follow another checkpoint. None when it may.
+    """Return why this node must not act for its application: most nodes follow another checkpoint. None if it may.
 
     When two lineages have equally many nodes, that of the smallest node id counts, so that both sides agree.
     """

@@ -1,7 +1,7 @@
-"""What this node says of itself: its heartbeat and its catalogue.
+"""The messages of this node about itself: its heartbeat and its catalogue.
 
-It decides what to send when the full message does not validate: the least heartbeat, which says that the node lives,
-and no catalogue. `unsaid` then says why, and the next turn tries again with what is known by then.
+It decides what to send if the full message does not validate: the least heartbeat, which shows that the node lives,
+and no catalogue. `unsaid` then says why, and the next turn tries again with the state of that time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ State = Literal["starting", "serving", "draining", "failed"]
 
 
 class MemberStatus(NamedTuple):
-    """What a heartbeat says of the member beside its replicas. `order` is (term, epoch) of the followed assignment."""
+    """The state of the member for a heartbeat, beside its replicas. `order` is (term, epoch) of the followed
+    assignment.
+    """
 
     state: State
     leaving: bool
@@ -31,11 +33,11 @@ class MemberStatus(NamedTuple):
 
 
 class OwnMessages:
-    """The messages of one node, numbered."""
+    """The messages of one node, with their sequence numbers."""
 
     def __init__(self, context: MemberContext, *, zone: str) -> None:
         self.unsaid: str | None = None
-        """Why a message of this node cannot be sent, None when all can."""
+        """The reason why a message of this node cannot be sent, None if all can."""
         self._node = context.node
         self._gossip = context.gossip
         self._node_id = context.node_id
@@ -47,11 +49,13 @@ class OwnMessages:
         self._catalogue = CatalogueWriter(context.node, context.gossip)
 
     def causes(self) -> dict[str, str]:
-        """Why the node is degraded by its own messages, by cause."""
+        """Return why the node is degraded by its own messages, by cause."""
         return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}
 
     def heartbeat(self, status: MemberStatus) -> Heartbeat:
-        """The node now, under the next sequence number; the least heartbeat when the full one does not validate."""
+        """Return the heartbeat of the present state, with the next number; the least heartbeat if the full one does
+        not validate.
+        """
         self._sequence += 1
         endpoint = Endpoint(host=self._node.host.host, port=self._node.host.port)
         try:
@@ -86,24 +90,24 @@ class OwnMessages:
             )
 
     def farewell(self) -> Farewell:
-        """The last message of this process."""
+        """Return the last message of this process."""
         return Farewell(
             application_id=self._gossip.application_id, node_id=self._node_id, incarnation=self._incarnation
         )
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
-        """The digest and the catalogue of what is served; None before anything is."""
+        """Return the digest and the catalogue of the served generation; None before there is one."""
         return self._catalogue.now()
 
     async def write_catalogue(self, now_ms: float) -> None:
-        """Write the catalogue to the bus when that is due. Raises BusError."""
+        """Write the catalogue to the bus when it is due. Raises BusError."""
         try:
             await self._catalogue.tell(now_ms)
         except ValidationError as error:
             self.cannot_say("catalogue", error)
 
     def bus_came_back(self) -> None:
-        """The bus may have lost the catalogue: write it again."""
+        """Have the catalogue written again: the bus may have lost it."""
         self._catalogue.bus_came_back()
 
     def cannot_say(self, kind: str, error: ValidationError) -> None:
@@ -114,7 +118,9 @@ class OwnMessages:
         self._gossip.refuse(f"own-{kind}", self.unsaid)
 
     def refute(self, heard: Heartbeat) -> bool:
-        """Go past a heartbeat in this process' name whose number this process has not reached. True if it was one."""
+        """Skip past the number of a heartbeat in this process' name that this process has not sent. Return True if
+        it was one.
+        """
         is_own = (heard.node_id, heard.incarnation) == (self._node_id, self._incarnation)
         if not is_own or heard.sequence <= self._sequence:
             return False

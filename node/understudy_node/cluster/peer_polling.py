@@ -1,7 +1,7 @@
-"""Polls other nodes over HTTP for what the bus does not carry to this node.
+"""Polls other nodes over HTTP for messages that the bus does not carry to this node.
 
-The assignor polls a silent member before it counts as dead, because the bus or the network may cause the silence. Only
-the node with the lease polls, and only the nodes of its assignment: no other node moves tasks.
+The assignor polls a silent member before it counts as dead, because the bus or the network may cause the silence.
+Only the node with the lease polls, and only the nodes of its assignment: no other node moves tasks.
 
 A node that alone is cut off from the bus asks one other node per heartbeat for a later assignment.
 """
@@ -24,11 +24,11 @@ from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS
 log = logging.getLogger(__name__)
 
 MAX_POLLED = 32
-"""Most nodes polled at the same time, each on its own connection; the rest follows after the next search."""
+"""Most nodes polled at the same time, each on its own connection; the rest follow after the next search."""
 
 
 class PeerPoller:
-    """Polls for one node. `assigns`: this node has the lease."""
+    """The polls of one node. `assigns` returns whether this node has the lease."""
 
     def __init__(
         self,
@@ -37,28 +37,28 @@ class PeerPoller:
         assigns: Callable[[], bool],
         take: Callable[[Assignment], None],
     ) -> None:
-        """`take` gets a later assignment."""
+        """Set the callbacks. `take` receives a later assignment."""
         self._neighbours = context.neighbours
         self._calls = context.calls
         self._heartbeat_ms = context.heartbeat_ms
         self._assigns = assigns
         self._bus_state = context.bus_state
         self._take = take
-        self._random = random.Random()  # noqa: S311  # which of many, not a secret
+        self._random = random.Random()  # noqa: S311  # chooses a node, and needs no secrecy
         self._changed = context.changed
         self._clock = context.clock
         self._silent = SilentNodes(
             context.neighbours,
             self._ask,
             most=MAX_POLLED,
-            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts, too.
+            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts as dead, too.
             others_heard=lambda node_id, since_ms: True,
             clock=context.clock,
             but=context.node_id,
         )
 
     async def run(self) -> None:
-        """Poll silent members, for ever."""
+        """Poll silent members, until cancelled."""
         while True:
             await asyncio.sleep(self._heartbeat_ms / 4 / 1000)
             polls = self._assigns() and self._neighbours.assignment is not None
@@ -66,7 +66,7 @@ class PeerPoller:
                 self._changed.set()
 
     async def catch_up(self) -> None:
-        """Follow later assignments of other nodes while the bus is away, for ever."""
+        """Follow later assignments of other nodes while the bus is away, until cancelled."""
         while True:
             await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
             members = self._neighbours.members()

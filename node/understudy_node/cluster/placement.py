@@ -1,8 +1,9 @@
 """Runs the assignor while this node holds the lease in Redis, under a term.
 
-Redis checks each write again, so a holder of the lease that was paused is refused there. This module decides when to
-wait: so that nodes that start together share the tasks from the beginning, a Redis that came back empty does not look
-like a cluster without nodes, and a node that does not know the others' assignment leaves the lease to one that does.
+Redis checks each write again, so it refuses a holder of the lease that was paused. This module decides when to wait:
+so that nodes that start together share the tasks from the beginning, so that a Redis that lost its data does not
+look like a cluster without nodes, and so that a node that does not know the others' assignment leaves the lease to
+one that does.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Placement:
         clock: Clock,
     ) -> None:
         self.fence: Fence | None = None
-        """The lease, while this node believes to have it."""
+        """The lease, while this node assumes that it holds it."""
         self._gossip = gossip
         self._node_id = node_id
         self._owner = f"{node_id}/{incarnation}"
@@ -68,16 +69,18 @@ class Placement:
         self._quiet_until_ms = float("-inf")
         self._behind_since_ms: float | None = None
         self._first_seen: tuple[str, float] | None = None
-        """The lineage that waits for its first assignment, and since when."""
+        """The lineage that waits for its first assignment, and the time since which it waits."""
         self._at_rest: object = None
         """The inputs of the last decision that changed nothing."""
         self._said_at_rest: object = None
-        """What these inputs were made of; None when they must be made again."""
+        """The parts of the heartbeats that these inputs were made from; None if the inputs must be made again."""
         self._holdings = Holdings(acceptable_recovery_lag)
         self._away = Away(rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
-        """The bus is reachable again. For one expiry, a silent node may only not have sent its heartbeat yet."""
+        """Wait for one expiry, because the bus is reachable again: a silent node may not have sent its heartbeat
+        yet.
+        """
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
         self._has_read = False
 
@@ -86,7 +89,7 @@ class Placement:
         self._known, self._has_read, self._behind_since_ms, self._said_at_rest = None, False, None, None
 
     async def give_up(self) -> None:
-        """Let another node assign. Raises BusError; the lease is forgotten all the same."""
+        """Give the lease up, so that another node assigns. Raises BusError, and forgets the lease in that case, too."""
         fence, self.fence = self.fence, None
         if fence is not None:
             await self._gossip.give_lease_up(fence)
@@ -102,13 +105,13 @@ class Placement:
         unasked: Sequence[str] = (),
         meanwhile: Callable[[], Awaitable[None]] | None = None,
     ) -> Assignment | None:
-        """At every heartbeat: take or keep the lease, and assign if there is anything to assign anew.
+        """Take or keep the lease, and write a new assignment if a step is due. Called at every heartbeat.
 
-        `nodes` are the live ones, this node among them. `highest` is the highest (term, epoch) that any node reported,
-        `known` the assignment that this node follows; all are as of `began_ms`, when this heartbeat began. Nothing is
-        assigned while there are `unasked` members: silent ones that have not yet failed to answer a request. The
-        assignor may take many heartbeats: `meanwhile` is called at each. Returns the written assignment. Raises
-        BusError.
+        `nodes` are the live ones, this node among them. `highest` is the highest (term, epoch) that any node
+        reported, `known` the assignment that this node follows; all are as of `began_ms`, when this heartbeat began.
+        Nothing is assigned while there are `unasked` members: silent ones that have not yet failed to answer a
+        request. The assignor may take many heartbeats: `meanwhile` is called at each. Returns the written
+        assignment. Raises BusError.
         """
         self._learn(known)
         members = [] if layout is None else members_of(nodes, layout[0])
@@ -120,7 +123,7 @@ class Placement:
             if not await self._may_assign(highest) or unasked or self._waits(nodes, layout[0], highest):
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
-                return None  # delayed: `highest` lacks what others have followed since
+                return None  # delayed: `highest` may be outdated
             return await self._assign(nodes, members, away, layout, highest, meanwhile=meanwhile)
         except BusError:
             self._has_read = False  # it is unknown whether the write succeeded
@@ -141,7 +144,7 @@ class Placement:
             self._holdings.follow(assignment)
 
     def _who_is_away(self, members: Sequence[Member], nodes: Sequence[Seen]) -> list[Member]:
-        """Members that are away and keep their places in the known assignment."""
+        """Return the members that are away and keep their places in the known assignment."""
         if self._known is None:
             return []
         return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
@@ -165,7 +168,9 @@ class Placement:
         return True
 
     def _is_behind(self, highest: tuple[int, int]) -> bool:
-        """Whether another node follows an assignment that is unknown here; after one expiry that one counts as lost."""
+        """Whether another node follows an assignment that is unknown here; after one expiry that assignment counts
+        as lost.
+        """
         now_ms = self._clock.monotonic_ms()
         if highest <= self._order:
             self._behind_since_ms = None
@@ -175,7 +180,7 @@ class Placement:
         return now_ms - self._behind_since_ms < self._expiry_ms
 
     async def _keep_lease(self, above: int) -> None:
-        """Renew the lease. A lease whose term is below `above` is given up."""
+        """Renew the lease. Give it up if its term is below `above`."""
         fence = self.fence
         if fence is None:
             return
@@ -238,8 +243,9 @@ class Placement:
     async def _while_keeping_lease(
         self, work: Awaitable[Assignment | None], term: int, meanwhile: Callable[[], Awaitable[None]] | None
     ) -> Assignment | None:
-        """The result of work that may take longer than the lease holds. Raises BusError after the work, never before:
-        two threads must not work at once.
+        """Return the result of work that may take longer than the lease is valid.
+
+        Raises BusError after the work, never before: two threads must not work at once.
         """
         task, error = asyncio.ensure_future(work), None
         try:
@@ -264,10 +270,12 @@ class Placement:
         layout: Layout,
         order: tuple[int, int],
     ) -> Assignment | None:
-        """The next assignment; None when Redis has it already. Reads what only the turn that waits for it changes."""
+        """Return the next assignment; None if Redis has it already. Reads only state that the waiting turn changes."""
+        # The two early returns compare inputs that are derived further each time: heartbeats without news cost
+        # no search. Each step needs the results of the one before, which is why they are in one function.
         said = (layout, members, away, [_said(each.heartbeat) for each in nodes])
         if self._has_stored_known and said == self._said_at_rest:
-            return None  # between two commits: who is caught up with which of thousands of tasks stays as it is
+            return None  # usual between two commits: thousands of tasks are not compared
         lineage, partitions, tasks = layout
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
@@ -305,7 +313,7 @@ class Placement:
 
 
 def _said(heartbeat: Heartbeat) -> tuple[object, ...]:
-    """What of a heartbeat an assignment depends on, beside who the members are: all but ages and numbers."""
+    """Return the parts of a heartbeat on which an assignment depends, beside the members: all but ages and numbers."""
     applied = heartbeat.applied
     return (
         heartbeat.node_id,
@@ -321,6 +329,6 @@ def _said(heartbeat: Heartbeat) -> tuple[object, ...]:
 
 
 def says_the_same(one: Assignment, other: Assignment) -> bool:
-    """Whether two assignments are equal but for term, epoch and writer."""
+    """Whether two assignments are equal apart from term, epoch and writer."""
     said = Assignment.model_fields.keys() - {"term", "epoch", "written_by"}
     return all(getattr(one, name) == getattr(other, name) for name in said)

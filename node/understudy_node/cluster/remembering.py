@@ -1,7 +1,8 @@
-"""Which assignment a node starts with while the bus is away: its own last one, else that of a node it can ask.
+"""Finds the assignment with which a node starts while the bus is away: its own last one, else that of a node it can
+ask.
 
 Only an assignment of the checkpoint's lineage that is later than the one in use is followed, so it never replaces
-that of the bus. Its (term, epoch) still counts after Redis came back empty.
+that of the bus. Its (term, epoch) still counts after Redis lost its data.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Remembering:
         heartbeat_ms: int,
         take: Callable[[Assignment], None],
     ) -> None:
-        """`remembered` is the folder for assignments; without one nothing is kept."""
+        """Set the sources. `remembered` is the folder for assignments; without one they are not kept."""
         self._node = node
         self._memory = None if remembered is None else Memory(remembered)
         self._seeds = frozenset(seeds)
@@ -60,19 +61,19 @@ class Remembering:
             self._memory.note(assignment)
 
     def bus_is_away(self) -> None:
-        """A call to the bus failed. If the bus was never reached, ask other nodes."""
+        """Note that a call to the bus failed. If the bus was never reached, ask other nodes."""
         if not self._settled:
             self._away.set()
 
     async def bus_is_there(self, stored: Assignment | None) -> None:
-        """The bus was read, and `stored` is its assignment. The remembered one counts unless that one follows it."""
+        """Note that the bus was read, and `stored` is its assignment. The remembered one counts if it is not older."""
         if not self._settled:
             self._settled = True
             self._away.clear()
             await self._recall(stored)
 
     async def keep(self) -> None:
-        """Write noted assignments, for ever."""
+        """Write noted assignments, until cancelled."""
         if self._memory is None:
             await asyncio.Event().wait()
         else:
@@ -105,7 +106,7 @@ class Remembering:
                 self._offer(remembered, "remembered")
 
     async def _ask_others(self) -> bool:
-        """Ask seeds and remembered nodes. Returns whether any has an assignment of this lineage."""
+        """Ask seeds and remembered nodes. Return whether one of them has an assignment of this lineage."""
         hosts = (self._seeds | self._members) - {self._node.host}
         assignments = await asyncio.gather(*(self._ask(host) for host in hosts))
         taken = [self._offer(assignment, "of another node") for assignment in assignments if assignment is not None]

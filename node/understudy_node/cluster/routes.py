@@ -1,4 +1,4 @@
-"""What a node in a cluster answers besides lookups: how it is, what it serves, which assignment it follows."""
+"""The routes of a node in a cluster besides lookups: its heartbeat, its catalogue, its assignment, and draining."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from understudy_shared.server.app import json_response
 
 
 def cluster_routes(member: ClusterMember) -> APIRouter:
-    """`/internal/v1/{lags,catalogue,assignment}` and `POST /admin/v1/drain`."""
+    """Create the routes `/internal/v1/{lags,catalogue,assignment}` and `POST /admin/v1/drain`."""
     router = APIRouter()
 
     @router.get("/internal/v1/lags")
     async def lags(request: Request) -> Response:
-        """The heartbeat that this node would send now: what routers ask for while the bus is away."""
+        """Return the heartbeat that this node would send now; routers ask for it while the bus is away."""
         return await _signed(member, request, member.heartbeat())
 
     @router.get("/internal/v1/catalogue")
     async def catalogue(request: Request) -> Response:
-        """What can be asked, with all that is needed to encode and place keys."""
+        """Return the catalogue: the stores, with all that is needed to encode and place keys."""
         found = member.catalogue()
         if found is None:
             raise _not_yet("no batch has been committed yet")
@@ -34,14 +34,14 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
 
     @router.get("/internal/v1/assignment")
     async def assignment(request: Request) -> Response:
-        """The assignment that this node follows."""
+        """Return the assignment that this node follows."""
         if member.assignment is None:
             raise _not_yet("no assignment is known yet")
         return await _signed(member, request, member.assignment)
 
     @router.post("/admin/v1/drain")
     async def drain(request: Request) -> Response:
-        """Ask the cluster to move this node's tasks to others; `{"drain": false}` takes that back."""
+        """Ask the cluster to move this node's tasks to others; `{"drain": false}` cancels that."""
         wanted = await read_flag(request.receive, "drain", default=True)
         note(request.scope, drain=wanted)
         member.drain(wanted)
@@ -51,7 +51,7 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
 
 
 async def _signed(member: ClusterMember, request: Request, message: Message, **headers: str) -> Response:
-    """A message as JSON, signed for the nonce of the request if both sides have a key."""
+    """Return a message as JSON, signed for the nonce of the request if both sides have a key."""
     auth, nonce = member.gossip.auth, request.headers.get(NONCE_HEADER)
     name = type(message).__name__.lower().encode()
 

@@ -1,8 +1,8 @@
-"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several. The command line starts this by its
+"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several. The command line calls this by its
 entry point.
 
-Everything that can be refused is refused before the port opens: settings, the checkpoint, the port, and a node id that
-another process of the cluster uses. A bus that cannot be reached is not: the node waits for it, and says so.
+Everything that can be refused is refused before the port opens: settings, the checkpoint, the port, and a node id
+that another process of the cluster uses. An unreachable bus is not refused: the node waits for it, and reports that.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
     if parsed.processes == 1:
         _serve(parsed, started=started)
     else:
-        access_to(parsed)  # what is refused is refused before any node starts
+        access_to(parsed)  # bad settings are refused before any node starts
         host, orders = nodes_of(parsed)
         run_workers(orders, host=host, listener=None, delay_ms=parsed.shutdown_delay_ms, started=started)
 
 
 def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]]:
-    """The nodes that `processes` asks for, as worker processes, and where the first one is reached.
+    """Return the nodes that `processes` asks for, as worker processes, and the address of the first one.
 
-    Each is a whole node: they share nothing but the machine. Raises UnderstudyError when a port is in use.
+    Each is a whole node: they share nothing but the machine. Raises UnderstudyError if a port is in use.
     """
     orders = []
     ports = _free_ports(settings)
@@ -108,7 +108,7 @@ def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]
 
 
 def _free_ports(settings: ClusterNodeSettings) -> list[int]:
-    """The ports of the nodes, which are free now: what is refused is refused before any node starts."""
+    """Return the ports of the nodes, which are free now: a port in use is refused before any node starts."""
     last = max(settings.port, settings.advertise_port) + settings.processes - 1
     if last > MAX_PORT:
         raise SettingsError(f"{settings.processes} ports would end at {last}", where="processes", fix="Lower the port")
@@ -127,17 +127,20 @@ def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
 
 
 def access_to(settings: ClusterNodeSettings) -> Access:
-    """Who may ask this node what. Raises SettingsError: a node that refuses its routers looks like one that failed."""
+    """Return the access control of this node.
+
+    Raises SettingsError if routers could not authenticate: a node that refuses its routers looks like a failed one.
+    """
     has_peers = settings.cluster_secret_file is not None or settings.peer_ca_file is not None
     if settings.credentials_file is not None and not has_peers:
         raise SettingsError(
-            "there are credentials for readers, and none for the routers",
+            "there are credentials for readers, but routers have no credentials",
             where="cluster_secret_file",
             fix="Give all nodes and routers of the application the same --cluster-secret-file, or certificates",
         )
     if settings.tls_cert_file is not None and settings.peer_ca_file is None:
         raise SettingsError(
-            "this port speaks TLS, and nobody is named who signs for routers: they could not ask this node",
+            "this port speaks TLS, but no authority signs for routers: they could not ask this node",
             where="peer_ca_file",
             fix="Give --peer-ca-file to the nodes and routers of the application, and each of them a certificate",
         )
@@ -154,7 +157,7 @@ def _serve(
     access = access_to(parsed)
 
     def wait(files: CheckpointFiles, settings: NodeSettings, host: HostInfo, listener: socket.socket) -> None:
-        if link is not None:  # the supervisor answers for its workers, and says that they start
+        if link is not None:  # the supervisor answers for its workers, and reports that they start
             wait_silently(files, settings, host, listener)
         else:
             _wait_in_the_open(parsed, files, host, listener)
@@ -194,7 +197,7 @@ def _serve(
 def _wait_in_the_open(
     settings: ClusterNodeSettings, files: CheckpointFiles, host: HostInfo, listener: socket.socket
 ) -> None:
-    """Wait for the checkpoint with the port open; the cluster hears what is waited for."""
+    """Wait for the checkpoint with the port open; heartbeats report to the cluster what this node waits for."""
     if settings.checkpoint_wait_ms == 0 or not is_awaited(files):
         return wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
     node_id, incarnation = _name_of(settings, host), uuid.uuid4().hex
@@ -227,7 +230,7 @@ def _first_heartbeat(
     lineage: Lineage | None = None,
     waits_for: str | None = None,
 ) -> Heartbeat:
-    """The heartbeat of a node that holds nothing yet."""
+    """Return the heartbeat of a node that holds nothing yet."""
     return Heartbeat(
         application_id=settings.application,
         node_id=node_id,

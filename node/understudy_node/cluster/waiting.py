@@ -1,4 +1,4 @@
-"""Serves while the checkpoint is not there yet: probes answer, and heartbeats say what this node waits for.
+"""Serves while the checkpoint does not exist yet: probes answer, and heartbeats report what this node waits for.
 
 When the checkpoint arrives the service ends and the node takes over its port. Until then nothing is assigned to it,
 because its heartbeats name no lineage.
@@ -31,7 +31,7 @@ from understudy_shared.server.service import Service
 log = logging.getLogger(__name__)
 
 Say = Callable[[int], Heartbeat]
-"""The heartbeat of a number."""
+"""A function that builds the heartbeat with a sequence number."""
 
 
 class _EndedError(Exception):
@@ -49,7 +49,7 @@ def serve_until_it_arrives(
     access: Access,
     guard: ConnectionGuard,
 ) -> None:
-    """Return when the checkpoint is there, or what is there will never be one. The port stays open.
+    """Return once the checkpoint exists, or cannot become one any more. The port stays open.
 
     Raises NotACheckpointError after `limit_ms`; errors of the storage propagate. A signal ends the process.
     """
@@ -80,7 +80,10 @@ def serve_until_it_arrives(
 
 
 def _app(say: Say, open_bus: Callable[[], Bus], gossip: Callable[[Bus], Gossip], *, is_guarded: bool) -> FastAPI:
-    """Probes, and a refusal for everything else. Strangers are not told why where credentials are asked for."""
+    """Return the application that answers probes, and refuses everything else.
+
+    Without credentials a client does not learn the reason where credentials are required.
+    """
     why = f"this node waits for {say(0).waits_for}"
 
     @contextlib.asynccontextmanager
@@ -119,7 +122,7 @@ def _app(say: Say, open_bus: Callable[[], Bus], gossip: Callable[[Bus], Gossip],
 
 
 async def _beat(gossip: Gossip, say: Say) -> None:
-    """Send heartbeats. While the bus is away they are lost; it is tried again."""
+    """Send heartbeats. While the bus is away they are lost, and the next one is tried."""
     number = 0
     while True:
         number += 1
@@ -127,7 +130,9 @@ async def _beat(gossip: Gossip, say: Say) -> None:
         try:
             if not await gossip.beat(heartbeat):
                 log.error(
-                    "another process of the cluster is %s", heartbeat.node_id, extra={"action": "identity-conflict"}
+                    "another process of the cluster uses node id %s",
+                    heartbeat.node_id,
+                    extra={"action": "identity-conflict"},
                 )
         except BusError as error:
             log.debug("a heartbeat is lost: %s", error)

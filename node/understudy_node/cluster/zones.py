@@ -1,9 +1,9 @@
 """Moves standbys to another zone than their active (KIP-708's rack awareness), keeping the balance (pure).
 
-A task is crowded when all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task
-that has two replicas outside that zone; afterwards neither is crowded, and every node has as many replicas, actives and
-standbys as before. Such a task exists unless the zone has more than `tasks * (copies - 1)` replicas. A zone that has
-more hands a standby to a node of another zone that has fewer replicas and fewer standbys.
+A task is crowded if all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task
+that has two replicas outside that zone; afterwards neither is crowded, and every node has as many replicas, actives
+and standbys as before. Such a task exists unless the zone has more than `tasks * (copies - 1)` replicas. A zone that
+has more passes a standby to a node of another zone that has fewer replicas and fewer standbys.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def spread(
     active: Mapping[str, str],
     worth: Callable[[str, str], int],
 ) -> Iterator[Move]:
-    """Moves of standbys after which as few tasks as possible are crowded.
+    """Yield moves of standbys after which as few tasks as possible are crowded.
 
-    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth(task, node)` is what is
-    lost with the task's replica at the node: the least is moved, preferably to where some of it is already.
+    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth(task, node)` is the loss with
+    the task's replica at the node: the replica with the least loss moves, preferably to a node that has part of it.
     """
     return _Spread(zones, nodes_of, active, worth).moves()
 
@@ -95,7 +95,7 @@ class _Spread:
             counts[taker] += 1
 
     def _crowded_in(self, task: str) -> str | None:
-        """The zone of all replicas of a crowded task; None for other tasks."""
+        """Return the zone of all replicas of a crowded task; None for other tasks."""
         nodes = self._nodes_of[task]
         found = {self._zones[node] for node in nodes}
         return found.pop() if len(nodes) > 1 and len(found) == 1 else None

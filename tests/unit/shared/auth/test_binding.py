@@ -141,7 +141,7 @@ def test_the_secret_of_the_cluster_guards_a_node_but_no_router(secret: Path) -> 
 
 
 def test_a_node_that_would_refuse_its_routers_does_not_start(credentials: Path) -> None:
-    with pytest.raises(SettingsError, match="none for the routers"):
+    with pytest.raises(SettingsError, match="routers have no credentials"):
         node_access(credentials_file=credentials)
 
 
