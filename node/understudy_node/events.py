@@ -1,4 +1,4 @@
-"""What happened at a node, for its log and for operators who look later. The newest events are kept."""
+"""The log of a node's events, for operators who look later. The newest events are kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Event:
 
 
 class NodeEvents:
-    """The last events of one node. `error` is what its last poll failed by, None after one that worked."""
+    """The last events of one node. `error` is the error of its last poll, None after a poll that worked."""
 
     def __init__(self, clock: Clock) -> None:
         self.error: UnderstudyError | None = None
@@ -45,7 +45,7 @@ class NodeEvents:
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
         self._ready_generation: Generation | None = None
-        """The last generation that was found ready: it need not be looked at again."""
+        """The last generation that was found ready: it need not be checked again."""
         self._damaged_copies = 0
 
     def __iter__(self) -> Iterator[Event]:
@@ -57,7 +57,9 @@ class NodeEvents:
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
     def failed(self, error: UnderstudyError) -> None:
-        """A poll failed. The same error is kept once while it lasts, and logged no more than once a minute."""
+        """Note that a poll failed. The same error is kept once while it lasts, and logged no more than once a
+        minute.
+        """
         if self.error is None or self.error.args != error.args:
             if self._repeats.due(error.args, self._clock.monotonic_ms()) is not None:
                 log.error("%s", error, extra={"action": "poll-failed"})
@@ -71,10 +73,12 @@ class NodeEvents:
             self._damaged_copies = copies
 
     def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
-        """Report once that all tasks held can answer, and again when more are held. `fetched`: tables, by their way."""
+        """Report once that all tasks held can answer, and again when more are held. `fetched` counts tables by fetch
+        method.
+        """
         if generation is not None and generation is self._ready_generation:
             return
-        self._ready_generation = None  # what is not served any more must not stay in memory
+        self._ready_generation = None  # a generation that is not served any more must not stay in memory
         if generation is None or not generation.replicas or not generation.ready:
             return
         self._ready_generation = generation

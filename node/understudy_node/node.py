@@ -1,7 +1,7 @@
 """A node that follows one checkpoint: polls its end, advances its replicas, and reports its state.
 
-One thread polls, a few workers do bounded steps, and readers see only immutable views. When the history is rewound or
-re-created, everything that was held is dropped: an answer from another history would be wrong.
+One thread polls, a few workers do bounded steps, and readers see only immutable views. When the history is rewound
+or re-created, all tasks held are dropped: an answer from another history would be wrong.
 """
 
 from __future__ import annotations
@@ -39,24 +39,26 @@ from understudy_shared.bus.messages import Announcement, QueryProgress
 from understudy_shared.spark.times import utc_text
 
 POLL_FLOOR_LOCAL_MS = 5
-"""A stat costs 2 us on a local disk: polling every 5 ms costs a node 0.1 % of a core."""
+"""Least time between polls of a local disk: a stat costs 2 us, so polling every 5 ms costs a node 0.1 % of a core."""
 
 POLL_FLOOR_REMOTE_MS = 100
-"""Each poll of an object store is four paid requests."""
+"""Least time between polls of an object store: each poll is four paid requests."""
 
 WATCHED_POLL_MS = 100
-"""Polls of logs that wake the poll loop: they only find what an event did not tell."""
+"""The interval of polls while log events wake the poll loop: the polls find changes that cause no event."""
 
 STOP_TIMEOUT_S = 10.0
 
 
 class Node:
-    """Follows `files`. It holds every task, unless `assign` names some; `node_id` is its name in a cluster, set before
-    `start`.
+    """A node that follows the checkpoint in `files`. It holds every task, unless `assign` names some; `node_id` is
+    its name in a cluster, set before `start`.
     """
 
     def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
-        """Raises when the checkpoint is unusable, before anything is started."""
+        """Read the checkpoint's description. Raises UnderstudyError, before anything is started, for an unusable
+        checkpoint.
+        """
         self.settings = settings
         self.host = host
         self.is_tls = settings.tls_cert_file is not None
@@ -70,7 +72,7 @@ class Node:
         self._clock = clock
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
         description = describe(files)
-        if description.operators:  # before the first batch there is nothing that names could fit
+        if description.operators:  # before the first batch no store exists whose names could be checked
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
@@ -90,12 +92,12 @@ class Node:
 
     @property
     def error(self) -> UnderstudyError | None:
-        """What the last poll failed by; None after one that worked."""
+        """The error of the last poll; None after a poll that worked."""
         return self.events.error
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that answers readers; None until the first commit was seen."""
+        """The generation that answers readers; None before the first commit."""
         return self._generations.serving
 
     @property
@@ -110,7 +112,7 @@ class Node:
 
     @property
     def end(self) -> End:
-        """Where the committed history ends, as of the last poll."""
+        """The end of the committed history, as of the last poll."""
         return self._poller.end
 
     @property
@@ -124,8 +126,8 @@ class Node:
     def assign(self, duties: Mapping[str, Role] | None, *, partitions: int | None = None) -> None:
         """Hold these tasks (by task key) and no others; None is every task, as active. Called from any thread.
 
-        Roles change at once; replicas come and go soon. `partitions` is the number of partitions of the layout that the
-        duties apply to: they are kept until that layout comes. None is any layout.
+        Roles change at once; replicas are created and dropped soon. `partitions` is the number of partitions of the
+        layout that the duties apply to: they are kept until that layout comes. None is any layout.
         """
         self._generations.assign(Duties(None if duties is None else dict(duties), partitions))
         self.wake()
@@ -141,7 +143,7 @@ class Node:
         self._loop.wake()
 
     def hold_at(self, version: int | None) -> None:
-        """Show nothing above a version until called with None: a replica that falls behind, for tests and drills.
+        """Show no version above this one until called with None: the replica falls behind, for tests and drills.
 
         A newer version that is visible already stays; the reported lag is the true one.
         """
@@ -149,12 +151,12 @@ class Node:
         self.wake()
 
     def tasks(self) -> list[str]:
-        """The keys of all tasks of the newest layout, held here or not; none before the first commit."""
+        """Return the keys of all tasks of the newest layout, held here or not; empty before the first commit."""
         newest = self._generations.newest
         return [] if newest is None else list(newest.tasks)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the checkpoint."""
         self._workers.start()
         if self._watch is not None:
             self._watch.start()
@@ -176,8 +178,10 @@ class Node:
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
-        """Why readers should not be sent to this node; empty when they should: each of its tasks has shown the end that
-        it found when it began. Lag alone never makes it unready later, nor does having nothing to hold.
+        """Return why readers should not be sent to this node; empty if they should be.
+
+        It is ready once each of its tasks has reached the end that was the newest when the task began. Lag alone
+        never makes it unready later; nor does a node without tasks count as unready.
         """
         reasons = [self.dead] if self.dead else []
         generation = self.generation
@@ -190,14 +194,15 @@ class Node:
 
     @property
     def waits_for(self) -> str | None:
-        """What must be there before it can hold anything; None when nothing is missing, or nobody knows yet."""
+        """The precondition without which the node cannot hold anything; None if it is met, or not known yet."""
         if self.generation is not None or self.error is not None or not self._polled or self.end.version:
             return None
         return f"the first commit of the query at {masked_location(self.settings.checkpoint)}"
 
     def causes(self) -> dict[str, str]:
-        """What does not work although lookups do, and why, by cause. Before there is anything to answer from,
-        `not_ready` says why.
+        """Return which functions fail although lookups work, and why, by cause.
+
+        While there is no generation to answer from, `not_ready` says why.
         """
         if self.generation is None:
             return {}
@@ -205,15 +210,15 @@ class Node:
         return causes_of(self.error, self.end, self._generations.replicas(), now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def stalled(self) -> list[TaskReplica]:
-        """The replicas that are behind and cannot advance."""
+        """Return the replicas that are behind and cannot advance."""
         return [replica for replica in self._generations.replicas() if replica.stalled]
 
     def now_ms(self) -> float:
-        """The monotonic clock that the times of the end are of."""
+        """Return the time of the monotonic clock to which the times of `end` refer."""
         return self._clock.monotonic_ms()
 
     def query_status(self) -> dict[str, object]:
-        """The state of the query itself, as far as its files show it."""
+        """Return the state of the query itself, as far as its files show it."""
         since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
         committed_at_ns = self.history.commit_time_ns(self.end.version)
         return {
@@ -225,11 +230,11 @@ class Node:
         }
 
     def query_progress(self) -> QueryProgress:
-        """The same in short, for heartbeats."""
+        """Return the state of the query in short, for heartbeats."""
         return self._cadence.progress(self._clock.monotonic_ms())
 
     def _turn(self) -> float:
-        """One poll and what follows from it. Returns the time until the next, in ms."""
+        """Poll once, and act on the result. Return the time until the next poll, in ms."""
         if self._watch is not None:
             self._watch.renew()
         try:
@@ -238,7 +243,7 @@ class Node:
             self._polled = True
             if not isinstance(self.error, UnsupportedError):
                 self.events.error = None
-        except UnderstudyError as error:  # the storage failed: the end is not confirmed by this poll
+        except UnderstudyError as error:  # the storage failed: this poll does not confirm the end
             self.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)
         if self._generations.refit(self._wiring()):
@@ -248,7 +253,7 @@ class Node:
             self._generations.replicas(),
             self.history,
             end_version=self.end.version,
-            # Remote files are not read ahead: a look for each task costs requests, and the commit names the file.
+            # Remote files are not read ahead: a stat per task costs requests, and the commit names the file.
             batch_in_progress=self.batch_in_progress and self._is_local,
             now_ms=now_ms,
         )
@@ -263,10 +268,10 @@ class Node:
         )
 
     def _poll_floor_ms(self) -> float:
-        """The least time until the next poll, if nothing wakes the loop."""
+        """Return the least time until the next poll, if no event wakes the loop."""
         if self._watch is None or not self._watch.is_on or not self._generations.are_settled:
             return self._floor_ms
-        if self.batch_in_progress:  # the changelogs in the tasks' folders are not watched
+        if self.batch_in_progress:  # the watch does not cover the changelogs in the tasks' folders
             return min(WATCHED_POLL_MS, prefetch_interval_ms(len(self._generations.replicas())))
         return WATCHED_POLL_MS
 
@@ -330,7 +335,7 @@ class Node:
         )
 
     def _begin_again(self, what: str, detail: str) -> None:
-        """Drop everything that was held: none of it is part of the present history."""
+        """Drop all tasks held: they are not part of the present history."""
         self.events.note(what, detail)
         self._generations.drop()
         before, lineage = self.history, self.lineage
@@ -355,4 +360,4 @@ class Node:
 
 
 def _nobody() -> None:
-    """The default of `on_published`: does nothing."""
+    """Do nothing: the default of `on_published`."""

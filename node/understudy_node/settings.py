@@ -37,7 +37,7 @@ class NodeSettings(NodeFields, HttpServiceSettings):
 
     @property
     def data_directory(self) -> Path:
-        """Where local copies go: as set, else `~/.cache/understudy/<name>-<hash of the checkpoint's location>`."""
+        """The folder of local copies: as set, else `~/.cache/understudy/<name>-<hash of the checkpoint's location>`."""
         if self.data_dir is not None:
             return self.data_dir.absolute()
         location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).absolute())

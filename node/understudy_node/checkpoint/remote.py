@@ -141,7 +141,7 @@ class FsspecFiles(CheckpointFiles):
 
     @contextmanager
     def _translated(self, what: str, path: str) -> Iterator[None]:
-        """Backends raise their own classes: all of them become a `CheckpointError`."""
+        """Convert every error of a backend, which has a class of its own, to a `CheckpointError`."""
         try:
             yield
         except UnderstudyError:

@@ -1,7 +1,7 @@
-"""What S3, and stores that speak its protocol, have of their own. See `object_store.ObjectStore`.
+"""The parts of `object_store.ObjectStore` that are specific to S3, and to stores that speak its protocol.
 
 The library reads the environment itself and knows roles: web identity (EKS), containers (ECS, EKS Pod Identity),
-instances (EC2). Credentials files it does not know, so their profiles are read here.
+instances (EC2). It does not read credentials files, so their profiles are read here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOCATION = re.compile(
 )
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
-"""What a profile may have in place of keys, and this release does not follow."""
+"""Settings that a profile may have in place of keys, and that this release does not support."""
 
 ReadFile = Callable[[Path], str | None]
-"""The text of a file; None where there is none."""
+"""A function that returns the text of a file; None if the file does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """What the library is given beyond the environment."""
+    """The settings that the library gets beyond the environment."""
 
     config: Mapping[str, str] = field(repr=False)
     allow_http: bool
@@ -45,7 +45,7 @@ class S3Access:
 
 
 class S3:
-    """A checkpoint in a bucket: below `prefix`, "" for all of it, as it stands in the URL."""
+    """A checkpoint in a bucket: the objects below `prefix`, or all with "", as the URL says."""
 
     terms = StoreTerms(
         tag="e_tag",
@@ -60,11 +60,13 @@ class S3:
     )
 
     def __init__(self, url: str, access: Callable[[], S3Access] | None = None) -> None:
-        """`access` says who reads; by default what the environment and the files of this process say."""
+        """Parse the URL. `access` returns the credentials; the default takes them from the environment and files of
+        this process.
+        """
         location = _LOCATION.fullmatch(url)
         if location is None:
             raise NotACheckpointError(
-                "This is no location in S3",
+                "This is not a location in S3",
                 where=masked_location(url),
                 fix="Write s3://bucket/path. Credentials come from the environment, a credentials file or a role, "
                 "never from the URL (docs/object-stores.md)",
@@ -84,7 +86,7 @@ class S3:
 
 
 def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
-    """Credentials, region and endpoint, in the order of the AWS tools. Raises SettingsError."""
+    """Return credentials, region and endpoint, in the order of the AWS tools. Raises SettingsError."""
     name = environ.get("AWS_PROFILE", "default")
     config_file = _path(environ, "AWS_CONFIG_FILE", "config")
     keys_file = _path(environ, "AWS_SHARED_CREDENTIALS_FILE", "credentials")
@@ -106,7 +108,7 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
 
 
 def _is_named(environ: Mapping[str, str]) -> bool:
-    """Whether the environment says who reads, so that no profile is asked."""
+    """Whether the environment has credentials, or needs no credentials, so that no profile is read."""
     if environ.get("AWS_SKIP_SIGNATURE", "").lower() in {"true", "1"}:
         return True
     missing = [variable for variable in _KEYS if not environ.get(variable)]
@@ -116,7 +118,10 @@ def _is_named(environ: Mapping[str, str]) -> bool:
 
 
 def _keys(sections: Mapping[Path, Mapping[str, str]], name: str, *, is_asked_for: bool) -> dict[str, str]:
-    """The keys of a profile, by the first file that has some; none where it has none and nobody asked for it."""
+    """Return the keys of a profile, from the first file that has them.
+
+    Return no keys if no file has them and AWS_PROFILE does not ask for the profile.
+    """
     for path, section in sections.items():
         if "aws_access_key_id" in section:
             secret = section.get("aws_secret_access_key")
@@ -128,7 +133,7 @@ def _keys(sections: Mapping[Path, Mapping[str, str]], name: str, *, is_asked_for
         for unread in _NOT_READ:
             if unread in section:
                 raise SettingsError(
-                    f"Profile {name} has {unread}, which is not followed",
+                    f"Profile {name} has {unread}, which is not supported",
                     where=str(path),
                     fix="Give keys: `aws configure export-credentials --format env` prints them for the environment; "
                     "or run the node under a role",

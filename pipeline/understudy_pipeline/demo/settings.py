@@ -16,19 +16,21 @@ class DemoSettings(ServiceSettings):
     """Settings of the demo's pipeline."""
 
     checkpoint: Path
-    """Where the query keeps its checkpoint: a local folder, which the nodes see too."""
+    """Checkpoint location of the query: a local folder, which the nodes see too."""
 
     redis: str = ""
-    """Redis or Valkey, shared with the nodes. Without one nothing is announced: nodes poll, and stores are op0 ..."""
+    """Redis or Valkey, shared with the nodes. Without one the pipeline announces nothing: nodes poll, and stores are
+    op0 ...
+    """
 
     input_redis: str = ""
-    """Redis or Valkey that the flights pass through; by default the same. The query ends when it loses unread ones."""
+    """Redis or Valkey that the flights pass through; by default the same. The query ends if it loses unread flights."""
 
     input_partitions: int = Field(2, ge=1, le=64)
     """Streams for the flights, spread by airport of departure. A checkpoint keeps to the number that it began with."""
 
     application_id: str = Field("flights", min_length=1, max_length=256)
-    """Names the query, as the nodes do."""
+    """Name of the query, the same as for the nodes."""
 
     provider: Provider = "rocksdb"
     """The state store: RocksDB with changelogs in checkpoint format 2, or Spark's default, HDFS-backed."""
@@ -37,7 +39,7 @@ class DemoSettings(ServiceSettings):
     """Simulated seconds per second. An hour a second: a commit about every half second, the year in two hours."""
 
     max_flights: int | None = Field(None, ge=1)
-    """Ends the replay after so many flights; all by default."""
+    """Number of flights after which the replay ends; all by default."""
 
     shuffle_partitions: int = Field(4, ge=1, le=1024)
     """Partitions of each store: two or four make the quickest batches on a few cores."""
@@ -54,7 +56,7 @@ class DemoSettings(ServiceSettings):
     @model_validator(mode="after")
     def _has_input(self) -> Self:
         if not self.input_url:
-            raise ValueError("the flights go through Redis Streams: give redis or input_redis")
+            raise ValueError("the flights need Redis Streams: give redis or input_redis")
         return self
 
     @property

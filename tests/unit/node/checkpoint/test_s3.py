@@ -47,7 +47,7 @@ def test_a_location_is_a_bucket_and_a_prefix(scheme: str) -> None:
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "s3://key:hush@bucket/x", "s3://KEY@bucket/x", "s3://b?x=hush"])
 def test_what_is_no_bucket_is_refused_and_its_secret_not_shown(url: str) -> None:
-    with pytest.raises(NotACheckpointError, match="no location in S3") as error:
+    with pytest.raises(NotACheckpointError, match="not a location in S3") as error:
         S3(url)
     assert "hush" not in str(error.value)
 
@@ -110,7 +110,7 @@ def test_an_endpoint_without_tls_is_allowed_by_naming_it(variable: str) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "match"),
-    [("half", "lacks a key"), ("signed-in", "sso_session, which is not followed"), ("nobody", "no profile nobody")],
+    [("half", "lacks a key"), ("signed-in", "sso_session, which is not supported"), ("nobody", "no profile nobody")],
 )
 def test_a_profile_that_gives_no_keys_is_refused_by_name(profile: str, match: str) -> None:
     with pytest.raises(SettingsError, match=match) as error:
