@@ -82,13 +82,13 @@ ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
     [
         (reply(b"<html>", b"content-type: text/html"), b"", "text/html, not JSON"),
         (reply(b"{}"), b"", "of no named type"),
-        (reply(gzip.compress(bytes(MAX_DRAIN_BYTES)), JSON, b"content-encoding: gzip"), b"", "packed"),
+        (reply(gzip.compress(bytes(MAX_DRAIN_BYTES)), JSON, b"content-encoding: gzip"), b"", "compressed"),
         (reply(b"{}", JSON, b"location: http://127.0.0.1:1/", status=b"307 Moved"), b"", "answers 307"),
         (reply(b"{}", JSON, status=b"777 X"), b"", "answers 777"),
         (ENDLESS, b" " * 65_536, "more than"),
         (reply(b"[", JSON), b"", "JSON"),
     ],
-    ids=["html", "no type", "packed", "redirect", "unknown status", "without end", "no JSON"],
+    ids=["html", "no type", "compressed", "redirect", "unknown status", "without end", "no JSON"],
 )
 async def test_what_no_node_of_ours_answers_is_refused_before_it_is_used(sent: bytes, then: bytes, why: str) -> None:
     calls = NodeCalls("flights")
