@@ -48,7 +48,7 @@ class RecentDelays:
         counts[bisect_left(FINE_BOUNDS_MS, delay_ms)] += 1
 
     def freshness(self, now_ms: float) -> Freshness | None:
-        """Median and 99th percentile of the last minute, rounded up; None when nothing was observed."""
+        """Return median and 99th percentile of the last minute, rounded up; None if nothing was observed."""
         oldest = int(now_ms // SLICE_MS) - SLICES + 1
         parts = [counts for number, counts in self._slices if number >= oldest]
         counts = [sum(column) for column in zip(*parts, strict=True)]

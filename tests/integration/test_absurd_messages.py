@@ -150,7 +150,7 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
             return real(of, **(fields | ({"term": 2**60} if fields["node_id"] == "n2" else {})))
 
         monkeypatch.setattr(own_messages, "heartbeat_of", absurd)
-        wait_until(lambda: "cannot say its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")
+        wait_until(lambda: "cannot send its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")
         assert node.get("/livez").status == 200
         assert node.member.refused["own-heartbeat"] > 0
         assert "n2" in known.router.living()

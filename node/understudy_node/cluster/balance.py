@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from understudy_node.cluster.zones import spread
 
 MAX_TRIED = 32
-"""Least-loaded nodes considered for a replica: the preference for another zone must not cost a look at all nodes."""
+"""Number of least-loaded nodes considered for a replica: the preference for another zone must not search all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TaskReplicas:
     versions: Mapping[str, int]
     """The version of each replica that can be read."""
     away: frozenset[str] = frozenset()
-    """Nodes that do not live and keep their place."""
+    """Nodes that do not live, but keep their place."""
 
     @property
     def settled(self) -> frozenset[str]:
@@ -107,7 +107,8 @@ class _Search:
                 self._give(task, node)
 
     def trim(self) -> None:
-        """Drop surplus replicas of each task: from the node with most replicas, of equal ones that with most standbys.
+        """Drop surplus replicas of each task: from the node with most replicas, of equal ones from that with most
+        standbys.
 
         A warm-up therefore stays while it makes the placement more even, and each call drops the same replica in its
         favour.
@@ -265,7 +266,7 @@ class _Search:
         while order and len(equal) < MAX_TRIED and (not equal or order[0][0] == equal[0][0]):
             entry = heapq.heappop(order)
             (passed if entry[1] in holders else equal).append(entry)
-        assert equal, f"no node left for a replica of {task}"
+        assert equal, f"no node is left for a replica of {task}"
         _, _, chosen = min((self._in_its_zone(task, each[1]), self._in_common(task, each[1]), each) for each in equal)
         for entry in passed + equal:
             if entry != chosen:
@@ -273,7 +274,7 @@ class _Search:
         return chosen[1]
 
     def _in_common(self, task: str, node: str) -> int:
-        """Number of tasks that a node shares with the holders of this one."""
+        """Count the tasks that a node shares with the holders of this one."""
         return sum(self._shared[node, each] for each in self.nodes_of[task])
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
@@ -287,7 +288,7 @@ class _Search:
         return task
 
     def _in_its_zone(self, task: str, node: str) -> int:
-        """Number of other replicas of the task in a node's zone."""
+        """Count the other replicas of the task in a node's zone."""
         if not self._has_zones:
             return 0
         zone = self._zones[node]

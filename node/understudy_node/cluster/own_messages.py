@@ -114,7 +114,7 @@ class OwnMessages:
         """Note and count a message of this node that does not validate: no other process would accept it."""
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or kind
-        self.unsaid = f"this node cannot say its {kind}: {place} is wrong: {first['msg']}"
+        self.unsaid = f"this node cannot send its {kind}: {place} is wrong: {first['msg']}"
         self._gossip.refuse(f"own-{kind}", self.unsaid)
 
     def refute(self, heard: Heartbeat) -> bool:

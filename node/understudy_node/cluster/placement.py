@@ -78,8 +78,8 @@ class Placement:
         self._away = Away(rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
-        """Wait for one expiry, because the bus is reachable again: a silent node may not have sent its heartbeat
-        yet.
+        """Forbid assignments for one expiry, because the bus is reachable again: a silent node may not have sent its
+        heartbeat yet.
         """
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
         self._has_read = False
@@ -232,7 +232,11 @@ class Placement:
         if found is None:
             return None
         if not await self._gossip.write_assignment(found, fence):
-            log.warning("refused: term %d is over", found.term, extra={"action": "assign-refused", "term": found.term})
+            log.warning(
+                "the assignment was refused: term %d is over",
+                found.term,
+                extra={"action": "assign-refused", "term": found.term},
+            )
             await self.give_up()
             return None
         self._stored = found

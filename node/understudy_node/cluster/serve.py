@@ -111,7 +111,9 @@ def _free_ports(settings: ClusterNodeSettings) -> list[int]:
     """Return the ports of the nodes, which are free now: a port in use is refused before any node starts."""
     last = max(settings.port, settings.advertise_port) + settings.processes - 1
     if last > MAX_PORT:
-        raise SettingsError(f"{settings.processes} ports would end at {last}", where="processes", fix="Lower the port")
+        raise SettingsError(
+            f"the last of {settings.processes} ports would be {last}", where="processes", fix="Lower the port"
+        )
     if not settings.port:
         return free_ports([0] * settings.processes)
     ports = [settings.port + number for number in range(settings.processes)]

@@ -19,7 +19,9 @@ class ClusterNodeSettings(ClusterNodeFields, BusSettings, NodeSettings):
 
     @property
     def data_directory(self) -> Path:
-        """As for one process, with the node id in the default: nodes on one machine keep their copies apart."""
+        """The folder of local copies; the default has the node id, so that nodes on one machine keep their copies
+        apart.
+        """
         if self.data_dir is not None:
             return self.data_dir.absolute()
         shared = super().data_directory

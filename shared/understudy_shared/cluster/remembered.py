@@ -58,19 +58,19 @@ class Remembered:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"cannot be read: {error.strerror or error}", path)
+            self._warn(f"it cannot be read: {error.strerror or error}", path)
             return None
         head, _, document = content.partition(b"\n")
         written, _, line = head.partition(b" signed")
         if len(content) > _MAX_FILE_BYTES or written != _head(document):
-            self._warn("is damaged, or of a later release", path)
+            self._warn("it is damaged, or of a later release", path)
             return None
         try:
             signature = f"signed{line.decode('latin-1')}" if line else None
             self._auth.check_remembered(signature, _name(kind), document)
         except UnauthenticError as error:
             self._auth.on_refused(error, str(path))
-            self._warn(f"is {error.what}", path)
+            self._warn(f"it is {error.what}", path)
             return None
         try:
             return kind.decode(document, application_id=self._application_id, where=str(path))
@@ -97,7 +97,7 @@ class Remembered:
         return self.folder / f"{kind.__name__.lower()}.remembered"
 
     def _warn(self, why: str, path: Path) -> None:
-        log.warning("what was remembered %s: nothing is (%s)", why, path, extra={"action": "not-remembered"})
+        log.warning("a remembered document is not used: %s (%s)", why, path, extra={"action": "not-remembered"})
 
     def _not_saved(self, why: str) -> bool:
         if why != self._refused:

@@ -27,5 +27,5 @@ def parse_seeds(text: str) -> tuple[HostInfo, ...]:
             )
         found[HostInfo(match["v6"] or match["host"], port)] = None
     if len(found) > MAX_SEEDS:
-        raise SettingsError(f"{len(found)} seeds are named, above {MAX_SEEDS}", where="seed", fix="A few are enough")
+        raise SettingsError(f"there are {len(found)} seeds, above {MAX_SEEDS}", where="seed", fix="A few are enough")
     return tuple(found)

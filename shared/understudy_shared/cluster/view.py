@@ -39,7 +39,7 @@ PROVEN_BEATS = 2
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """The last heartbeat of a node. `said_ms` is when it was sent, on this machine's monotonic clock."""
+    """The last heartbeat of a node. `said_ms` is the time at which it was sent, on this machine's monotonic clock."""
 
     heartbeat: Heartbeat
     said_ms: float

@@ -162,7 +162,7 @@ async def _theirs(request: Request, error: Exception) -> Response:
 
 async def _parameters(request: Request, error: Exception) -> Response:
     return _response(
-        request, Problem(ProblemType.BAD_REQUEST, f"a parameter does not fit: {error}", fix="See /openapi.json")
+        request, Problem(ProblemType.BAD_REQUEST, f"a parameter is malformed: {error}", fix="See /openapi.json")
     )
 
 

@@ -84,15 +84,15 @@ def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
     unknown = sorted(set(envelope) - {"keys", "bounds"})
     bounds = envelope.get("bounds", {})
     if unknown or not isinstance(bounds, dict):
-        what = f"unknown member {clipped(unknown[0])}" if unknown else "bounds is not an object"
+        what = f"the member {clipped(unknown[0])} is unknown" if unknown else "bounds is not an object"
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_FORM))
     if bounds.get("cursor") is not None:
-        what = "a batch takes no cursor: it is of one key"
+        what = "a batch takes no cursor: a cursor belongs to one key"
         fix = "Send it with a lookup of that key"
         raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="cursor", fix=fix))
     keys = envelope["keys"]
     if len(keys) > MAX_BATCH_KEYS:
-        detail = f"{len(keys)} keys, above {MAX_BATCH_KEYS}"
+        detail = f"the batch has {len(keys)} keys, above {MAX_BATCH_KEYS}"
         raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
     return keys, bounds
 

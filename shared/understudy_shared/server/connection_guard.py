@@ -127,7 +127,7 @@ class ConnectionGuard:
         if self._peers.is_news(host, now_s):
             port = peer[1] if peer else 0
             log.warning(
-                "a connection was refused: %s (peer %s, port %d); no more of this peer for a minute",
+                "a connection was refused: %s (peer %s, port %d); its further refusals are not logged for a minute",
                 refusal,
                 host,
                 port,
@@ -170,7 +170,7 @@ class ConnectionGuard:
         if self.pressure > before:
             log.error("%s", self.causes()[MEMORY], extra={"action": "memory-short"})
         elif self.pressure < before and not self.pressure:
-            log.info("memory is enough again", extra={"action": "memory-enough"})
+            log.info("memory suffices again", extra={"action": "memory-enough"})
 
     def _evict(self, newest: GuardedConnection, excess: int, now_s: float) -> bool:
         """Close the least needed connections for a new one. Return True if there is room for it now."""
@@ -190,7 +190,7 @@ class ConnectionGuard:
         try:
             self.look(asyncio.get_running_loop().time())
         except Exception:
-            log.exception("connections could not be checked", extra={"action": "guard-failed"})
+            log.exception("the connections could not be checked", extra={"action": "guard-failed"})
 
     def metrics(self) -> Iterator[Metric]:
         """Return the metrics of the connections and of memory."""
@@ -201,9 +201,15 @@ class ConnectionGuard:
         for reason in Refusal:
             refused.add_metric((reason,), self.refused[reason])
         yield refused
-        yield GaugeMetricFamily("understudy_memory_pressure", "0: none, 1: sheds, 2: refuses", self.pressure)
         yield GaugeMetricFamily(
-            "understudy_memory_limit_bytes", "memory_limit_bytes as in force; 0 is none", self.limits.memory_limit_bytes
+            "understudy_memory_pressure",
+            "0: enough memory, 1: idle connections are closed, 2: requests are refused",
+            self.pressure,
+        )
+        yield GaugeMetricFamily(
+            "understudy_memory_limit_bytes",
+            "memory_limit_bytes as in force; 0 is no limit",
+            self.limits.memory_limit_bytes,
         )
 
 

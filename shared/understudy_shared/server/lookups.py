@@ -94,7 +94,7 @@ class LookupsFirst(ABC):
     # ---- entry points: without ASGI, and by ASGI
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
-        """See `AnswersDirectly`."""
+        """Answer a GET without ASGI, if it is a lookup. Return whether it was; `AnswersDirectly` has the contract."""
         at = target.find(b"/", len(STORES))  # in nearly all lookups the end of the store's name
         is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
         if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):

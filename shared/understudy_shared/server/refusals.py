@@ -11,7 +11,9 @@ _PROBLEMS = {
     Refusal.MALFORMED: Problem(ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"),
     Refusal.HOST: Problem(ProblemType.BAD_REQUEST, "the request does not name one host", fix="Send one Host header"),
     Refusal.HEADER_SIZE: Problem(
-        ProblemType.HEADERS_TOO_LARGE, f"the headers are above {MAX_HEADER_BYTES} bytes", fix="Send fewer, or shorter"
+        ProblemType.HEADERS_TOO_LARGE,
+        f"the headers are above {MAX_HEADER_BYTES} bytes",
+        fix="Send fewer or shorter headers",
     ),
     Refusal.TARGET_SIZE: Problem(
         ProblemType.TARGET_TOO_LONG,
@@ -19,7 +21,7 @@ _PROBLEMS = {
         fix="Send keys in the body of a batch lookup",
     ),
     Refusal.HEADER_TIME: Problem(
-        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send it at once"
+        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send them at once"
     ),
     Refusal.BODY_TIME: Problem(ProblemType.REQUEST_TIMEOUT, "the body did not come in time", fix="Send it at once"),
     Refusal.CONNECTIONS: Problem(ProblemType.OVERLOADED, "there are too many connections", fix="Retry after a second"),

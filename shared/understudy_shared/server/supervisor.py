@@ -192,7 +192,7 @@ class WorkerSupervisor:
                 self._send_causes()
                 self._go_on()
             except Exception:
-                log.exception("the workers could not be looked after", extra={"action": "watch-failed"})
+                log.exception("the workers could not be checked", extra={"action": "watch-failed"})
 
     async def _look(self, worker: WorkerProcess) -> None:
         if not worker.is_started:
@@ -208,7 +208,7 @@ class WorkerSupervisor:
             log.error("worker %d: %s", worker.number, found[1], extra={"action": "worker-dead"})
             worker.kill(Kill.DEAD)
 
-    # ---- what holds for all
+    # ---- status and metrics of all workers
 
     def _causes(self) -> dict[str, str]:
         said = [
