@@ -57,8 +57,9 @@ class NodeEvents:
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
     def failed(self, error: UnderstudyError) -> None:
-        """Note that a poll failed. The same error is kept once while it lasts, and logged no more than once a
-        minute.
+        """Note that a poll failed.
+
+        The same error is kept once while it lasts, and logged no more than once a minute.
         """
         if self.error is None or self.error.args != error.args:
             if self._repeats.due(error.args, self._clock.monotonic_ms()) is not None:
@@ -73,8 +74,9 @@ class NodeEvents:
             self._damaged_copies = copies
 
     def note_ready(self, generation: Generation | None, fetched: Mapping[FetchMethod, int]) -> None:
-        """Report once that all tasks held can answer, and again when more are held. `fetched` counts tables by fetch
-        method.
+        """Report once that all tasks held can answer, and again when more are held.
+
+        `fetched` counts tables by fetch method.
         """
         if generation is not None and generation is self._ready_generation:
             return

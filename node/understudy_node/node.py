@@ -56,8 +56,9 @@ class Node:
     """
 
     def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
-        """Read the checkpoint's description. Raises UnderstudyError, before anything is started, for an unusable
-        checkpoint.
+        """Read the checkpoint's description.
+
+        Raises UnderstudyError, before anything is started, for an unusable checkpoint.
         """
         self.settings = settings
         self.host = host

@@ -60,8 +60,9 @@ class S3:
     )
 
     def __init__(self, url: str, access: Callable[[], S3Access] | None = None) -> None:
-        """Parse the URL. `access` returns the credentials; the default takes them from the environment and files of
-        this process.
+        """Parse the URL.
+
+        `access` returns the credentials; the default takes them from the environment and files of this process.
         """
         location = _LOCATION.fullmatch(url)
         if location is None:

@@ -135,9 +135,7 @@ def _step(now: TaskReplicas, target: Target, spare: int) -> tuple[AssignedTask, 
 
 
 def _active(now: TaskReplicas, target: Target, candidates: frozenset[str]) -> str:
-    """Return the target's active as soon as it is caught up; else the present active, unless only another is caught
-    up.
-    """
+    """Return the target's active once it is caught up; else the present active, unless only another is caught up."""
     ready = candidates & now.ready
     if now.active is not None:
         if target.active in ready:

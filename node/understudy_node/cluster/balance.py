@@ -107,8 +107,7 @@ class _Search:
                 self._give(task, node)
 
     def trim(self) -> None:
-        """Drop surplus replicas of each task: from the node with most replicas, of equal ones from that with most
-        standbys.
+        """Drop surplus replicas of each task, from the node with most replicas, then with most standbys.
 
         A warm-up therefore stays while it makes the placement more even, and each call drops the same replica in its
         favour.
@@ -278,9 +277,7 @@ class _Search:
         return sum(self._shared[node, each] for each in self.nodes_of[task])
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
-        """Return the replica whose loss at `giver` costs least; of equal ones the one that spreads its task over
-        most zones.
-        """
+        """Return the replica with the least loss at `giver`; of equal ones, the one with its task in most zones."""
         _, _, task = min(
             (self._worth(task, giver), self._in_its_zone(task, taker) - self._in_its_zone(task, giver), task)
             for task in tasks
@@ -335,8 +332,7 @@ class _Search:
 def _path(
     start: str, ends: set[str], gives: Callable[[str], Iterable[str]], takes: Callable[[str], Iterable[str]]
 ) -> list[tuple[str, str, str]]:
-    """Find the shortest chain of (giver, task, taker) from `start` to one of `ends`, breadth first; empty without
-    one.
+    """Find, breadth first, the shortest chain of (giver, task, taker) from `start` to an end; empty without one.
 
     It stops at the first end in sight: looking at the nodes before it in the queue would be a look at nearly all tasks
     for each role that moves.

@@ -55,8 +55,9 @@ class Beat:
         placement: Placement,
         heartbeat: Callable[[], Heartbeat],
     ) -> None:
-        """Set the parts of the beat. `heartbeat` builds the next heartbeat; a turn begins once per heartbeat, or on
-        a change.
+        """Set the parts of the beat.
+
+        `heartbeat` builds the next heartbeat; a turn begins once per heartbeat, or on a change.
         """
         self.leaving = False
         self.has_failed = False
@@ -175,9 +176,7 @@ class Beat:
             self._follower.follow(written)
 
     async def _beat_meanwhile(self) -> None:
-        """Send a heartbeat while the assignor works: others see that this node lives, and it processes their
-        heartbeats.
-        """
+        """Send a heartbeat while the assignor works: this node shows that it lives, and hears the others."""
         self._turned_ms = self._clock.monotonic_ms()
         self._note_rival(not await self._gossip.beat(self._heartbeat()))
 

@@ -21,9 +21,7 @@ class BusState:
 
     @property
     def causes(self) -> dict[str, str]:
-        """The reason why the bus does not work, at most one: the error of a write explains more than a silent
-        subscription.
-        """
+        """The reason why the bus does not work, at most one: a failed write explains more than a silence."""
         if self._publish_error is not None and self._is_refused:
             return {WRITES_REFUSED: f"the bus refuses writes: {self._publish_error}"}
         why = self._publish_error or self._subscribe_error

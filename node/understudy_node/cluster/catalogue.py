@@ -17,9 +17,7 @@ MAX_HISTORY_BYTES = 1024 * 1024
 
 
 def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
-    """Return the catalogue of a generation: the same on every node that has its layout and names, whatever tasks it
-    holds.
-    """
+    """Return the catalogue of a generation: the same on every node that has its layout and names."""
     return Catalogue(
         application_id=application_id,
         lineage=generation.lineage,

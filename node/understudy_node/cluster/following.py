@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentFollower:
-    """The assignment that this node follows, which is in `neighbours`. `remembering` keeps it for a start without
-    the bus.
+    """The assignment that this node follows, which is in `neighbours`.
+
+    `remembering` keeps it for a start without the bus.
     """
 
     def __init__(

@@ -28,9 +28,7 @@ class HistoryCheck:
 
     def __init__(self, context: MemberContext) -> None:
         self.is_admitted = False
-        """Whether the comparison with the cluster is done: a live node agrees and no live node differs, or no other
-        node lives.
-        """
+        """Whether the comparison is done: a live node agrees and no live node differs, or no other node lives."""
         self.refused: str | None = None
         """The reason why this node must not answer for its application; None while it may."""
         self.others: Mapping[str, str] = {}
@@ -72,8 +70,9 @@ class HistoryCheck:
             self.is_admitted = self._is_known_here(nodes) or self._has_waited(now_ms)
 
     def judge(self, own: Heartbeat, now_ms: float) -> bool:
-        """Decide which nodes are refused, by the findings of all nodes. Return True if the decision about this node
-        changed.
+        """Decide which nodes are refused, by the findings of all nodes.
+
+        Return True if the decision about this node changed.
         """
         alive = (each.heartbeat for each in self._neighbours.alive(now_ms))
         beats = [own, *(beat for beat in alive if beat.lineage == own.lineage and beat.node_id != self._node_id)]
@@ -102,9 +101,7 @@ class HistoryCheck:
         return self.may_hold and (self._node_id in self._neighbours.holders or self._is_known_here(nodes))
 
     def assignable(self, nodes: Sequence[Seen]) -> list[Seen]:
-        """Return the nodes that may get tasks: all but the refused, and strangers only if their commits equal this
-        node's.
-        """
+        """Return the nodes that may get tasks: all but the refused, and strangers only with the same commits."""
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
     def go_on_alone(self) -> None:

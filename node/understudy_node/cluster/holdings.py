@@ -55,10 +55,10 @@ class Holdings:
 
 
 def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
-    """Return the nodes that may be given tasks of a lineage, of any number of partitions: a replica is restored
-    before it serves.
+    """Return the nodes that may be given tasks of a lineage, of any number of partitions.
 
-    A node that is stopping is not a member, unless it is draining: its last tasks still have to move.
+    Partitions do not matter: a replica is restored before it serves. A node that is stopping is not a member, unless it
+    is draining: its last tasks still have to move.
     """
     beats = [each.heartbeat for each in nodes]
     has_zones = len({beat.zone for beat in beats}) > 1

@@ -48,9 +48,7 @@ class BusListener:
 
     @property
     def is_current(self) -> bool:
-        """Whether the subscription is active and all keys were read since; otherwise live nodes may seem to be
-        missing.
-        """
+        """Whether the subscription is active and all keys were read since; otherwise live nodes may seem missing."""
         return self._subscribed and not self._must_read and not self._reading.locked()
 
     def require_reading(self) -> None:

@@ -1,5 +1,4 @@
-"""A node's membership in its cluster: composes its beat, its messages, its listening, and the assignment that it
-follows.
+"""A node's membership in its cluster: composes its beat, its messages, its listening, and its assignment.
 
 One background task sends heartbeats (and assigns, while this node has the lease), one listens; the others ask nodes
 and write files. No task blocks a lookup. While the bus is away the node keeps its last assignment and reports itself

@@ -37,9 +37,7 @@ class Neighbours(ClusterView):
         return sorted(node_id for node_id in self.members().keys() - alive if not self.is_gone(node_id))
 
     def read(self, seen: list[Seen], *, now_ms: float) -> None:
-        """Replace the view by the keys on the bus: a node without a key is gone, and silence until now proves
-        nothing.
-        """
+        """Replace the view by the keys on the bus: nodes without one are gone, and past silence proves nothing."""
         before = dict(self.nodes)
         self.dead = {node_id: dead for node_id, dead in self.dead.items() if dead.said_farewell}
         for node_id in before:

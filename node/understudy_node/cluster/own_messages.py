@@ -21,8 +21,9 @@ State = Literal["starting", "serving", "draining", "failed"]
 
 
 class MemberStatus(NamedTuple):
-    """The state of the member for a heartbeat, beside its replicas. `order` is (term, epoch) of the followed
-    assignment.
+    """The state of the member for a heartbeat, beside its replicas.
+
+    `order` is (term, epoch) of the followed assignment.
     """
 
     state: State
@@ -53,9 +54,7 @@ class OwnMessages:
         return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}
 
     def heartbeat(self, status: MemberStatus) -> Heartbeat:
-        """Return the heartbeat of the present state, with the next number; the least heartbeat if the full one does
-        not validate.
-        """
+        """Return the next heartbeat, of the present state; the least heartbeat if it does not validate."""
         self._sequence += 1
         endpoint = Endpoint(host=self._node.host.host, port=self._node.host.port)
         try:
@@ -118,8 +117,9 @@ class OwnMessages:
         self._gossip.refuse(f"own-{kind}", self.unsaid)
 
     def refute(self, heard: Heartbeat) -> bool:
-        """Skip past the number of a heartbeat in this process' name that this process has not sent. Return True if
-        it was one.
+        """Skip past the number of a heartbeat in this process' name that this process has not sent.
+
+        Return True if it was one.
         """
         is_own = (heard.node_id, heard.incarnation) == (self._node_id, self._incarnation)
         if not is_own or heard.sequence <= self._sequence:

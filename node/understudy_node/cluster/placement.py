@@ -78,9 +78,7 @@ class Placement:
         self._away = Away(rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
-        """Forbid assignments for one expiry, because the bus is reachable again: a silent node may not have sent its
-        heartbeat yet.
-        """
+        """Forbid assignments for one expiry: the bus was away, and live nodes may not have sent a heartbeat yet."""
         self._quiet_until_ms = self._clock.monotonic_ms() + self._expiry_ms
         self._has_read = False
 
@@ -168,9 +166,7 @@ class Placement:
         return True
 
     def _is_behind(self, highest: tuple[int, int]) -> bool:
-        """Whether another node follows an assignment that is unknown here; after one expiry that assignment counts
-        as lost.
-        """
+        """Whether a node follows an assignment that is unknown here; after one expiry it counts as lost."""
         now_ms = self._clock.monotonic_ms()
         if highest <= self._order:
             self._behind_since_ms = None

@@ -1,5 +1,4 @@
-"""Finds the assignment with which a node starts while the bus is away: its own last one, else that of a node it can
-ask.
+"""Finds the assignment for a start without the bus: the node's own last one, else that of a node it can ask.
 
 Only an assignment of the checkpoint's lineage that is later than the one in use is followed, so it never replaces
 that of the bus. Its (term, epoch) still counts after Redis lost its data.

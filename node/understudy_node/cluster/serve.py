@@ -1,5 +1,6 @@
-"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several. The command line calls this by its
-entry point.
+"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several.
+
+The command line calls this by its entry point.
 
 Everything that can be refused is refused before the port opens: settings, the checkpoint, the port, and a node id
 that another process of the cluster uses. An unreachable bus is not refused: the node waits for it, and reports that.

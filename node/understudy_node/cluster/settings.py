@@ -19,9 +19,7 @@ class ClusterNodeSettings(ClusterNodeFields, BusSettings, NodeSettings):
 
     @property
     def data_directory(self) -> Path:
-        """The folder of local copies; the default has the node id, so that nodes on one machine keep their copies
-        apart.
-        """
+        """The folder of local copies. Its default has the node id, so that nodes on one machine do not share it."""
         if self.data_dir is not None:
             return self.data_dir.absolute()
         shared = super().data_directory

@@ -1,5 +1,4 @@
-"""The choice of the nodes whose heartbeats a process keeps (pure): a bounded number, and first those of the
-assignment.
+"""The choice of the nodes whose heartbeats a process keeps (pure): a bounded number, assigned nodes first.
 
 A node is known when the assignment names it; any other node is a stranger. A process with write access to the bus can
 invent nodes, and each costs memory and time at every turn until it expires. So strangers never displace known nodes.
@@ -63,8 +62,9 @@ class MemberAdmission:
     def admit(
         self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float
     ) -> Admission:
-        """Decide on one heartbeat. `nodes` are the admitted ones, in the order of arrival; `known` are the assigned
-        ones.
+        """Decide on one heartbeat.
+
+        `nodes` are the admitted ones, in the order of arrival; `known` are the assigned ones.
         """
         node_id = heartbeat.node_id
         if node_id in known:

@@ -41,8 +41,9 @@ class Remembered:
     """The documents of one application in one folder. Calls block on the disk; two processes may share a folder."""
 
     def __init__(self, folder: Path, application_id: str, auth: MessageAuth | None = None) -> None:
-        """Set the folder, without touching it. `auth` signs and verifies documents; without it signatures are
-        ignored.
+        """Set the folder, without touching it.
+
+        `auth` signs and verifies documents; without it signatures are ignored.
         """
         self.folder = folder
         self._application_id = application_id

@@ -1,5 +1,4 @@
-"""The state of silent nodes: which to ask for their heartbeat now, and which did not answer (pure: no I/O, no
-clock).
+"""The state of silent nodes: which to ask for a heartbeat, and which did not answer (pure: no I/O, no clock).
 
 Silence on the bus does not prove that a node died: only a node that does not answer when asked counts as dead. A
 silent node is asked once per heartbeat. A node that does not answer is asked less and less often, but never given

@@ -169,8 +169,9 @@ class ClusterView:
         return self.silence.is_unanswered(node_id) or (dead is not None and dead.said_farewell)
 
     def did_not_answer(self, node_id: str, asked_ms: float) -> bool:
-        """Note that a node did not answer a request of that time, unless a later heartbeat arrived. Return True if
-        this is new.
+        """Note that a node did not answer a request of that time, unless a later heartbeat arrived.
+
+        Return True if this is new.
         """
         node = self.nodes.get(node_id)
         if (node is not None and node.said_ms > asked_ms) or self.silence.is_unanswered(node_id):

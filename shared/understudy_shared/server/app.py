@@ -25,8 +25,9 @@ from understudy_shared.http.target import refuse_unroutable
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    """Create the FastAPI application of a service. Each of its routes refuses changes that pages of other sites
-    request.
+    """Create the FastAPI application of a service.
+
+    Each of its routes refuses changes that pages of other sites request.
     """
     return FastAPI(
         title=title,
@@ -51,9 +52,7 @@ def is_head(request: Request) -> bool:
 
 
 LONG_BYTES = 1 << 20
-"""Size from which an answer of many pieces may be sent while it is made: to join 24 MB holds the loop for 20 ms or
-more.
-"""
+"""Size from which an answer is sent while it is made: to join 24 MB holds the loop for 20 ms or more."""
 
 
 async def streamed_json_response(pieces: Iterator[bytes]) -> Response:

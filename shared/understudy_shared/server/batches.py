@@ -100,8 +100,9 @@ def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
 def resolve_keys(
     codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int, scope: KeyScope = EVERY_KEY
 ) -> BatchKeys:
-    """Parse, encode, place and print keys: by columns where that is possible, else one by one. A key outside of `scope`
-    has a problem.
+    """Parse, encode, place and print keys: by columns where that is possible, else one by one.
+
+    A key outside of `scope` has a problem.
     """
     encoded = codec.encode_columns(keys, partitions) if scope.prefixes is None else None
     if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:

@@ -1,5 +1,4 @@
-"""Limits on the resources that one connection, and all together, may use of a service (pure: no I/O, time is passed
-in).
+"""Limits on the resources that connections may use of a service (pure: no I/O, time is passed in).
 
 Any process that reaches the port may send anything. Each limit is far above the need of an ordinary client (measured by
 the defaults of Envoy and nginx at the edge). A client that exceeds a limit loses only its own connection.
@@ -20,9 +19,7 @@ MAX_REQUEST_TARGET_BYTES = 2 * MAX_TARGET_BYTES + 1
 """Length of a path and a query, each as long as it may be, and the question mark between them."""
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Bytes of the names and values of all headers of a request. nginx accepts 32 KiB, Envoy 60 KiB; a lookup needs no
-header.
-"""
+"""Bytes of names and values of a request's headers. nginx accepts 32 KiB, Envoy 60 KiB; a lookup needs no header."""
 
 MAX_HEAD_BYTES = MAX_REQUEST_TARGET_BYTES + MAX_HEADER_BYTES
 
@@ -186,8 +183,7 @@ def pressure(used_bytes: int, limit_bytes: int) -> Pressure:
 
 
 def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
-    """Return how many connections a process with so many file descriptors can have, and how many more are reserved for
-    probes.
+    """Return how many connections that many file descriptors allow, and how many more are reserved for probes.
 
     Half of the descriptors are left for files and for connections to other services: without a free descriptor,
     accepting fails, and the event loop resets each new connection.

@@ -28,8 +28,9 @@ class ReaderLeftError(Exception):
 
 
 class Exchange(Protocol):
-    """One request that waits for its reply. `trace` is its trace context, if it has one; `authorization` is what the
-    request was granted.
+    """One request that waits for its reply.
+
+    `trace` is its trace context, if it has one; `authorization` is what the request was granted.
     """
 
     trace: Trace | None

@@ -39,9 +39,7 @@ class Incoming:
         self.body_bytes = self.surplus_bytes = 0
 
     def slice_end(self, data: bytes, at: int) -> int:
-        """Return the index up to which to parse: at most the end of this request, so that no later request begins in
-        the slice.
-        """
+        """Return the index up to which to parse: at most the end of this request, so that no later one begins there."""
         end = min(len(data), at + SLICE_BYTES)
         if self.left_bytes:
             return min(end, at + self.left_bytes)

@@ -15,8 +15,7 @@ _LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) H
 
 
 class ParsedHead(NamedTuple):
-    """The head of a request that was answered directly: the whole head of a POST, and all but the first line of a
-    lookup.
+    """The head of a request that was answered directly: all of it for a POST, all but the first line for a lookup.
 
     `presented` is the credential in exactly the bytes of `head`. It is checked for each request anew.
     """
@@ -35,8 +34,9 @@ class KnownHeads:
     def __init__(self, shared: ParsedCache[ParsedHead]) -> None:
         self._shared = shared
         self.last: ParsedHead | None = None
-        """The head of the last lookup here. Most clients send each lookup with the same headers, which are then not
-        hashed.
+        """The head of the last lookup here.
+
+        Most clients send each lookup with the same headers, which are then not hashed.
         """
         self.whole = b""
         """The bytes of the read that is being parsed, if no request was under way when it arrived."""

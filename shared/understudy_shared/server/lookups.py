@@ -46,8 +46,9 @@ KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/l
 
 
 class LookupsFirst(ABC):
-    """The ASGI application that answers lookups. `requests` are its counts, for the metrics; `access` authorizes
-    requests.
+    """The ASGI application that answers lookups.
+
+    `requests` are its counts, for the metrics; `access` authorizes requests.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class LookupsFirst(ABC):
         access: Access | None = None,
         compression: Compression = Compression.GZIP,
     ) -> None:
-        """Set the parts of the application. `failed` is called for each lookup, and each batch as a whole, that ends
-        with a problem.
+        """Set the parts of the application.
+
+        `failed` is called for each lookup, and each batch as a whole, that ends with a problem.
         """
         self.access = access or Access()
         self.requests = requests
@@ -81,8 +83,7 @@ class LookupsFirst(ABC):
     async def batch_body(
         self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
     ) -> bytes:
-        """Return the answer to the batch in a body; `trace` is the trace of its request, `scope` the keys that it may
-        read.
+        """Return the answer to a batch; `trace` is the trace of its request, `scope` the keys that it may read.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
@@ -158,9 +159,7 @@ class LookupsFirst(ABC):
         return exchange if trace is None else RecordedExchange(exchange, trace)
 
     def _known_store(self, raw_path: bytes) -> str:
-        """Return the store that a path names, or "" if no store has that name: the name may be anything then, even a
-        key.
-        """
+        """Return the store that a path names, or "" if no store has that name: it may be anything then, even a key."""
         name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
         return name if self.has_store(name) else ""
 
@@ -235,9 +234,7 @@ class LookupsFirst(ABC):
 
 
 def _call(raw_path: bytes) -> bytes | None:
-    """Return the part of a path after the store, `keys`, `keys/...` or `lookup`; None if the path is not that of a
-    lookup.
-    """
+    """Return the part of a path after the store, `keys`, `keys/...` or `lookup`; None if it is not a lookup's path."""
     if not raw_path.startswith(STORES):
         return None
     call = raw_path[len(STORES) :].partition(b"/")[2]

@@ -19,9 +19,7 @@ T = TypeVar("T")
 
 
 class ParsedCache(Generic[T]):
-    """A cache of at most MAX_ENTRIES and MAX_BYTES in two generations: the older one is dropped when the younger is
-    full.
-    """
+    """A cache of at most MAX_ENTRIES and MAX_BYTES: if the younger half is full, the older half is dropped."""
 
     def __init__(self, *, max_key_bytes: int) -> None:
         """Create a cache that ignores longer keys."""

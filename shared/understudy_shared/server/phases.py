@@ -29,8 +29,9 @@ class Phase(IntEnum):
     HEAD = 4
     """The head of a request arrives."""
     BODY = 5
-    """The body of a request arrives, and ASGI answers the request meanwhile. The guard sees RECEIVING and SURPLUS as
-    this.
+    """The body of a request arrives, and ASGI answers the request meanwhile.
+
+    The guard sees RECEIVING and SURPLUS as this.
     """
     IDLE = 6
     """A request was answered, and no other has begun since."""

@@ -132,9 +132,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
-        """Close the connection, or close it after its answer. uvicorn: the server calls this for each connection when
-        it ends.
-        """
+        """Close the connection, now or after its answer. uvicorn: its server calls this when it ends."""
         cycle = self.cycle
         is_endless = cycle is not None and not cycle.response_complete and limits.ENDLESS in cycle.scope
         if self._exchange is not None:
@@ -264,8 +262,9 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def _take(self, *, has_body: bool) -> bool:
-        """Hand over a parsed request if it can be answered directly: a plain one over HTTP/1.1. Return whether it was
-        taken.
+        """Hand over a parsed request if it can be answered directly: a plain one over HTTP/1.1.
+
+        Return whether it was taken.
         """
         url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
         if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
@@ -325,9 +324,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- requests that are answered by ASGI
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start the task that answers a request by ASGI; refuse the request if there is a reason to. uvicorn: called
-        per cycle.
-        """
+        """Start the task that answers a request by ASGI, or refuses it. uvicorn: called once for each cycle."""
         guard, scope = self._guard, cast(Scope, cycle.scope)
         asks = self._restricted or guard.pressure is Pressure.REFUSE
         refusal = guard.refuses(scope["path"], restricted=self._restricted) if asks else None
@@ -340,9 +337,7 @@ class HttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on after an answer. uvicorn: the cycle calls this after its last bytes; uvicorn's own method starts a
-        timer.
-        """
+        """Go on after an answer. uvicorn: called by the cycle after its last bytes; its own method starts a timer."""
         self._happens(phases.ANSWER)
         self.server_state.total_requests += 1
         if self.transport.is_closing():

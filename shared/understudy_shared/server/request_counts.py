@@ -1,5 +1,4 @@
-"""Counts of read requests by operation, store and outcome, and their durations: plain numbers, changed on the event
-loop.
+"""Counts of read requests by operation, store and outcome, and their durations, changed on the event loop.
 
 Only stores that exist get a label. A client may ask for any name, and each label is a series for as long as the process
 runs.
@@ -24,8 +23,9 @@ NO_STORE = ""
 
 
 class OperationCounts:
-    """The counts of one operation on one store. `outcomes` begins with found and absent, so that a lookup only adds
-    one.
+    """The counts of one operation on one store.
+
+    `outcomes` begins with found and absent, so that a lookup only adds one.
 
     `duration_ms` is the duration of the requests that were processed.
     """

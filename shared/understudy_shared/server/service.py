@@ -45,8 +45,9 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 
 ACCEPTED_IN_A_TURN = 8
-"""Sockets on which a service accepts. More would cost more per connection: a new one wakes all, and only one accepts
-it.
+"""Sockets on which a service accepts.
+
+More would cost more per connection: a new one wakes all, and only one accepts it.
 """
 
 GRACEFUL_SHUTDOWN_S = 10
@@ -138,9 +139,7 @@ class Service(uvicorn.Server):
                 self._link.close()
 
     def _new_protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a connection that was handed over, as uvicorn makes those of connections that it
-        accepts.
-        """
+        """Return the protocol of a connection that was handed over, made as uvicorn makes those of accepted ones."""
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
@@ -234,9 +233,7 @@ def leave_out_what_stays() -> None:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen: no client connects to a service that may still refuse to
-    start.
-    """
+    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,5 +1,6 @@
-"""A connection that speaks TLS, in front of the protocol that answers it. It decrypts and encrypts, and buffers
-nothing.
+"""A connection that speaks TLS, in front of the protocol that answers it.
+
+It decrypts and encrypts, and buffers nothing.
 
 The standard library's SSLObject does the work, in memory. The bytes that the protocol inside writes go encrypted into
 the transport at once, so its limits, its flow control and its pipelining act on the peer itself, as without TLS.

@@ -102,7 +102,5 @@ def _reached(paths: Json, components: Json) -> set[str]:
 
 
 def _address(scheme: str, host: str) -> str:
-    """Return the address at which the client reached this service, for commands to copy; a default if the header is
-    malformed.
-    """
+    """Return the address at which the client reached this service, or a default if the header is malformed."""
     return f"{scheme}://{host}" if _HOST.fullmatch(host) else "http://127.0.0.1:8080"
