@@ -9,8 +9,7 @@ It is uvicorn's httptools protocol with these differences:
 - There is no timer per request: the guard checks all connections at intervals.
 - Lookups and hops are answered without ASGI, where the application can (`direct.py`).
 
-uvicorn documents none of this. "uvicorn:" marks its internals that this code relies on; `test_uvicorn_parts.py` names
-the versions for which they hold.
+"uvicorn:" marks its internals that this code relies on; `test_uvicorn_parts.py` names the versions for which they hold.
 """
 
 from __future__ import annotations
@@ -262,10 +261,7 @@ class HttpProtocol(HttpToolsProtocol):
         return True
 
     def _take(self, *, has_body: bool) -> bool:
-        """Hand over a parsed request if it can be answered directly: a plain one over HTTP/1.1.
-
-        Return whether it was taken.
-        """
+        """Hand over a parsed request, if it is a plain one over HTTP/1.1; return whether it was taken."""
         url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
         if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
             return False
