@@ -20,10 +20,11 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka.broker import KafkaBroker, jars
-from tests.support.spark.session import REPOSITORY, spark_session
+from tests.support.repository import ROOT
+from tests.support.spark.session import spark_session
 
 POM = Path(__file__).parent / "spark_kafka_jars" / "pom.xml"
-JARS = REPOSITORY / ".cache" / "spark-kafka-jars"
+JARS = ROOT / ".cache" / "spark-kafka-jars"
 VALUE = b"v" * 100
 FIRST_TIME_MS = 1_700_000_000_000
 
@@ -56,7 +57,7 @@ def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) 
     if isinstance(broker_jars, str):
         raise SystemExit(f"there is no broker to measure with: {broker_jars}")
     # Python workers import this package by its name.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     warnings.filterwarnings("ignore", category=FutureWarning)
     with tempfile.TemporaryDirectory(prefix="understudy-bench-", dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -60,8 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 SYSTEM = "tests/system/"
-KAFKA = "tests/integration/test_kafka_input_"
-S3 = "tests/integration/test_s3_"
+KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
+S3 = "tests/integration/node/checkpoint/test_s3_"
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped

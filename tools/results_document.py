@@ -73,8 +73,8 @@ _BEGIN = """\
 `python -m tools.results_document` writes this file.
 
 Spark stores the buffers of an aggregate; `result` is what the query puts out, where that follows exactly from them
-([names and results](api.md#names-and-results)). `tests/integration/test_finished_values.py` compares every function
-below with the rows that Spark itself put out.
+([names and results](api.md#names-and-results)). `tests/integration/node/stores/test_finished_values.py` compares every
+function below with the rows that Spark itself put out.
 
 | function | of Spark SQL | its buffers |
 |---|---|---|

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 UV = Path(sys.executable).with_name("uv")
 INSTALL_LIMIT_S = 900
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, ROOT, Engine, client, engine
+from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, Engine, client, engine
 from tests.support.containers.stack import NETWORK, NODES, PORTS, ROUTERS, START_LIMIT_S, Stack, until
 from tests.support.measurements import measured
+from tests.support.repository import ROOT
 from tests.support.services.deploy_files import IMAGES, SERVICES, STACK
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * BUILD_LIMIT_S)]

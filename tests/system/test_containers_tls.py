@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, ROOT, Engine, engine
+from tests.support.containers.engine import BUILD_LIMIT_S, KEPT, NAMESPACE, Engine, engine
 from tests.support.containers.stack import FIRST_KEY, NODES, PORTS, ROUTERS, START_LIMIT_S, Stack, until
 from tests.support.measurements import measured
+from tests.support.repository import ROOT
 from tests.support.services.deploy_files import STACK, read_compose
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * BUILD_LIMIT_S)]

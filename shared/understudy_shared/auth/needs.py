@@ -2,7 +2,7 @@
 
 The path is split first, and each segment decoded then, as all later code does. A path that a framework might read in
 another way is refused before anything is decided. A route that is not in the table needs `admin`: a new call is closed
-until it gets a line here, and `tests/contract/test_access_matrix.py` requires that line.
+until it gets a line here, and `tests/contract/shared/auth/test_access_matrix.py` requires that line.
 """
 
 from __future__ import annotations

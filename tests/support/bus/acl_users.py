@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from pathlib import Path
 
 from tests.support.bus.redis_server import RedisServer
+from tests.support.repository import ROOT
 
-USERS_FILE = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
+USERS_FILE = ROOT / "deploy" / "redis" / "users.acl"
 ROLES = ("node", "router", "pipeline")
 
 

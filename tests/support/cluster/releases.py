@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.support.cluster.in_process import APPLICATION, HEARTBEAT_MS
 from tests.support.cluster.served_node import Served
+from tests.support.repository import ROOT
 from tests.support.services.command_line import environment
 from tests.support.spark.queries import wait_until
 
-ROOT = Path(__file__).parents[3]
 SOURCES = ("client", "node", "pipeline", "router", "shared")
 SHUTDOWN_DELAY_MS = 2 * HEARTBEAT_MS
 AN_HOUR_MS = 3_600_000

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 
-ROOT = Path(__file__).parents[3]
 KEPT = ROOT / ".cache" / "engine"
 """Images, layers and the base's files: a second run is quick."""
 START_LIMIT_S = 120.0

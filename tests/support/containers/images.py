@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.containers.engine import BUILD_LIMIT_S, ROOT, Engine, base_image
+from tests.support.containers.engine import BUILD_LIMIT_S, Engine, base_image
 from tests.support.measurements import measured
+from tests.support.repository import ROOT
 from tests.support.services.deploy_files import DOCKER, IMAGES, SERVICES
 
 OTHERS = {name: SERVICES[name]["image"] for name in ("valkey", "prometheus", "alertmanager")}

@@ -14,7 +14,8 @@ from functools import partial
 from http.client import HTTPException
 from typing import Any
 
-from tests.support.containers.engine import CALL_LIMIT_S, FILES, KEPT, ROOT, Engine
+from tests.support.containers.engine import CALL_LIMIT_S, FILES, KEPT, Engine
+from tests.support.repository import ROOT
 from tests.support.services.deploy_files import IMAGES, SERVICES
 from tests.support.spark.queries import wait_until
 

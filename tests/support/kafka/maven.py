@@ -8,7 +8,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.support.repository import ROOT
 
 _FETCH_LIMIT_S = 180
 
@@ -16,7 +16,7 @@ _FETCH_LIMIT_S = 180
 @cache
 def fetched_jars(pom: Path, name: str) -> Path | str:
     """Their folder, or why there is none. One process fetches at a time; the folder appears when it is complete."""
-    jars = REPOSITORY / ".cache" / name
+    jars = ROOT / ".cache" / name
     if jars.exists():
         return jars
     maven = shutil.which("mvn")

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.repository import ROOT
 
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.spark_kafka_options import SAME_AS
 from understudy_shared.base.errors import SettingsError
 
-PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-kafka.md"
+PAGE = ROOT / "docs" / "migrating-from-kafka.md"
 BEGIN, END = "<!-- options: written by tests/support/kafka/migration_table.py -->", "<!-- end of the options -->"
 
 SCRIPT = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "weather,flights"}

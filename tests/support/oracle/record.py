@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.support.repository import ROOT
 from tests.support.spark.formats import StateFormat
-from tests.support.spark.session import REPOSITORY
 
-FOLDER = REPOSITORY / ".cache" / "oracle"
+FOLDER = ROOT / ".cache" / "oracle"
 ELEMENTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold several elements of a key."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore
+from tests.support.repository import ROOT
 from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
@@ -24,7 +25,6 @@ from tests.support.spark.formats import (
     ROCKSDB_V1,
     StateFormat,
 )
-from tests.support.spark.session import REPOSITORY
 
 from understudy_shared.bus.messages import AnnouncedStore
 
@@ -125,7 +125,7 @@ def written_by(line: str, folder: Path, job: str = "write_release") -> Written:
         done = subprocess.run(
             command,
             check=False,
-            cwd=REPOSITORY,
+            cwd=ROOT,
             env={**inherited, "PYTHONPATH": os.pathsep.join(path)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -138,7 +138,7 @@ def written_by(line: str, folder: Path, job: str = "write_release") -> Written:
 
 def environment(line: str) -> Path:
     """The packages of the newest Spark of a release line; installed when they are first asked for."""
-    folder = REPOSITORY / ".cache" / f"spark-{line}"
+    folder = ROOT / ".cache" / f"spark-{line}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

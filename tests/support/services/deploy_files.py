@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 from pydantic_settings import BaseSettings
 from ruamel.yaml import YAML
+from tests.support.repository import ROOT
 
 from understudy.commands import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings
 
-ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.followed_node import wait_to_hold
+from tests.support.repository import ROOT
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import ClusterMember
@@ -26,7 +27,6 @@ from understudy_shared.processes.group import Alone
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 
-ROOT = Path(__file__).parents[3]
 HOST = HostInfo("127.0.0.1", 7101)
 _PARTS = re.compile(r"_(bucket|sum|count)$")
 

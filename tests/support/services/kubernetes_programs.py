@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.repository import ROOT
 from tests.support.services.certificates import Signer
-from tests.support.services.deploy_files import ROOT
 from tests.support.services.kubernetes_api import TOKEN, Server
 from tests.support.spark.queries import wait_until
 

@@ -13,11 +13,11 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
+from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.ports import free_port
 
-ROOT = Path(__file__).parents[3]
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"
 LIMIT_S = 60.0
 _TIMEOUT_S = 30

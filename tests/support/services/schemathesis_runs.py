@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.support.repository import ROOT
+
 TIMEOUT_S = 280
 KNOWLEDGE = "SCHEMATHESIS_KNOWLEDGE"
 """The variable in which the hooks find what they are told, as JSON."""

@@ -25,8 +25,9 @@ import redis
 from docs.examples.asof_join import AIRPORTS, Weather, join_weather, load_weather, read_topics
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
-from tests.support.spark.session import REPOSITORY, spark_session
+from tests.support.spark.session import spark_session
 
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights, utc_text
 from understudy_pipeline.demo.query import state_conf
@@ -58,7 +59,7 @@ SESSION_CONF = {
 @contextmanager
 def asof_session(folder: Path) -> Iterator[SparkSession]:
     """A session whose workers are this Python and know the example, which is a module here."""
-    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
+    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with mock.patch.dict(os.environ, environment), spark_session(folder, extra=SESSION_CONF) as spark:
         yield spark
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
-from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
+from tests.support.spark.session import SOCKET_NAME, java_environment
 
 from understudy_shared.base.sockets import private_socket_dir
 
@@ -70,7 +71,7 @@ def spark_job(script: str, arguments: Sequence[str], folder: Path) -> Iterator[S
         environment = {
             **os.environ,
             **java_environment(),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(temporary),
         }

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyspark
+from tests.support.repository import ROOT
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.kinds import KINDS_SCHEMA, kinds_batches
 from tests.support.spark.queries import InputFolder, QueryOptions
-from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment, spark_conf
+from tests.support.spark.session import SOCKET_NAME, java_environment, spark_conf
 
 from understudy_shared.base.sockets import private_socket_dir
 
@@ -71,7 +72,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> None:
 def compiled() -> Path:
     """The folder of the job's classes; compiled when it is first asked for."""
     source = SOURCE.read_bytes() + pyspark.__version__.encode()
-    folder = REPOSITORY / ".cache" / "scala" / hashlib.sha256(source).hexdigest()[:16]
+    folder = ROOT / ".cache" / "scala" / hashlib.sha256(source).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     classes, done = folder / "classes", folder / "done"
     with (folder / "lock").open("w") as lock:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from tests.support.repository import ROOT
 
 from understudy_pipeline.demo.java_home import java_home
 from understudy_pipeline.demo.session import end_session
 from understudy_shared.base.sockets import private_socket_dir
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 SPARK_RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 _MANAGERS = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if SPARK_RELEASE >= (4, 1) else "")
@@ -66,7 +66,7 @@ def spark_conf(folder: Path, sockets: Path) -> dict[str, str]:
 
 def java_environment() -> dict[str, str]:
     """What a process needs in its environment to start Spark here."""
-    home = java_home(REPOSITORY / ".cache")
+    home = java_home(ROOT / ".cache")
     # Workers run in the Python of the tests, even if another `python3` is on the path.
     python = {"PYSPARK_PYTHON": sys.executable}
     return {"JAVA_HOME": str(home.path), "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC", **python}

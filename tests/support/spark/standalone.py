@@ -16,9 +16,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
+from tests.support.repository import ROOT
 from tests.support.spark.process import SparkJob
 from tests.support.spark.queries import wait_until
-from tests.support.spark.session import LOG4J, REPOSITORY, java_environment
+from tests.support.spark.session import LOG4J, java_environment
 
 from understudy.demo.local_redis import _FOLLOW_PARENT
 from understudy_shared.base.ports import free_port
@@ -35,10 +36,10 @@ _QUICK_JAVA = "-Duser.timezone=UTC -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:
 
 def repository_environment() -> dict[str, str]:
     """Makes Spark's Python that of the tests, with the checkout's packages: as if every machine had them installed."""
-    ours = [path for path in sys.path if Path(path).is_relative_to(REPOSITORY)]
+    ours = [path for path in sys.path if Path(path).is_relative_to(ROOT)]
     return {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(REPOSITORY), *ours])),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(ROOT), *ours])),
     }
 
 

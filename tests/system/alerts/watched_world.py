@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.measurements import measured
+from tests.support.repository import ROOT
 from tests.support.services.prometheus import Prometheus, program, prometheus
 from tests.support.services.quick_rules import quicker
 from tests.support.spark.queries import wait_until
@@ -18,7 +19,7 @@ from tests.system.proof.processes import Service
 from tests.system.proof.proxy import Toxics
 from tests.system.proof.world import APPLICATION, World, WorldOptions, world
 
-RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "alerts.yml"
+RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 QUICKER = 30
 """Five minutes take 10 s: still several scrapes."""
 

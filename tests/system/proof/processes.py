@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.support.cluster.served_node import Reply
 from tests.support.oracle.serving import ServedProcess
+from tests.support.repository import ROOT
 from tests.support.services.command_line import environment
-from tests.support.spark.session import REPOSITORY
 from tests.system.proof.proxy import Toxics
 
 from understudy_shared.base.errors import UnderstudyError
@@ -57,7 +57,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=REPOSITORY,
+                cwd=ROOT,
                 env=environment({"PYTHONUNBUFFERED": "1", **self.variables}),
                 start_new_session=True,
             )
@@ -129,7 +129,7 @@ class Talking:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                cwd=REPOSITORY,
+                cwd=ROOT,
                 env=environment({"PYTHONUNBUFFERED": "1"}),
                 start_new_session=True,
                 text=True,

@@ -13,9 +13,10 @@ from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.support.repository import ROOT
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.process import SparkJob
-from tests.support.spark.session import REPOSITORY, SOCKET_NAME, java_environment
+from tests.support.spark.session import SOCKET_NAME, java_environment
 from tests.system.proof import query
 from tests.system.proof.storage import Storage
 from tests.system.proof.subjects import Subject
@@ -67,7 +68,7 @@ class SparkDriver:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
-                cwd=REPOSITORY,
+                cwd=ROOT,
                 env={**os.environ, **java_environment(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(self._temporary)},
                 start_new_session=True,
             )

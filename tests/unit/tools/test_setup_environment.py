@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.matrix import in_full
+from tests.support.repository import ROOT
 from tools.setup_environment import fingerprint, is_current, refusal, write_stamp
 
-ROOT = Path(__file__).resolve().parents[3]
 OFFLINE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "HTTPS_PROXY": "http://127.0.0.1:9",

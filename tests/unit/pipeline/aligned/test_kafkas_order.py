@@ -1,6 +1,6 @@
 """The planner against Kafka's `PartitionGroup`, over random histories: nothing differs but what is documented.
 
-Kafka is a model here. tests/integration/test_kafka_partition_group.py holds the model to Kafka itself.
+Kafka is a model here. tests/integration/pipeline/aligned/test_kafka_partition_group.py holds the model to Kafka itself.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,12 +14,12 @@ from hypothesis import strategies as st
 from markupsafe import escape
 from ruamel.yaml import YAML
 from tests.support.page.fake_router import fake_app
+from tests.support.repository import ROOT
 
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.page.runbooks import INDEX, _page, runbooks
 from understudy_router.page.views import runbook_link
 
-ROOT = Path(__file__).parents[4]
 ALERTS = YAML(typ="safe").load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
 LINKS = sorted(rule["annotations"]["runbook_url"] for group in ALERTS["groups"] for rule in group["rules"])
 

@@ -9,13 +9,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.repository import ROOT
 from tests.support.services.issuer import SigningKey, TokenIssuer, token_issuer
 
 from understudy_shared.auth.credentials import CredentialsError, parse_credentials
@@ -298,7 +298,7 @@ def test_an_issuer_is_asked_no_oftener_than_the_cool_down_and_its_keys_do_not_la
 
 
 def test_the_examples_of_the_documentation_are_read() -> None:
-    document = (Path(__file__).parents[4] / "docs" / "security.md").read_text()
+    document = (ROOT / "docs" / "security.md").read_text()
     example = document.partition("```toml\n[issuers.corp]")[2].partition("```")[0]
     roles = '[roles.support]\ngrants = [{stores = ["a"], actions = ["point"]}]\n'
     (issuer,) = parse_credentials(f"{roles}[issuers.corp]{example}".encode()).issuers.values()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.repository import ROOT
 from tests.support.spark.values import struct_of
 
 from understudy.reading import expanded
@@ -27,7 +27,7 @@ from understudy_shared.server.batches import (
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import LongType, StringType
 
-DOCUMENT = (Path(__file__).parents[4] / "docs/api.md").read_text()
+DOCUMENT = (ROOT / "docs/api.md").read_text()
 TEXTS = KeyCodec(struct_of(StringType()))
 PARTITIONS, MAX_KEY_BYTES = 4, 100
 

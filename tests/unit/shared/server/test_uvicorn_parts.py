@@ -7,14 +7,12 @@ import inspect
 import re
 import tomllib
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import uvicorn
+from tests.support.repository import ROOT
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-
-ROOT = Path(__file__).parents[4]
 
 LOOKED_AT = ("0.46", "0.54")
 """The oldest version that `pyproject.toml` allows, and the newest one in which the list below was looked at."""
@@ -22,7 +20,7 @@ LOOKED_AT = ("0.46", "0.54")
 LOOK_AT = """\
 uvicorn {found} is not among the versions {first} to {last} that `server/protocol.py` was compared with. Compare
 uvicorn/protocols/http/{{httptools_impl,flow_control}}.py with the lines of `server/{{protocol,held_flow}}.py` that say
-"uvicorn:"; run tests/integration/test_hostile_connections.py and test_direct_answers.py; then widen LOOKED_AT here."""
+"uvicorn:"; run tests/integration/shared/server and tests/integration/router/http; then widen LOOKED_AT here."""
 
 PROTOCOL = """
 app_state config connections cycle client expect_100_continue flow headers loop parser scheme scope server server_state

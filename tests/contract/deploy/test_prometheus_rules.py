@@ -1,0 +1,82 @@
+"""Prometheus' own tools accept what we serve and what we ship."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.repository import ROOT
+from tests.support.services.expositions import cluster_node, router_exposition
+from tests.support.services.prometheus import promtool
+from tests.support.services.quick_rules import durations, quicker, without_durations
+from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_THE_SOURCE
+
+DEPLOY = ROOT / "deploy" / "prometheus"
+ALERTS = (DEPLOY / "alerts.yml").read_text()
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in YAML(typ="safe").load(ALERTS)["groups"] for rule in group["rules"]]
+
+
+async def test_promtool_finds_nothing_to_say_of_a_routers_metrics() -> None:
+    assert promtool("check", "metrics", stdin=await router_exposition()) == (0, "")
+
+
+async def test_promtool_finds_nothing_to_say_of_a_nodes_metrics(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with cluster_node(checkpoint.path, tmp_path / "data") as (_, group):
+        text = (await group.metrics()).decode()
+    assert promtool("check", "metrics", stdin=text) == (0, "")
+
+
+def test_promtool_complains_of_a_gauge_that_is_called_a_total() -> None:
+    code, said = promtool("check", "metrics", stdin="# HELP a_total b\n# TYPE a_total gauge\na_total 1\n")
+    assert code != 0
+    assert "_total" in said
+
+
+def test_the_rules_are_rules() -> None:
+    code, said = promtool("check", "rules", str(DEPLOY / "alerts.yml"))
+    assert code == 0, said
+
+
+def test_the_configuration_of_the_compose_file_is_one() -> None:
+    code, said = promtool("check", "config", str(DEPLOY / "prometheus.yml"))
+    assert code == 0, said
+
+
+def test_each_alert_fires_when_its_fault_lasts_and_goes_with_it() -> None:
+    code, said = promtool("test", "rules", str(DEPLOY / "tests" / "alerts_test.yml"))
+    assert code == 0, said
+
+
+@given(times=st.integers(1, 1000))
+def test_quicker_rules_differ_in_their_durations_alone(times: int) -> None:
+    quick = quicker(ALERTS, times)
+    assert without_durations(quick) == without_durations(ALERTS)
+    assert durations(quick) == [max(1, round(each / times)) for each in durations(ALERTS)]
+
+
+def test_every_duration_of_the_rules_is_divided() -> None:
+    wanted = [rule for rule in rules() if "for" in rule]
+    found = re.findall(r"\[\w+\]|offset \w+", " ".join(rule["expr"] for rule in rules()))
+    assert len(durations(ALERTS)) == len(wanted) + len(found) > 30
+    assert durations("[1h30m] offset 2d\n  for: 90s\n  description: [for 5m") == [5_400_000, 172_800_000, 90_000]
+
+
+def test_promtool_accepts_the_quicker_rules(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yml"
+    path.write_text(quicker(ALERTS, 40))
+    code, said = promtool("check", "rules", str(path))
+    assert code == 0, said
+
+
+def test_every_alert_has_a_fault_that_causes_it() -> None:
+    caused = [alert for cause in CAUSES for alert in cause.alerts] + sorted(OF_THE_SOURCE | OF_CERTIFICATES)
+    assert sorted(caused) == sorted(rule["alert"] for rule in rules())

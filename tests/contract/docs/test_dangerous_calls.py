@@ -1,0 +1,42 @@
+"""What services read is data: no code of theirs unpickles, evaluates or hands text to a shell.
+
+The pipeline is left out: Spark itself pickles what goes between its processes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.repository import ROOT
+
+PACKAGES = ("node", "router", "shared", "client")
+UNPACKERS = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
+RUNNERS = {"eval", "exec"}
+ALLOWED = {"shared/understudy_shared/spark/layout.py: exec"}
+"""Compiled readers; test_generated_source.py shows that nothing of a schema becomes code."""
+
+
+def found_in(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+        if isinstance(node, ast.keyword) and node.arg == "shell":
+            yield "shell"
+
+
+def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
+    dangerous = UNPACKERS | RUNNERS | {"shell"}
+    used = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name in found_in(path)
+        if name in dangerous
+    }
+    assert used == ALLOWED

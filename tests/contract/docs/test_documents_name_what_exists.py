@@ -1,0 +1,84 @@
+"""Documents name paths, modules, tests and links: each of them exists."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import product
+from pathlib import Path, PurePosixPath
+
+import pytest
+from tests.support.repository import ROOT
+
+TOP_FOLDERS = ("benchmarks", "client", "deploy", "docs", "node", "pipeline", "router", "shared", "tests", "tools")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("deploy/*.md"), *ROOT.glob("docs/**/*.md")])
+
+BACKTICKED = re.compile(r"`([^`\n]+)`")
+NAMES_A_FILE = re.compile(r"[\w.*/{},-]*\.(?:py|toml|svg)")
+NAMES_A_FOLDER = re.compile(r"[\w{},]+(?:/[\w{},]+)*/")
+IN_A_FIGURE = re.compile(r"(?<![\w/.<-])[\w/]+\.py\b")
+LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
+TEST = re.compile(r"`(test_\w+)`")
+
+of_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+@cache
+def every_path() -> frozenset[PurePosixPath]:
+    """Files of the project, and the folders that they are in; none that a tool made."""
+    files = [path for top in TOP_FOLDERS for path in (ROOT / top).rglob("*") if "__pycache__" not in path.parts]
+    files += [path for path in ROOT.iterdir() if path.is_file() or path.name in TOP_FOLDERS]
+    return frozenset(PurePosixPath(path.relative_to(ROOT)) for path in files)
+
+
+@cache
+def every_suffix() -> frozenset[str]:
+    """Every way to name a path by its last parts."""
+    return frozenset("/".join(path.parts[start:]) for path in every_path() for start in range(len(path.parts)))
+
+
+def spelled_out(name: str) -> list[str]:
+    """`a/{b,c}.py` names two files."""
+    parts = [part.split(",") for part in re.split(r"[{}]", name)]
+    choices = [part if place % 2 else [",".join(part)] for place, part in enumerate(parts)]
+    return ["".join(choice) for choice in product(*choices)]
+
+
+def exists(name: str) -> bool:
+    """Whether a file or folder can be meant: by its path from the root, or by its last parts."""
+    if "*" in name:
+        return any(path.match(name) for path in every_path())
+    return name.strip("/") in every_suffix()
+
+
+def names_in(text: str) -> list[str]:
+    """Files and folders that a document names in backticks, and modules in its figures."""
+    named = [
+        name for name in BACKTICKED.findall(text) if NAMES_A_FILE.fullmatch(name) or NAMES_A_FOLDER.fullmatch(name)
+    ]
+    figures = "\n".join(text.split("```")[1::2])
+    return [each for name in [*named, *IN_A_FIGURE.findall(figures)] for each in spelled_out(name)]
+
+
+@of_each_document
+def test_every_file_folder_and_module_that_a_document_names_exists(document: Path) -> None:
+    assert [name for name in names_in(document.read_text()) if not exists(name)] == []
+
+
+@of_each_document
+def test_every_link_of_a_document_leads_to_a_file(document: Path) -> None:
+    assert [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()] == []
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", code))
+    named = {name for document in DOCUMENTS for name in TEST.findall(document.read_text())}
+    assert named
+    assert named - there == set()
+
+
+def test_a_name_that_is_nowhere_is_noticed() -> None:
+    text = "`shared/understudy_shared/reads/{hop,lane}.py`, `gone/`\n```\nhttp/lane.py  sends\nhttp/lookups.py\n```"
+    missing = [name for name in names_in(text) if not exists(name)]
+    assert missing == ["shared/understudy_shared/reads/lane.py", "gone/", "http/lane.py"]

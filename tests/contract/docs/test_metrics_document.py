@@ -1,0 +1,205 @@
+"""The table of metrics in docs/operations.md is that of the code; what alerts and dashboards name is in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.repository import ROOT
+from tests.support.services.expositions import (
+    cluster_node,
+    labels_in,
+    names_in,
+    names_of_the_supervisor,
+    router_exposition,
+)
+
+from understudy_node.degraded import CAUSES as NODE_CAUSES
+from understudy_router.admin.indicators import INDICATORS
+from understudy_router.cluster.degraded import Cause
+
+DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+ALERT_TESTS = ROOT / "deploy" / "prometheus" / "tests" / "alerts_test.yml"
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+RUNBOOKS = ROOT / "docs" / "runbooks"
+NAME = re.compile(r"\b(?:understudy|process)_[a-z0-9_]+\b")
+PARTS = re.compile(r"_(bucket|sum|count)$")
+WITHOUT_SERIES = {"understudy_end_age_seconds", "understudy_tls_certificate_expiry_timestamp_seconds"}
+"""Absent for a moment, until the end is confirmed; absent without certificates."""
+
+
+def table() -> dict[str, tuple[set[str], set[str]]]:
+    """Labels and places of each documented metric."""
+    section = DOCUMENT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `(\w+)` \|\s*([^|]*?)\s*\|\s*([NR ]+?)\s*\|", section)
+    return {name: (set(re.findall(r"`(\w+)`", labels)), set(places.split())) for name, labels, places in rows}
+
+
+@pytest.fixture
+async def expositions(tmp_path: Path) -> Mapping[str, str]:
+    """What a node and a router say, by their letter in the table."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with cluster_node(checkpoint.path, tmp_path / "data") as (_, group):
+        node = (await group.metrics()).decode()
+    return {"N": node, "R": await router_exposition()}
+
+
+async def test_every_metric_of_a_node_and_a_router_is_documented_and_no_other(expositions: Mapping[str, str]) -> None:
+    shared = names_of_the_supervisor()
+    documented = table()
+    assert shared
+    for place, text in expositions.items():
+        there = {name for name, (_, places) in documented.items() if place in places}
+        assert there - WITHOUT_SERIES == (names_in(text) | shared) - WITHOUT_SERIES
+
+
+async def test_the_documented_labels_are_those_of_the_series(expositions: Mapping[str, str]) -> None:
+    documented = table()
+    for text in expositions.values():
+        for name, labels in labels_in(text).items():
+            assert labels == documented[name][0], name
+
+
+def exists(name: str, documented: Mapping[str, object]) -> bool:
+    """Whether a name in an expression is a metric or a part of one; another test compares those of the source."""
+    if name.startswith("understudy_source_"):
+        return f"`{name}`" in DOCUMENT
+    return name in documented or (PARTS.sub("", name) in documented and bool(PARTS.search(name)))
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = YAML(typ="safe").load(ALERTS)["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def panels(dashboard: Path) -> Iterator[dict[str, Any]]:
+    yield from json.loads(dashboard.read_text())["panels"]
+
+
+def test_every_metric_that_an_alert_or_a_dashboard_names_exists() -> None:
+    documented = table()
+    named = {(rule["alert"], name) for rule in rules() for name in NAME.findall(rule["expr"])}
+    for dashboard in DASHBOARDS:
+        variables = json.loads(dashboard.read_text())["templating"]["list"]
+        texts = [target["expr"] for panel in panels(dashboard) for target in panel["targets"]]
+        texts += [str(variable.get("query")) for variable in variables]
+        named |= {(dashboard.name, name) for text in texts for name in NAME.findall(text)}
+    assert len(named) > 40
+    assert [(where, name) for where, name in sorted(named) if not exists(name, documented)] == []
+
+
+def test_every_metric_that_a_runbook_names_exists() -> None:
+    documented = table()
+    for page in RUNBOOKS.glob("*.md"):
+        names = re.findall(r"`(understudy_\w+)(?:\{[^`]*)?`", page.read_text())
+        assert [name for name in names if not exists(name, documented)] == [], page.name
+
+
+def runbook_of(rule: Mapping[str, Any]) -> Path:
+    """The page of an alert. A router serves it at an absolute address."""
+    found = re.fullmatch(r"http://localhost:8080/admin/runbooks/([\w-]+)(?:#.*)?", rule["annotations"]["runbook_url"])
+    assert found is not None, rule
+    return RUNBOOKS / f"{found[1]}.md"
+
+
+def test_every_alert_says_what_is_wrong_and_leads_to_a_runbook() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+        page = runbook_of(rule)
+        assert rule["alert"] in page.read_text(), page
+    assert {runbook_of(rule) for rule in rules()} == set(RUNBOOKS.glob("*.md")) - {RUNBOOKS / "README.md"}
+
+
+def test_every_cause_of_degraded_has_a_section_in_the_runbook_that_its_alert_leads_to() -> None:
+    (rule,) = (each for each in rules() if each["alert"] == "UnderstudyDegraded")
+    assert rule["annotations"]["runbook_url"].endswith("/degraded#{{ $labels.cause }}")
+    sections = re.findall(r"(?m)^## (\S+)$", runbook_of(rule).read_text())
+    assert sorted(sections) == sorted({*NODE_CAUSES, *Cause})
+
+
+def test_causes_that_the_alert_on_degraded_leaves_out_have_an_alert_of_their_own() -> None:
+    by_name = {each["alert"]: each["expr"] for each in rules()}
+    left_out = {
+        cause
+        for causes in re.findall(r'cause!~"([^"]+)"', by_name["UnderstudyDegraded"])
+        for cause in causes.split("|")
+    }
+    others = {
+        "bus-away": "UnderstudyBusAway",
+        "checkpoint-unreadable": "UnderstudyCheckpointUnreadable",
+        "lag-unknown": "UnderstudyLagUnknown",
+        "memory": "UnderstudyMemoryShort",
+    }
+    assert left_out == others.keys()
+    assert set(others.values()) < by_name.keys()
+
+
+def test_alerts_on_health_name_indicators_and_lead_to_their_runbooks() -> None:
+    found = {
+        runbook_of(rule).stem: indicator
+        for rule in rules()
+        for indicator in re.findall(r'understudy_health\{indicator="(\w+)"', rule["expr"])
+    }
+    assert found
+    assert found.keys() <= INDICATORS.keys()
+    assert all(page == indicator for page, indicator in found.items())
+
+
+def test_the_list_of_runbooks_has_every_alert_with_its_page_and_severity() -> None:
+    listed = re.findall(
+        r"(?m)^\| `(\w+)` \| \[[\w-]+\]\(([\w-]+\.md)\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text()
+    )
+    assert [(name, RUNBOOKS / page, severity) for name, page, severity in listed] == [
+        (rule["alert"], runbook_of(rule), rule["labels"]["severity"])
+        for name, *_ in listed
+        for rule in rules()
+        if rule["alert"] == name
+    ]
+    assert {name for name, *_ in listed} == {rule["alert"] for rule in rules()}
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_runbook_has_all_its_parts(page: Path) -> None:
+    parts = re.findall(r"(?m)^\*\*([A-Z][^*]+?)\.?\*\*", page.read_text())
+    if page.stem == "README":
+        assert parts == []
+        return
+    said = " ".join(parts)
+    order = ["Symptom", "For readers", "Confirm", "Causes", "It is over when"]
+    assert [part for part in order if part in said] == order
+    assert "Do" in parts or "Causes and what to do" in parts
+
+
+def test_every_alert_has_a_case_that_is_silent_fires_and_goes() -> None:
+    cases = {case["name"]: case for case in YAML(typ="safe").load(ALERT_TESTS)["tests"]}
+    assert cases.keys() == {rule["alert"] for rule in rules()}
+    for name, case in cases.items():
+        counts = [len(look["exp_samples"]) for look in case["promql_expr_test"]]
+        assert counts == [0, 1, 0] * (len(counts) // 3) != [], name
+        assert all(name in look["expr"] for look in case["promql_expr_test"])
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_can_be_imported_anywhere(path: Path) -> None:
+    dashboard = json.loads(path.read_text())
+    assert dashboard["id"] is None
+    assert dashboard["uid"] == f"understudy-{path.stem}"
+    assert {"datasource", "application"} <= {variable["name"] for variable in dashboard["templating"]["list"]}
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len(places)
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert not any("job=" in target["expr"] or "instance=" in target["expr"] for target in panel["targets"])

@@ -1,0 +1,111 @@
+"""docs/operations.md is what an operator acts on at night: its settings, reasons and problems are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import pytest
+from tests.support.repository import ROOT
+
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.degraded import CAUSES as NODE_CAUSES
+from understudy_router.cluster.degraded import Cause
+from understudy_router.routing.choose import Reason
+from understudy_router.settings import RouterSettings
+from understudy_router.transport.wire import WireError
+from understudy_shared.base.sizes import size_text
+from understudy_shared.http.problems import ProblemType
+from understudy_shared.reads.bounds import Refusal
+from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
+
+DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+BOTH = "Nodes and routers"
+SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes"}
+DERIVED = {"node_id", "router_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
+"""Their default is a rule, described in words. A router needs an application id."""
+
+
+def section(title: str) -> str:
+    """What stands under a heading, up to the next one of its level or above."""
+    found = re.search(rf"(?ms)^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", DOCUMENT)
+    assert found is not None, title
+    return found[2]
+
+
+def first_cells(title: str) -> list[str]:
+    """The first column of the table under a heading, its head left out."""
+    rows = re.findall(r"(?m)^\| (.+?) \|", section(title))
+    return list(rows[1:])
+
+
+def default_text(name: str, field: Any) -> str:
+    if field.is_required():
+        return "required"
+    if name in DERIVED:
+        return "derived"
+    if field.default in (None, ""):
+        return "none"
+    return size_text(field.default) if name in SIZES else str(field.default)
+
+
+def spoken(package: str) -> str:
+    """Every text in a package's code, one after another; what is put into an f-string is a blank."""
+    texts = [
+        node.value
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize(("title", "settings"), [("Node", ClusterNodeSettings), ("Router", RouterSettings)])
+def test_every_setting_is_documented_with_its_default(
+    title: str, settings: type[ClusterNodeSettings | RouterSettings]
+) -> None:
+    """Once for both, or once for each."""
+    of_both, own = (dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(each))) for each in (BOTH, title))
+    documented = of_both | own
+    assert documented == {name: default_text(name, field) for name, field in settings.model_fields.items()}
+    assert of_both.keys() == {name for each in (BusFields, ServiceFields, HttpFields) for name in each.model_fields}
+
+
+def test_every_problem_that_a_reader_can_see_is_documented_with_its_status() -> None:
+    rows = re.findall(r"(?m)^\| (`[^|]+`) \| ([\d, ]+) \|", section("Problems that readers see"))
+    documented = {slug: statuses for slugs, statuses in rows for slug in re.findall(r"`([a-z-]+)`", slugs)}
+    assert set(documented) == {problem.slug for problem in ProblemType}
+    for problem in ProblemType:
+        assert str(problem.status) in documented[problem.slug]
+
+
+@pytest.mark.parametrize(
+    ("title", "packages"),
+    [
+        ("Why a node is not ready", ["node/understudy_node", "shared/understudy_shared"]),
+        ("Why a router is not ready", ["router/understudy_router", "shared/understudy_shared"]),
+    ],
+)
+def test_every_reason_that_is_documented_is_one_that_the_service_gives(title: str, packages: list[str]) -> None:
+    said = "\n".join(spoken(package) for package in packages)
+    quoted = [text for cell in first_cells(title) for text in re.findall(r"`([^`]+)`", cell)]
+    assert quoted
+    for text in quoted:
+        for fragment in filter(None, map(str.strip, re.split(r"<[^>]+>|\.\.\.", text))):
+            assert fragment in said, f"nothing says {fragment!r}"
+
+
+@pytest.mark.parametrize(
+    ("title", "causes"), [("Why a node is degraded", NODE_CAUSES), ("Why a router is degraded", tuple(Cause))]
+)
+def test_every_cause_of_being_degraded_is_documented_and_no_other(title: str, causes: tuple[str, ...]) -> None:
+    assert [cell.strip("`") for cell in first_cells(title)] == [str(cause) for cause in causes]
+
+
+def test_every_reason_against_a_replica_is_documented_and_no_other() -> None:
+    cells = first_cells("Why a replica was not asked")
+    documented = {reason for cell in cells for reason in re.findall(r"`([a-z-]+)`", cell)}
+    ours = {str(reason) for kind in (Reason, Refusal, WireError) for reason in kind}
+    assert ours - documented == set()
+    assert documented - ours - {problem.slug for problem in ProblemType} == {"not-asked"}

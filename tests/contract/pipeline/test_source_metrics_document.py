@@ -1,0 +1,141 @@
+"""The metrics of the aligned source: documents name each of them and no other, and their names follow the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from tests.support.repository import ROOT
+
+from understudy_pipeline.aligned.lags import Lag
+from understudy_pipeline.aligned.lateness import Lateness
+from understudy_pipeline.aligned.metrics_server import PlannerCollector
+from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
+from understudy_pipeline.aligned.shared_read_ahead import Outage
+from understudy_pipeline.inputs.records import TopicPartition
+
+DOCS = ROOT / "docs"
+OPERATIONS, SOURCE = ((DOCS / name).read_text() for name in ("operations.md", "aligned-source.md"))
+KNOWN, UNKNOWN = TopicPartition("weather", 0), TopicPartition("flights", 0)
+
+EVERYTHING = PlannerMetrics(
+    input_buffer_bytes=1,
+    input_buffer_max_bytes=2,
+    input_buffer_records=3,
+    batches=4,
+    enforced=5,
+    undecodable=6,
+    run_batches=7,
+    run_records=8,
+    run_empty_plans=9,
+    run_plan_ms=10,
+    run_lateness=Lateness(1, 2, 3),
+    run_dead_letters=11,
+    run_spooled_ahead=12,
+    run_losses=13,
+    enforced_rate=14,
+    plan_avg_ms=15,
+    plan_max_ms=16,
+    poll_records_avg=17,
+    poll_records_max=18,
+    lateness=Lateness(4, 5, 6),
+    partitions=[UNKNOWN, KNOWN],
+    lags={KNOWN: Lag(19, 0)},
+    paused=[KNOWN],
+    unread=[TopicPartition("weather", 1)],
+    partition_times_ms={KNOWN: 20},
+    stream_times_ms={0: 20},
+    servers=["broker:9092", "redis://host"],
+    outages={"broker:9092": Outage(21, "no answer", 22)},
+)
+"""A planner with a value for every metric."""
+
+NO_BASE_UNITS = {
+    "ms",
+    "us",
+    "ns",
+    "s",
+    "sec",
+    "milliseconds",
+    "minutes",
+    "hours",
+    "days",
+    "kb",
+    "mb",
+    "kib",
+    "mib",
+    "b",
+}
+KINDS = {"counter", "gauge", "histogram", "summary"}
+RESERVED = {"bucket", "sum", "count", "info", "created"}
+
+
+@pytest.fixture(scope="module")
+def families() -> list[Metric]:
+    registry = CollectorRegistry()
+    registry.register(PlannerCollector(lambda: EVERYTHING))
+    return list(text_string_to_metric_families(generate_latest(registry).decode()))
+
+
+def name_of(family: Metric) -> str:
+    """As it is in a query; a counter's family is without its suffix here."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def rows(text: str, head: str) -> Iterator[list[str]]:
+    """The cells of a table that begins with these cells."""
+    _, _, behind = text.partition(f"| {head} |")
+    for line in behind.splitlines()[2:]:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_operations_names_each_metric_with_its_labels_and_no_other(families: list[Metric]) -> None:
+    documented = {
+        re.findall(r"`(\w+)`", metric)[0]: sorted(re.findall(r"`(\w+)`", labels))
+        for metric, labels, _ in rows(OPERATIONS, "metric | labels | is")
+    }
+    assert documented == {name_of(each): sorted(each.samples[0].labels) for each in families}
+
+
+def test_the_page_of_the_source_names_what_the_progress_has_and_no_more() -> None:
+    documented = [name for cell, _ in rows(SOURCE, "in the progress | is") for name in re.findall(r"`([\w-]+)`", cell)]
+    assert sorted(documented) == sorted([*EVERYTHING.as_json(), "metrics-port"])
+
+
+@pytest.mark.parametrize("document", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
+def test_no_document_names_a_metric_of_the_source_that_there_is_not(document: Path, families: list[Metric]) -> None:
+    named = set(re.findall(r"\bunderstudy_source_\w+", document.read_text()))
+    assert named <= {name_of(each) for each in families}
+
+
+def test_names_and_help_follow_the_rules_of_promtool(families: list[Metric]) -> None:
+    """Those of `promtool check metrics` that can be broken here (Prometheus, util/promlint)."""
+    for family in families:
+        words = family.name.split("_")
+        assert family.documentation, family.name
+        assert family.name == family.name.lower()
+        assert family.name.isidentifier(), "no colons, which are for recording rules"
+        assert "total" not in words, f"{family.name}: only counters end in _total"
+        assert not {*words} & (NO_BASE_UNITS | KINDS), family.name
+        assert words[-1] not in RESERVED, family.name
+        assert family.samples, f"{family.name} has no value, so the rules were not seen"
+        if "seconds" in words:
+            assert words[-1] == "seconds", "the unit comes last"
+
+
+def test_times_are_seconds_there_and_milliseconds_in_the_progress(families: list[Metric]) -> None:
+    values = {sample.name: sample.value for each in families for sample in each.samples}
+    progress = EVERYTHING.as_json()
+    assert values["understudy_source_plan_seconds_sum"] == 0.01
+    assert values["understudy_source_record_lateness_max_seconds"] == 0.006
+    assert values["understudy_source_stream_time_seconds"] == 0.02
+    assert progress["record-lateness-max"] == 6
+    assert progress["plan-latency-max"] == 16
+    assert progress["waits-for"] == {"broker:9092": {"since-ms": 22, "error": "no answer"}}

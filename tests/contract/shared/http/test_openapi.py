@@ -1,0 +1,270 @@
+"""The OpenAPI document is true: it has every route, every answer fits it, and Schemathesis finds nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fastapi import FastAPI
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import cluster
+from tests.support.cluster.served_node import Served, served_node
+from tests.support.services.openapi import cursor_at, judge
+from tests.support.services.schemathesis_runs import Knowledge, run_schemathesis
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy_node.cluster.routes import cluster_routes
+from understudy_node.http.app import create_app as node_app
+from understudy_router.http.app import create_app as router_app
+from understudy_shared.base.words import ApplicationId
+from understudy_shared.reads.position import decode_position
+
+WORD, STORE, VERSION = WORDS[0], "/v1/stores/op0", 3
+KEY = quote(json.dumps([WORD]))
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One that runs: a client of its port, and an application like its own."""
+
+    client: Served
+    port: int
+    app: Any
+    position: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.client.get("/openapi.json").body
+
+    @property
+    def routes(self) -> set[tuple[str, str]]:
+        """Method and path of each route that FastAPI has, those of its document or not."""
+        app = self.app
+        while not isinstance(app, FastAPI):
+            app = getattr(app, "_http", None) or app._app
+        return {
+            (method.lower(), nameless(route.path))
+            for route in _leaves(app.routes)
+            for method in route.methods - {"HEAD"}
+        }
+
+
+def nameless(path: str) -> str:
+    """`/v1/stores/{store}` as `/v1/stores/{}`: two names of a parameter are one call."""
+    return re.sub("{[^}]*}", "{}", path)
+
+
+def _leaves(routes: Iterable[Any]) -> Iterator[Any]:
+    """The routes of routers within routers."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from _leaves(inner.routes)
+        elif hasattr(route, "methods"):
+            yield route
+
+
+@pytest.fixture(scope="module", params=["serve", pytest.param("node", marks=pytest.mark.full), "router"])
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
+) -> Iterator[Service]:
+    """`understudy serve`, a node of a cluster, and the cluster's router; each serves counts by word."""
+    folder = tmp_path_factory.mktemp("documented")
+    checkpoint = HandmadeCheckpoint(folder / "counts").create().add(*range(1, VERSION + 1))
+    if request.param == "serve":
+        with served_node(checkpoint.path, folder / "data") as node:
+            node.wait_for_version(VERSION)
+            yield Service(node, node.node.host.port, node_app(node.node), position_of(node))
+        return
+    server.flush()
+    with cluster(checkpoint.path, folder, server.url, nodes=1) as known:
+        known.wait_to_rest(copies=1, version=VERSION)
+        router, node = known.router, known.nodes["n1"]
+        if request.param == "router":
+            yield Service(router, router.port, router_app(router.router), position_of(router))
+        else:
+            app = node_app(node.node, node.member, cluster_routes(node.member))
+            yield Service(node, node.port, app, position_of(node))
+
+
+def position_of(client: Served) -> str:
+    """The position of a reader who saw the newest version."""
+    wait_until(lambda: client.get(f"{STORE}/keys/{WORD}").status == 200, what="an answer")
+    return str(client.get(f"{STORE}/keys/{WORD}").body["position"])
+
+
+def of_the_future(position: str) -> str:
+    """A position that no replica has reached."""
+    seen = decode_position(position)
+    return replace(seen, version=seen.version + 1, committed_at_us=None).encode()
+
+
+def of_another(position: str) -> str:
+    """A position of another application."""
+    return replace(decode_position(position), application_id=ApplicationId("other")).encode()
+
+
+# ---- routes
+
+
+UNLISTED = {"/", "/admin", "/healthz"}
+"""They lead to the page, or are `/livez` by another name."""
+
+
+def test_every_route_is_in_the_document_and_the_reverse(service: Service) -> None:
+    """Internal calls may change in any release, and pages are none of the API."""
+    documented = {(method, nameless(path)) for path, methods in service.document["paths"].items() for method in methods}
+    of_the_api = {
+        (method, path)
+        for method, path in service.routes
+        if path.startswith(("/v1/", "/admin/v1/")) or (path.count("/") == 1 and path not in UNLISTED)
+    }
+    in_front = {("get", "/v1/stores/{}/keys/{}"), ("get", "/v1/stores/{}/lookup"), ("post", "/v1/stores/{}/lookup")}
+    assert documented == of_the_api | in_front
+    assert {path.split("/")[1] for _, path in service.routes - of_the_api} <= {"", "internal", "admin", "healthz"}
+
+
+# ---- answers
+
+ABSENT = quote(json.dumps(["nobody"]))
+KEY_CALL, LOOKUP_CALL = "GET /v1/stores/{store}/keys/{key}", "GET /v1/stores/{store}/lookup"
+EVERYWHERE = [
+    ("GET /v1/stores", "/v1/stores", 200),
+    ("GET /v1/stores/{store}", STORE, 200),
+    ("GET /v1/stores/{store}", "/v1/stores/nowhere", 404),
+    ("GET /v1/stores/{store}", "/v1/stores/%zz", 400),
+    (KEY_CALL, f"{STORE}/keys/{WORD}", 200),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?longs=string&max_lag=0&unknown_lag=serve&max_staleness_ms=none", 200),
+    (KEY_CALL, f"{STORE}/keys/nobody?min_position=POSITION&wait_ms=1", 404),
+    (KEY_CALL, "/v1/stores/nowhere/keys/a", 404),
+    (KEY_CALL, f"{STORE}/keys/a/b", 400),
+    (KEY_CALL, f"{STORE}/keys/a?max_lag=few", 400),
+    (KEY_CALL, f"{STORE}/keys/a?min_position=OTHER", 409),
+    (KEY_CALL, f"{STORE}/keys/nobody?limit=5&include_expired=false&cursor=CURSOR", 404),
+    (KEY_CALL, f"{STORE}/keys/a?cursor=GONE", 410),
+    (KEY_CALL, f"{STORE}/keys/a?limit=0", 400),
+    (KEY_CALL, f"{STORE}/keys/{'x' * 20_000}", 413),
+    (KEY_CALL, f"{STORE}/keys/a?min_position=FUTURE&wait_ms=0", 503),
+    (LOOKUP_CALL, f"{STORE}/lookup?key={KEY}", 200),
+    (LOOKUP_CALL, f"{STORE}/lookup?key={ABSENT}", 404),
+    (LOOKUP_CALL, f"{STORE}/lookup?key=7", 400),
+    ("GET /admin/v1/lag", "/admin/v1/lag", 200),
+    ("GET /admin/v1/lag", "/admin/v1/lag?store=op0", 200),
+    ("GET /admin/v1/lag", "/admin/v1/lag?store=nowhere", 404),
+    ("GET /admin/v1/health", "/admin/v1/health", 200),
+    ("GET /livez", "/livez", 200),
+    ("GET /readyz", "/readyz", 200),
+    ("GET /metrics", "/metrics", 200),
+    ("GET /openapi.json", "/openapi.json", 200),
+    ("GET /docs", "/docs", 200),
+]
+AT_A_ROUTER = [
+    ("GET /v1/stores/{store}/metadata", f"{STORE}/metadata", 200),
+    ("GET /v1/stores/{store}/metadata", f"{STORE}/metadata?key={KEY}&max_lag=1&min_position=POSITION", 200),
+    ("GET /v1/stores/{store}/metadata", f"{STORE}/metadata?key={KEY}&min_position=FUTURE", 200),
+    ("GET /v1/stores/{store}/metadata", f"{STORE}/metadata?max_lga=1", 400),
+    ("GET /v1/stores/{store}/metadata", f"{STORE}/metadata?longs=text", 400),
+    ("GET /v1/stores/{store}/metadata/{key}", f"{STORE}/metadata/{WORD}?longs=string&require_active=true", 200),
+    ("GET /v1/stores/{store}/metadata/{key}", f"{STORE}/metadata/a/b", 400),
+    ("GET /v1/stores/{store}/metadata/{key}", "/v1/stores/nowhere/metadata/a", 404),
+    ("GET /v1/stores/{store}/metadata/{key}", f"{STORE}/metadata/a?min_position=OTHER", 409),
+    ("GET /admin/v1/nodes", "/admin/v1/nodes", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/n1/safe-to-stop", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/n9/safe-to-stop", 404),
+    ("GET /admin/v1/lag", "/admin/v1/lag?limit=1&sort=-time_lag", 200),
+    ("GET /admin/v1/lag", "/admin/v1/lag?format=csv", 200),
+    ("GET /admin/v1/lag", "/admin/v1/lag?limit=0", 400),
+    ("GET /admin/v1/history", "/admin/v1/history", 200),
+    ("GET /admin/v1/history", "/admin/v1/history?store=op0&partition=0&minutes=1", 200),
+    ("GET /admin/v1/overview", "/admin/v1/overview", 200),
+]
+
+
+def test_every_answer_is_what_the_document_says(service: Service) -> None:
+    positions = {
+        "POSITION": service.position,
+        "FUTURE": of_the_future(service.position),
+        "OTHER": of_another(service.position),
+        "CURSOR": cursor_at(service.position),
+        "GONE": cursor_at(of_the_future(service.position)),
+    }
+    document = service.document
+    is_router = "/v1/stores/{store}/metadata" in document["paths"]
+    asked = EVERYWHERE + (AT_A_ROUTER if is_router else [])
+    for call, template, status in asked:
+        target = template
+        for name, position in positions.items():
+            target = target.replace(name, position)
+        answered, headers, body = service.client.head("GET", target)
+        assert answered == status, (target, body)
+        judge(document, call, status, headers["content-type"], body)
+        assert (headers.get("retry-after") == "1") == (status == 503)
+
+
+def test_every_answer_to_a_batch_is_what_the_document_says(service: Service) -> None:
+    call, document = "POST /v1/stores/{store}/lookup", service.document
+    keys = [[WORD], {"word": "nobody"}, 7, ["x" * 70_000]]
+    future = {"min_position": of_the_future(service.position), "wait_ms": 0}
+    for query in ("", "?compact=true", "?compact=TRUE&longs=string"):
+        for bounds, statuses in (({}, [200, 404, 400, 413]), (future, [503, 503, 400, 413])):
+            reply = service.client.post(f"{STORE}/lookup{query}", json.dumps({"keys": keys, "bounds": bounds}).encode())
+            results: Any = reply.body["results"]
+            assert [each["status"] for each in results] == statuses
+            judge(document, call, 200, reply.content_type, json.dumps(reply.body).encode())
+    for path, body, status in (
+        (f"{STORE}/lookup", {"keys": [], "bounds": {"max_lag": -1}}, 400),
+        (f"{STORE}/lookup", {"keys": [[WORD]] * 1001}, 413),
+        (f"{STORE}/lookup", {"keys": [[WORD]], "bounds": {"min_position": of_another(service.position)}}, 409),
+        ("/v1/stores/nowhere/lookup", {"keys": []}, 404),
+    ):
+        reply = service.client.post(path, json.dumps(body).encode())
+        assert reply.status == status, reply
+        judge(document, call, status, reply.content_type, json.dumps(reply.body).encode())
+
+
+def test_every_answer_to_a_drain_is_what_the_document_says(service: Service) -> None:
+    paths = {"/admin/v1/drain", "/admin/v1/nodes/{node_id}/drain"} & service.document["paths"].keys()
+    for path in paths:
+        own, nobodys = path.replace("{node_id}", "n1"), path.replace("{node_id}", "n9")
+        asked = [
+            (own, b'{"drain": true}', 202),
+            (own, b'{"drain": false}', 202),
+            (own, b'{"drian": false}', 400),
+            (own, b'{"drain": 0}', 400),
+            (own, b" " * 2000, 413),
+        ]
+        asked += [(nobodys, b"{}", 404)] if nobodys != path else []
+        for target, body, status in asked:
+            reply = service.client.post(target, body)
+            assert reply.status == status, (target, body, reply)
+            judge(service.document, f"POST {path}", status, reply.content_type, json.dumps(reply.body).encode())
+
+
+def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service: Service) -> None:
+    status, headers, body = service.client.head("GET", "/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    text = body.decode()
+    assert all(path in text for path in service.document["paths"])
+    assert f"url=http://127.0.0.1:{service.port}" in text
+
+
+# ---- Schemathesis
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.full)])
+def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
+    """It asks for what the document allows, and for what it does not, and judges each answer by the document."""
+    knowledge = Knowledge(service.position, cursor_at(service.position))
+    url = f"http://127.0.0.1:{service.port}/openapi.json"
+    run_schemathesis(tmp_path, knowledge, [("--checks=all", f"--max-examples={examples}", url)])
+    assert service.client.get("/livez").status == 200

@@ -1,0 +1,138 @@
+"""What `pip install understudy[all]` gives: built, installed and used where there is no repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.repository import ROOT
+from tests.support.spark.queries import wait_until
+from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheel, write_versions
+from tools.check_release import wheel_problems
+
+DEMO_LIMIT_S = 400
+
+pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` installs, is not there")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, made from the source archive as a release is."""
+    return build_wheel(tmp_path_factory.mktemp("dist"))
+
+
+def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert wheel_problems(wheel, project) == []
+    lacking = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(lacking, "w") as part:
+        for name in whole.namelist():
+            if name != "understudy_node/py.typed":
+                part.writestr(name, whole.read(name))
+        part.writestr("tests/stray.py", "")
+    assert wheel_problems(lacking, project) == ["understudy_node has no py.typed", "tests does not belong in a wheel"]
+
+
+class Installed:
+    """The command line as a stranger has it: an environment of its own, an empty folder, no repository."""
+
+    def __init__(self, environment: Path, folder: Path) -> None:
+        self.program = environment / "bin" / "understudy"
+        self.python = environment / "bin" / "python"
+        self.folder = folder
+        self.variables = {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.program, *arguments],
+            cwd=self.folder, env=self.variables, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+        """A command that goes on, and the file of its output; it gets Ctrl-C at the end."""
+        said = self.folder / "said.txt"
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                [self.program, *arguments], cwd=self.folder, env=self.variables, stdout=output, stderr=output
+            )
+        try:
+            yield process, said
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0, said.read_text()
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """`understudy[all]` out of the wheel, in the versions that uv.lock names."""
+    folder = tmp_path_factory.mktemp("installed")
+    versions, environment = folder / "versions.txt", folder / "environment"
+    write_versions(versions)
+    steps: list[list[str | Path]] = [
+        ["venv", environment, "--python", sys.executable],
+        ["pip", "install", "--python", environment, "--constraints", versions, f"understudy[all] @ {wheel.as_uri()}"],
+    ]
+    for step in steps:
+        subprocess.run([UV, "--quiet", *step], check=True, timeout=INSTALL_LIMIT_S)
+    (folder / "empty").mkdir()
+    yield Installed(environment, folder / "empty")
+    shutil.rmtree(environment)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT_S)
+def test_the_installed_command_is_not_the_repositorys_and_helps(installed: Installed) -> None:
+    code = "import understudy, understudy_node, pyspark; print(understudy.__file__, understudy_node.__file__)"
+    where = subprocess.run(
+        [installed.python, "-c", code], cwd=installed.folder, env=installed.variables,
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert str(ROOT) not in where
+    assert where.count("site-packages") == 2
+    helped = installed.run("--help")
+    assert helped.returncode == 0
+    assert "understudy serve" in helped.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT_S)
+def test_the_installed_serve_answers_a_lookup(installed: Installed, tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "words").create().add(1, 2)
+    with installed.running("serve", str(checkpoint.path), "--port", "0") as (process, said):
+        wait_until(lambda: "Ctrl-C stops." in said.read_text() or process.poll() is not None, what="the welcome")
+        lines = said.read_text().splitlines()
+        url = next(line.split()[-1] for line in lines if line.startswith("Serving at "))
+        (curl,) = [line.split("'")[1] for line in lines if "curl" in line]
+        with urllib.request.urlopen(curl, timeout=60) as reply:
+            assert json.loads(reply.read())["found"] is True
+        found = installed.run("get", "op0", "alpha", "--url", url)
+        assert (found.returncode, found.stderr) in {(0, ""), (1, "")}
+        assert "version    2 of 2" in found.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT_S)
+def test_the_installed_demo_comes_up_and_goes(installed: Installed) -> None:
+    arguments = ("demo", "--json", "--nodes", "1", "--routers", "1", "--max-flights", "500")
+    with installed.running(*arguments) as (process, said):
+
+        def ready() -> bool:
+            return '"event":"ready"' in said.read_text() or process.poll() is not None
+
+        wait_until(ready, what="the demo", limit_s=DEMO_LIMIT_S)
+        assert process.poll() is None, said.read_text()
