@@ -90,7 +90,11 @@ def test_who_is_not_let_in_is_told_why_and_no_secret_is_in_it(
         "authority": {"kafka.ssl.ca.location": str(make_certificates(tmp_path, name="other").authority)},
         "protocol": {"kafka.security.protocol": "SASL_PLAINTEXT"},
     }[wrong]
-    reasons = {"password": "Authentication failed", "authority": "certificate verify failed", "protocol": "no answer"}
+    reasons = {
+        "password": "Authentication failed",
+        "authority": "certificate verify failed",
+        "protocol": "did not list its topics",
+    }
     with pytest.raises(InputError, match=reasons[wrong]) as refused:
         check_inputs(parse_options({**script, **changed}))
     assert "secret" not in str(refused.value)
