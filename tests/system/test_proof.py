@@ -62,9 +62,7 @@ FAULTS_OF_EVERY_KIND = (
     "hostile-connections",
     "kill-spark",
 )
-"""Those that meet state files, replicas and pages, so that some answers of each kind are behind; the others do not know
-kinds apart.
-"""
+"""Those that meet state files, replicas and pages; the others do not know kinds apart."""
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in IN_A_FOLDER if fault not in FAULTS_OF_THE_LONG_RUN)
 

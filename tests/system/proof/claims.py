@@ -66,6 +66,8 @@ class ClaimResult:
     violations: tuple[Violation, ...]
     found: int
     kinds: dict[str, OfKind]
+    needs_each_kind: bool = True
+    """Whether the evidence is needed of every kind of state, and not of any."""
 
     @property
     def vacuous(self) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ class ClaimResult:
             f"{aspect} of {kind}"
             for kind, seen in self.kinds.items()
             for aspect in self.needed
-            if aspect not in never and not seen.examined.get(aspect)
+            if self.needs_each_kind and aspect not in never and not seen.examined.get(aspect)
         ]
         return tuple(never)
 
@@ -113,8 +115,18 @@ class Case:
 class Tally:
     """Counts what one claim examined, and keeps what breaks it; of claims about stores by kind of state, too."""
 
-    def __init__(self, case: Case, name: str, says: str, needed: Sequence[str], *, is_of_stores: bool = True) -> None:
+    def __init__(
+        self,
+        case: Case,
+        name: str,
+        says: str,
+        needed: Sequence[str],
+        *,
+        is_of_stores: bool = True,
+        needs_each_kind: bool = True,
+    ) -> None:
         self._case, self._name, self._says, self._needed = case, name, says, tuple(needed)
+        self._needs_each_kind = needs_each_kind
         self._kinds = case.kinds if is_of_stores else {}
         self._examined: Counter[str] = Counter()
         self._examined_of: Counter[tuple[str, str]] = Counter()
@@ -146,4 +158,13 @@ class Tally:
             for kind in dict.fromkeys(self._kinds.values())
         }
         violations = tuple(self._violations)
-        return ClaimResult(self._name, self._says, dict(self._examined), self._needed, violations, self._found, of_kind)
+        return ClaimResult(
+            self._name,
+            self._says,
+            dict(self._examined),
+            self._needed,
+            violations,
+            self._found,
+            of_kind,
+            self._needs_each_kind,
+        )
