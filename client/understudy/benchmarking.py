@@ -16,9 +16,9 @@ import orjson
 from understudy.console import print_json, print_lines
 from understudy.credentials import authorization
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.http_client import Server, path_segment, server_url
+from understudy.http_client import path_segment, server_url
 from understudy.load import Load
-from understudy.options import as_parameters, bound_options, given_bounds, server_options, wait_ms_of
+from understudy.options import ServerOptions, as_parameters, bound_options, given_bounds, server_options, wait_ms_of
 from understudy.reading import keys_of_lines
 from understudy.trust import client_context
 
@@ -48,9 +48,7 @@ def bench(
     connections: int,
     seconds: float,
     rate: float | None,
-    url: str,
-    timeout_s: float,
-    as_json: bool,
+    options: ServerOptions,
     **bounds: Any,
 ) -> None:
     """Load a running server with lookups of STORE, and report rate, latency, outcomes and the age of the answers.
@@ -65,13 +63,14 @@ def bench(
       jq -c '[.tailnum]' planes.json | understudy bench aircraft --keys -
       understudy bench aircraft --keys keys.txt --rate 5000 --max-staleness-ms 2000 --json
     """
-    place = urlsplit(server_url(url))
+    url = server_url(options.url)
+    place = urlsplit(url)
     is_tls = place.scheme == "https"
     keys = keys_of(keys_file)
     given = given_bounds(bounds)
     path = f"/v1/stores/{path_segment(store)}/lookup"
     # This first lookup reports a wrong store, key or bound before the load begins.
-    with Server(url, timeout_s=timeout_s) as server:
+    with options.server() as server:
         server.get(path, {"key": keys[0], **as_parameters(given)}, wait_ms=wait_ms_of(given))
     targets = [f"{path}?{urlencode({'key': key, **as_parameters(given)})}" for key in keys]
     shown = "".join(f"{name}: {value}\r\n" for name, value in authorization(os.environ).items())
@@ -82,11 +81,11 @@ def bench(
         requests,
         connections=connections,
         rate=rate,
-        timeout_s=timeout_s + wait_ms_of(given) / 1000,
+        timeout_s=options.timeout_s + wait_ms_of(given) / 1000,
         tls=client_context(os.environ) if is_tls else None,
     )
-    took_s = asyncio.run(_run(load, seconds, server_url(url)))
-    if as_json:
+    took_s = asyncio.run(_run(load, seconds, url))
+    if options.as_json:
         print_json(orjson.dumps(load.counts.document(took_s)))
     else:
         print_lines(load.counts.lines(took_s))

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from understudy.console import print_json, print_lines, print_table
+from understudy.console import print_json, print_page
 from understudy.exits import EXIT_CODES_HELP
+from understudy.pages import Lines, Sheet
 from understudy.running import use_config_file
 from understudy.service_flags import Flag
 from understudy.service_settings import FLAGS_OF, PREFIX, given_settings, setting_options, unknown_variables
@@ -111,12 +112,10 @@ def _print(name: str, rows: Sequence[InForce], *, as_json: bool) -> None:
         settings = [row._asdict() for row in rows]
         print_json(orjson.dumps({"service": name, "settings": settings}))
     elif rows:
-        print_table(
-            ("setting", "value", "from"),
-            [(row.name, _text(row.value), f"{row.source} {row.where}".strip()) for row in rows],
-        )
+        cells = [(row.name, _text(row.value), f"{row.source} {row.where}".strip()) for row in rows]
+        print_page((Sheet(("setting", "value", "from"), cells),))
     else:
-        print_lines(["Everything has its default."])
+        print_page((Lines(["Everything has its default."]),))
 
 
 def _text(value: object) -> str:

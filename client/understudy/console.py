@@ -10,15 +10,13 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from understudy.pages import Lines, Page, Sheet
-from understudy.values import absence_note, answer_rows, batch_row
-from understudy_shared.base.printable import printable
+from understudy.pages import Fields, Lines, Page, Sheet
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,18 +48,21 @@ def folded(lines: Iterable[str]) -> Iterator[str]:
         yield from textwrap.wrap(line, width, subsequent_indent=hanging, break_on_hyphens=False) or [""]
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table with a heading; each cell's end is folded, never cut."""
-    _print(_table(Sheet(columns, list(rows), title)))
-
-
 def print_page(page: Page) -> None:
-    """Print lines as they are and tables, in order."""
+    """Print the parts of a page in order; a table's cells are folded, never cut."""
     for part in page:
-        if isinstance(part, Lines):
-            print_lines(part.lines)
-        else:
+        if isinstance(part, Sheet):
             _print(_table(part))
+        else:
+            print_lines(_lines(part))
+
+
+def print_report(document: bytes, page_of: Callable[[Any], Page], *, as_json: bool) -> None:
+    """Print a JSON document: as it is, or as the page that is made of it."""
+    if as_json:
+        print_json(document)
+    else:
+        print_page(page_of(orjson.loads(document)))
 
 
 def drawn(page: Page) -> RenderableType:
@@ -69,41 +70,21 @@ def drawn(page: Page) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    return Group(*(Text("\n".join(part.lines)) if isinstance(part, Lines) else _table(part) for part in page))
+    return Group(*(_table(part) if isinstance(part, Sheet) else Text("\n".join(_lines(part))) for part in page))
 
 
-def print_fields(rows: Iterable[Sequence[str]]) -> None:
-    """Print aligned fields: names in the first columns; a row's text begins where its last name ends."""
-    listed = [list(row) for row in rows]
-    first = max(len(row[0]) for row in listed)
-    second = max((len(row[1]) for row in listed if row[2]), default=0)
-    for section, field, text in listed:
+def _lines(part: Lines | Fields) -> Iterable[str]:
+    if isinstance(part, Fields):
+        return _aligned(part.rows)
+    return folded(part.lines) if part.folds else part.lines
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    first = max(len(row[0]) for row in rows)
+    second = max((len(row[1]) for row in rows if row[2]), default=0)
+    for section, field, text in rows:
         line = f"  {section:{first}}  {field:{second}}  {text}" if text else f"  {section:{first}}  {field}"
-        click.echo(line.rstrip())
-
-
-def print_answer(body: bytes, *, raw: bool) -> None:
-    """Print one lookup, found or absent. `raw` adds what Spark stores to a result that was computed from it."""
-    answer = orjson.loads(body)
-    click.echo(f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}")
-    print_fields(answer_rows(answer, raw=raw))
-    if note := absence_note(answer):
-        click.echo(note)
-
-
-def print_batch(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw: bool) -> None:
-    """Print a table of a batch's outcomes, in the order of `keys`; each key whose window has closed is noted below."""
-    shows_value = raw and any("result" in answer for answer in answers)
-    rows, notes = [], []
-    for asked, answer in zip(keys, answers, strict=True):
-        row = batch_row(answer, raw=shows_value)
-        rows.append((row[0] or printable(asked), *row[1:]))
-        if note := absence_note(answer):
-            notes.append(f"{row[0]}: {note}")
-    has_result = any("result" in answer for answer in answers)
-    columns = ("result" if has_result else "value", *(["value"] if shows_value else []))
-    print_table(("key", "outcome", *columns, "age"), rows)
-    print_lines(notes)
+        yield line.rstrip()
 
 
 def _table(sheet: Sheet) -> Table:

@@ -10,10 +10,11 @@ from typing import Any
 import click
 import orjson
 
-from understudy.console import folded, print_json, print_lines
+from understudy.console import print_report
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError
 from understudy.options import DEFAULT_TIMEOUT_S
+from understudy.pages import Lines
 from understudy.trust import trust_options
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import install_fix
@@ -42,10 +43,7 @@ def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
     """
     is_server = target.lower().startswith(("http://", "https://"))
     report = _of_server(target, timeout_s) if is_server else _examine()(target)
-    if as_json:
-        print_json(orjson.dumps(report))
-    else:
-        print_lines(folded(report_lines(report)))
+    print_report(orjson.dumps(report), lambda shown: (Lines(list(report_lines(shown)), folds=True),), as_json=as_json)
     wrong = [each for each in report["findings"] if each["state"] == "wrong"]
     if wrong:
         raise CommandError(f"{printable(target)} has faults: {len(wrong)}", exit_code=ExitCode.REFUSED)

@@ -15,8 +15,7 @@ import orjson
 from understudy.console import print_json, print_lines
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.http_client import Server, path_segment
-from understudy.options import server_options
-from understudy.reading import problems_as_json
+from understudy.options import ServerOptions, server_options
 from understudy.values import number_text
 from understudy_shared.base.printable import printable
 
@@ -36,9 +35,7 @@ _ROLES = ("active", "standby", "warmup")
     help="Seconds to wait until the node holds nothing.",
 )
 @server_options
-def drain(
-    node_id: str, *, undo: bool, no_wait: bool, within_s: float, url: str, timeout_s: float, as_json: bool
-) -> None:
+def drain(node_id: str, *, undo: bool, no_wait: bool, within_s: float, options: ServerOptions) -> None:
     """Ask a router to move all tasks of the node NODE_ID to other nodes, and wait until it holds no task.
 
     The node answers meanwhile, and nothing is lost: it can be stopped afterwards without a reader noticing. It stays
@@ -51,7 +48,8 @@ def drain(
       understudy drain node-2 --no-wait --json
     """
     path = f"/admin/v1/nodes/{path_segment(node_id)}/drain"
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    as_json = options.as_json
+    with options.server() as server:
         body = server.post(path, orjson.dumps({"drain": not undo}))
         if as_json:
             print_json(body)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import orjson
 
-from understudy.console import print_json, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.explain_report import explain_page
-from understudy.http_client import Server, ServerProblemError, path_segment
-from understudy.options import as_parameters, bound_options, given_bounds, selection_options, server_options
-from understudy.reading import KeyCommand, checked_json, problems_as_json
+from understudy.http_client import ServerProblemError, path_segment
+from understudy.options import (
+    ServerOptions,
+    as_parameters,
+    bound_options,
+    given_bounds,
+    selection_options,
+    server_options,
+)
+from understudy.reading import KeyCommand, checked_json
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -27,9 +32,7 @@ def explain(
     key: tuple[str, ...],
     *,
     json_key: str | None,
-    url: str,
-    timeout_s: float,
-    as_json: bool,
+    options: ServerOptions,
     **bounds: Any,
 ) -> None:
     """Tell which partition of STORE a key is in, who would be asked for it in which order, and who would not, and why.
@@ -44,17 +47,14 @@ def explain(
       understudy explain aircraft --key '[null]' --json
     """
     path, parameters = _target(store, key, json_key)
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    with options.server() as server:
         try:
             body = server.get(path, {**parameters, **as_parameters(given_bounds(bounds))})
         except ServerProblemError as problem:
             if problem.slug == "unknown-path":
-                raise _not_a_router(url) from None
+                raise _not_a_router(options.url) from None
             raise
-    if as_json:
-        print_json(body)
-    else:
-        print_page(explain_page(orjson.loads(body)))
+    options.print_report(body, explain_page)
 
 
 def _target(store: str, key: tuple[str, ...], json_key: str | None) -> tuple[str, dict[str, str]]:

@@ -9,13 +9,11 @@ from typing import Any
 import click
 import orjson
 
-from understudy.console import folded, print_json, print_lines, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.health_line import health_line
 from understudy.http_client import Server, path_segment
-from understudy.options import server_options
+from understudy.options import ServerOptions, server_options
 from understudy.pages import Lines
-from understudy.reading import problems_as_json
 from understudy_shared.base.printable import printable
 
 ASK_EVERY_S = 1.0
@@ -33,7 +31,7 @@ _LOSSES = {
 
 @click.command(epilog=EXIT_CODES_HELP)
 @server_options
-def health(*, url: str, timeout_s: float, as_json: bool) -> None:
+def health(*, options: ServerOptions) -> None:
     """Ask a router, or `understudy serve`, whether anything is wrong: who is hurt, why, and what to do.
 
     It ends with 0 when all is well or only a reserve is gone, and with 3 when readers are hurt or nothing is known.
@@ -43,13 +41,10 @@ def health(*, url: str, timeout_s: float, as_json: bool) -> None:
       understudy health
       understudy health --url router-1:8080 --json | jq -r .headline
     """
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    with options.server() as server:
         body = server.get("/admin/v1/health")
+    options.print_report(body, lambda report: (Lines(list(health_lines(report)), folds=True),))
     report = orjson.loads(body)
-    if as_json:
-        print_json(body)
-    else:
-        print_lines(folded(health_lines(report)))
     if report["state"] in {"hurt", "unknown"}:
         raise CommandError(printable(str(report["headline"])), exit_code=ExitCode.REFUSED)
 
@@ -64,7 +59,7 @@ def health(*, url: str, timeout_s: float, as_json: bool) -> None:
     help="Seconds to ask again while it is no, or while no router answers.",
 )
 @server_options
-def safe_to_stop(node_id: str, *, within_s: float, url: str, timeout_s: float, as_json: bool) -> None:
+def safe_to_stop(node_id: str, *, within_s: float, options: ServerOptions) -> None:
     """Ask a router whether the node NODE_ID may be stopped now. It ends with 0 for yes and with 3 for no.
 
     Yes means that every store partition keeps a caught-up replica within the bound of its store. If it is no, wait, or
@@ -76,14 +71,10 @@ def safe_to_stop(node_id: str, *, within_s: float, url: str, timeout_s: float, a
       understudy safe-to-stop node-2 --json && kubectl delete pod node-2
       understudy safe-to-stop node-2 --within-s 120 || understudy drain node-2
     """
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+    with options.server() as server:
         body = _asked_until_yes(server, f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop", within_s=within_s)
-    answer = orjson.loads(body)
-    if as_json:
-        print_json(body)
-    else:
-        print_page((Lines([f"{'yes' if answer['safe'] else 'no'}: {printable(answer['why'])}", *loss_lines(answer)]),))
-    if not answer["safe"]:
+    options.print_report(body, lambda answer: (Lines(list(safety_lines(answer))),))
+    if not orjson.loads(body)["safe"]:
         fix = f"Wait and ask again, or: understudy drain {printable(node_id)}"
         raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
 
@@ -117,8 +108,9 @@ def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
                 yield f"      {label:5}  {printable(each[part])}"
 
 
-def loss_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a stop would cost, a line for each kind."""
+def safety_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether a node may be stopped, and what a stop would cost, a line for each kind."""
+    yield f"{'yes' if answer['safe'] else 'no'}: {printable(answer['why'])}"
     for kind, text in _LOSSES.items():
         lost, count = answer["would_lose"][kind], answer["would_lose"]["counts"][kind]
         if count:

@@ -13,14 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.error import URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import (
-    BaseHandler,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 
 import orjson
 
@@ -29,6 +22,7 @@ from understudy.exits import CommandError, ExitCode
 from understudy.flag_words import in_flags, place_in_flags
 from understudy.trust import UNTRUSTED_FIX, client_context
 from understudy_shared.base.printable import printable
+from understudy_shared.http.opener import url_opener
 from understudy_shared.telemetry.trace import parse_traceparent
 from understudy_shared.tls.trouble import TlsReason, tls_trouble
 
@@ -72,7 +66,7 @@ class Server:
         self._authorization = authorization(os.environ)
         self._timeout_s = timeout_s
         context = client_context(os.environ, is_own=is_own) if self._url.startswith("https:") else None
-        self._opener = _opener(context, uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
+        self._opener = url_opener(context, uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
 
     def __enter__(self) -> Server:
         return self
@@ -142,22 +136,6 @@ def _trace_header() -> dict[str, str]:
     """Return the trace that this command is a part of. A caller hands it over in the variable TRACEPARENT."""
     trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))
     return {} if trace is None else {"traceparent": trace.traceparent}
-
-
-def _opener(context: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirector:
-    """Make an opener for HTTP and HTTPS. It follows no redirects, and a reply of any status is a reply.
-
-    A proxy that is set for the outside world cannot reach this machine's loopback.
-    """
-    opener = OpenerDirector()
-    handlers: list[BaseHandler] = [
-        HTTPHandler(),
-        HTTPSHandler(context=context),
-        *([ProxyHandler()] if uses_proxies else []),
-    ]
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener
 
 
 def _cause(error: Exception) -> object:

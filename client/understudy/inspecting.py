@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import click
 import orjson
 
-from understudy.console import print_fields, print_json, print_lines, print_page, print_table
 from understudy.exits import EXIT_CODES_HELP
 from understudy.http_client import Server, path_segment
 from understudy.lag_reports import SORTS, STATES, arranged, lag_page
-from understudy.options import server_options
-from understudy.pages import Page
-from understudy.reading import problems_as_json
-from understudy.reports import STORE_COLUMNS, not_served_lines, store_fields, store_row, unnamed_lines
+from understudy.options import ServerOptions, server_options
+from understudy.pages import Fields, Page
+from understudy.reports import store_fields, stores_page
 from understudy.watching import watch_pages
 from understudy_shared.base.errors import UnderstudyError
 
@@ -22,7 +20,7 @@ from understudy_shared.base.errors import UnderstudyError
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("store", required=False)
 @server_options
-def stores(store: str | None, *, url: str, timeout_s: float, as_json: bool) -> None:
+def stores(store: str | None, *, options: ServerOptions) -> None:
     """Show the stores that can be asked, or STORE's key and value columns with types.
 
     \b
@@ -31,18 +29,9 @@ def stores(store: str | None, *, url: str, timeout_s: float, as_json: bool) -> N
       understudy stores aircraft
       understudy stores --json | jq -r '.stores[].store'
     """
-    path = "/v1/stores" if store is None else f"/v1/stores/{path_segment(store)}"
-    body = _fetch(path, {}, url=url, timeout_s=timeout_s, as_json=as_json)
-    if as_json:
-        print_json(body)
-        return
-    document = orjson.loads(body)
-    if store is None:
-        print_table(STORE_COLUMNS, [store_row(described) for described in document["stores"]])
-        print_lines(unnamed_lines(document["stores"]))
-        print_lines(not_served_lines(document["not_served"]))
-    else:
-        print_fields(store_fields(document))
+    with options.server() as server:
+        body = server.get("/v1/stores" if store is None else f"/v1/stores/{path_segment(store)}")
+    options.print_report(body, stores_page if store is None else lambda document: (Fields(store_fields(document)),))
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -73,9 +62,7 @@ def lag(
     role: str | None,
     sort: str | None,
     every_s: float | None,
-    url: str,
-    timeout_s: float,
-    as_json: bool,
+    options: ServerOptions,
 ) -> None:
     """Show how far every replica is behind the query. A router tells of the whole cluster, a node of what it holds.
 
@@ -94,19 +81,17 @@ def lag(
     parameters = {name: value for name, value in given.items() if value is not None}
 
     def fetch() -> bytes:
-        with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
+        with options.server() as server:
             body = server.get("/admin/v1/lag", parameters)
-            return body if as_json else with_health(body, server)
+            return body if options.as_json else with_health(body, server)
 
-    def page(body: bytes) -> Page:
-        return lag_page(arranged(orjson.loads(body), state=state, role=role, sort=sort))
+    def page(report: dict[str, Any]) -> Page:
+        return lag_page(arranged(report, state=state, role=role, sort=sort))
 
-    if every_s is not None:
-        watch_pages(fetch, page, every_s=every_s, as_json=as_json)
-    elif as_json:
-        print_json(fetch())
+    if every_s is None:
+        options.print_report(fetch(), page)
     else:
-        print_page(page(fetch()))
+        watch_pages(fetch, lambda body: page(orjson.loads(body)), every_s=every_s, as_json=options.as_json)
 
 
 def with_health(body: bytes, server: Server) -> bytes:
@@ -119,8 +104,3 @@ def with_health(body: bytes, server: Server) -> bytes:
     except UnderstudyError:
         return body
     return orjson.dumps(report)
-
-
-def _fetch(path: str, parameters: Mapping[str, str], *, url: str, timeout_s: float, as_json: bool) -> bytes:
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(as_json):
-        return server.get(path, parameters)

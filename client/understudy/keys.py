@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import click
 import orjson
 
-from understudy.console import print_json, print_lines, print_table
+from understudy.console import print_json, print_lines, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.pages import Sheet
 from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.credentials import CredentialsError, StoredKey
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
@@ -123,7 +124,7 @@ def list_keys(file: Path, *, as_json: bool) -> None:
         for key in found:
             print_json(orjson.dumps(key.model_dump(mode="json", exclude={"sha256"})))
     else:
-        print_table(_COLUMNS, [key_row(key, datetime.now(UTC)) for key in found])
+        print_page((Sheet(_COLUMNS, [key_row(key, datetime.now(UTC)) for key in found]),))
 
 
 @keys.command(epilog=EXIT_CODES_HELP)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from understudy.console import print_json, print_report
+from understudy.http_client import Server, ServerProblemError
+from understudy.pages import Page
 from understudy.trust import trust_options
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
@@ -19,9 +24,37 @@ _NOT_GIVEN = (("require_active", False),)
 """A flag is false where it was left out."""
 
 
-def server_options(command: Command) -> Command:
-    """Add --url, --timeout-s and --json, and the files for TLS."""
-    options = (
+class ServerOptions(NamedTuple):
+    """The server that a command asks, and the form in which it prints what the server answers."""
+
+    url: str
+    timeout_s: float
+    as_json: bool
+
+    @contextmanager
+    def server(self) -> Iterator[Server]:
+        """Give the server. With --json, print a problem as it came; its error goes to stderr all the same."""
+        with Server(self.url, timeout_s=self.timeout_s) as server:
+            try:
+                yield server
+            except ServerProblemError as problem:
+                if self.as_json:
+                    print_json(problem.body)
+                raise
+
+    def print_report(self, body: bytes, page_of: Callable[[Any], Page]) -> None:
+        """Print the JSON that the server answered, or the page that is made of it."""
+        print_report(body, page_of, as_json=self.as_json)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --url, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
+
+    @wraps(command)
+    def gathered(*, url: str, timeout_s: float, as_json: bool, **others: Any) -> Any:
+        return command(options=ServerOptions(url, timeout_s, as_json), **others)
+
+    flags = (
         click.option(
             "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
             help="Address of a node or router; http:// may be left out.",
@@ -32,7 +65,7 @@ def server_options(command: Command) -> Command:
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
     )  # fmt: skip
-    return _all(trust_options(command), options)
+    return _all(trust_options(gathered), flags)
 
 
 def bound_options(command: Command) -> Command:

@@ -1,4 +1,4 @@
-"""The parts of a report: lines and tables, in order (data). The console prints it or draws it."""
+"""The parts of a report: lines, fields and tables, in order (data). The console prints it or draws it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Text as it is."""
+    """Text as it is; text that `folds` is folded to the width of a terminal."""
 
     lines: Sequence[str]
+    folds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Rows of section, name and text, aligned; a row's text begins where its last name ends."""
+
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +30,4 @@ class Sheet:
     title: str = ""
 
 
-Page = Sequence[Lines | Sheet]
+Page = Sequence[Lines | Fields | Sheet]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
 import click
 import orjson
 
-from understudy.console import print_answer, print_batch, print_json
+from understudy.console import print_json, print_page
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.http_client import Server, ServerProblemError, path_segment, problem_exit_code
+from understudy.http_client import Server, path_segment, problem_exit_code
 from understudy.options import (
     Command,
+    ServerOptions,
     as_parameters,
     bound_options,
     given_bounds,
@@ -23,6 +23,7 @@ from understudy.options import (
     server_options,
     wait_ms_of,
 )
+from understudy.reports import answer_page, batch_page
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 
@@ -78,9 +79,7 @@ def get(
     *,
     raw: bool,
     longs: str | None,
-    url: str,
-    timeout_s: float,
-    as_json: bool,
+    options: ServerOptions,
     **bounds: Any,
 ) -> None:
     """Look up one key of STORE: a word per key column, in schema order.
@@ -103,7 +102,7 @@ def get(
             exit_code=ExitCode.USAGE,
         )
     path = "/".join(["/v1/stores", path_segment(store), "keys", *map(path_segment, key)])
-    _look_up_one(path, {}, given_bounds(bounds), _Output(as_json, raw, longs), url=url, timeout_s=timeout_s)
+    _look_up_one(options, path, {}, given_bounds(bounds), _Output(raw, longs))
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -122,9 +121,7 @@ def lookup(
     from_stdin: bool,
     raw: bool,
     longs: str | None,
-    url: str,
-    timeout_s: float,
-    as_json: bool,
+    options: ServerOptions,
     **bounds: Any,
 ) -> None:
     """Look up keys of STORE, each a JSON array in schema order or a JSON object by column name.
@@ -140,16 +137,16 @@ def lookup(
     """
     if bool(key) == from_stdin:
         raise click.UsageError("give JSON keys, or --stdin: one of the two")
-    given, output = given_bounds(bounds), _Output(as_json, raw, longs)
+    given, output = given_bounds(bounds), _Output(raw, longs)
     if from_stdin:
-        _look_up_many(store, keys_of_lines(sys.stdin.buffer), given, output, url=url, timeout_s=timeout_s)
+        _look_up_many(options, store, keys_of_lines(sys.stdin.buffer), given, output)
     elif len(key) == 1:
         text = checked_json(key[0], where="the key")
         path = f"/v1/stores/{path_segment(store)}/lookup"
-        _look_up_one(path, {"key": text}, given, output, url=url, timeout_s=timeout_s)
+        _look_up_one(options, path, {"key": text}, given, output)
     else:
         checked = [checked_json(text, where=f"key {number}") for number, text in enumerate(key, 1)]
-        _look_up_many(store, checked, given, output, url=url, timeout_s=timeout_s)
+        _look_up_many(options, store, checked, given, output)
 
 
 def checked_json(text: str, *, where: str) -> str:
@@ -219,9 +216,8 @@ def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> 
 
 
 class _Output(NamedTuple):
-    """The form in which answers are printed."""
+    """The form of values in answers."""
 
-    as_json: bool
     raw: bool
     longs: str | None
 
@@ -232,29 +228,30 @@ class _Output(NamedTuple):
 
 
 def _look_up_one(
-    path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output, *, url: str, timeout_s: float
+    options: ServerOptions, path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output
 ) -> None:
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
+    with options.server() as server:
         asked = {**parameters, **output.parameters, **as_parameters(bounds)}
         body = server.get(path, asked, wait_ms=wait_ms_of(bounds))
-    if output.as_json:
-        print_json(body)
-    else:
-        print_answer(body, raw=output.raw)
+    options.print_report(body, lambda answer: answer_page(answer, raw=output.raw))
     sys.exit(outcome_of(orjson.loads(body)))
 
 
 def _look_up_many(
-    store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output, *, url: str, timeout_s: float
+    options: ServerOptions, store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output
 ) -> None:
     worst = ExitCode.OK
     path = f"/v1/stores/{path_segment(store)}/lookup"
-    with Server(url, timeout_s=timeout_s) as server, problems_as_json(output.as_json):
+    with options.server() as server:
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
                 answers = _ask(server, path, chunk, bounds, output)
                 worst = max(worst, *map(outcome_of, answers))
-                _print_answers(chunk, answers, output)
+                if options.as_json:
+                    for answer in answers:
+                        print_json(orjson.dumps(answer))
+                else:
+                    print_page(batch_page(chunk, answers, raw=output.raw))
             if error is not None:
                 raise error
     sys.exit(worst)
@@ -266,22 +263,3 @@ def _ask(
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
     body = server.post(path, content, {"compact": "true", **output.parameters}, wait_ms=wait_ms_of(bounds))
     return expanded(orjson.loads(body))
-
-
-def _print_answers(chunk: Sequence[str], answers: Sequence[dict[str, Any]], output: _Output) -> None:
-    if output.as_json:
-        for answer in answers:
-            print_json(orjson.dumps(answer))
-    else:
-        print_batch(chunk, answers, raw=output.raw)
-
-
-@contextmanager
-def problems_as_json(as_json: bool) -> Iterator[None]:
-    """Print a problem, too, as the server sent it with --json; people read the error on stderr all the same."""
-    try:
-        yield
-    except ServerProblemError as problem:
-        if as_json:
-            print_json(problem.body)
-        raise

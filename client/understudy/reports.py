@@ -1,16 +1,50 @@
-"""The server's descriptions of stores as rows of text (pure)."""
+"""The server's answers and its descriptions of stores as pages (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy.values import quoted
+from understudy.pages import Fields, Lines, Page, Sheet
+from understudy.values import absence_note, answer_rows, batch_row, quoted
 from understudy_shared.base.printable import printable
 
 STORE_COLUMNS = ("store", "operator", "key", "result", "partitions", "version")
 
 NO_RESULT = "not known: what Spark stores is shown"
+
+
+def answer_page(answer: Mapping[str, Any], *, raw: bool) -> Page:
+    """Render one lookup, found or absent. `raw` adds what Spark stores to a result that was computed from it."""
+    note = absence_note(answer)
+    return (
+        Lines([f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}"]),
+        Fields(answer_rows(answer, raw=raw)),
+        Lines([note] if note else []),
+    )
+
+
+def batch_page(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw: bool) -> Page:
+    """Render a table of a batch's outcomes, in the order of `keys`; each key whose window has closed is noted below."""
+    shows_value = raw and any("result" in answer for answer in answers)
+    rows, notes = [], []
+    for asked, answer in zip(keys, answers, strict=True):
+        row = batch_row(answer, raw=shows_value)
+        rows.append((row[0] or printable(asked), *row[1:]))
+        if note := absence_note(answer):
+            notes.append(f"{row[0]}: {note}")
+    has_result = any("result" in answer for answer in answers)
+    columns = ("result" if has_result else "value", *(["value"] if shows_value else []))
+    return (Sheet(("key", "outcome", *columns, "age"), rows), Lines(notes))
+
+
+def stores_page(document: Mapping[str, Any]) -> Page:
+    """Render the list of stores, and what of the query cannot be asked."""
+    stores = document["stores"]
+    return (
+        Sheet(STORE_COLUMNS, [store_row(store) for store in stores]),
+        Lines([*unnamed_lines(stores), *not_served_lines(document["not_served"])]),
+    )
 
 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:

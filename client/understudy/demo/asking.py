@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -27,14 +27,7 @@ def not_ready(part: DemoPart) -> str:
 
 def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     """Return the lag report of the first router that gives one."""
-    for router in routers:
-        try:
-            with Server(router.url, timeout_s=_TIMEOUT_S) as server:
-                report: dict[str, Any] = orjson.loads(server.get("/admin/v1/lag"))
-                return report
-        except UnderstudyError:
-            continue
-    return None
+    return _first_answer(routers, lambda server: orjson.loads(server.get("/admin/v1/lag")))
 
 
 def ask(server: Server, example: Example) -> dict[str, Any]:
@@ -65,10 +58,14 @@ def active_of(router: DemoPart, example: Example) -> tuple[str, int] | None:
 
 def who_answers(routers: Iterable[DemoPart], example: Example) -> dict[str, Any] | None:
     """Return the answer of the first router that gives one."""
+    return _first_answer(routers, lambda server: ask(server, example))
+
+
+def _first_answer(routers: Iterable[DemoPart], asked: Callable[[Server], dict[str, Any]]) -> dict[str, Any] | None:
     for router in routers:
         try:
             with Server(router.url, timeout_s=_TIMEOUT_S) as server:
-                return ask(server, example)
+                return asked(server)
         except UnderstudyError:
             continue
     return None

@@ -12,16 +12,18 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import httpx
+from urllib.parse import urlsplit
+from urllib.request import Request
 
 from understudy_shared.auth.api_keys import ApiKey
+from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import Issuer
 from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetAge, PublicKey, parse_key_set
 from understudy_shared.auth.presented import BadTokenError, PresentedToken
 from understudy_shared.auth.tokens import check_token, issuer_of
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.reminders import Reminder
+from understudy_shared.http.opener import url_opener
 
 log = logging.getLogger(__name__)
 
@@ -178,11 +180,12 @@ def _fetched(url: str) -> bytes:
     """Fetch the answer of a URL, in one piece, uncompressed, without redirects."""
     limit_s = time.monotonic() + FETCH_LIMIT_S
     parts: list[bytes] = []
-    headers = {"accept": "application/json", "accept-encoding": "identity"}
-    with httpx.stream("GET", url, headers=headers, timeout=FETCH_LIMIT_S, follow_redirects=False) as answer:
-        if answer.status_code != 200 or "content-encoding" in answer.headers:
-            raise FetchError(f"it answers with {answer.status_code}, not with a key set", where=url)
-        for part in answer.iter_raw(8192):
+    request = Request(url, headers={"accept": "application/json"})  # noqa: S310  # credentials name http or https only
+    opener = url_opener(None, uses_proxies=not is_loopback(urlsplit(url).hostname or ""))
+    with opener.open(request, timeout=FETCH_LIMIT_S) as answer:
+        if answer.status != 200 or "content-encoding" in answer.headers:
+            raise FetchError(f"it answers with {answer.status}, not with a key set", where=url)
+        while part := answer.read1(8192):
             parts.append(part)
             _refuse_long(sum(map(len, parts)), url)
             if time.monotonic() > limit_s:

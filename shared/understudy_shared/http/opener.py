@@ -1,0 +1,26 @@
+"""The opener of URLs for blocking calls: of commands to services, and of services to issuers of tokens.
+
+It is urllib and not httpx, whose import takes longer than a whole command. Calls that must not block the loop are
+`cluster/node_calls.py` with httpx.
+"""
+
+from __future__ import annotations
+
+import ssl
+from urllib.request import BaseHandler, HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
+
+
+def url_opener(tls: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirector:
+    """Make an opener for HTTP and HTTPS. It follows no redirects, and a reply of any status is a reply.
+
+    Leave proxies out for loopback: one that is set for the outside world cannot reach this machine's.
+    """
+    opener = OpenerDirector()
+    handlers: list[BaseHandler] = [
+        HTTPHandler(),
+        HTTPSHandler(context=tls),
+        *([ProxyHandler()] if uses_proxies else []),
+    ]
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
