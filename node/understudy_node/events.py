@@ -11,7 +11,7 @@ from understudy_node.checkpoint.files import FetchMethod
 from understudy_node.generation import Generation, Layout
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import Lineage
 from understudy_shared.spark.times import utc_text
 
@@ -40,7 +40,7 @@ class NodeEvents:
     def __init__(self, clock: Clock) -> None:
         self.error: UnderstudyError | None = None
         self._clock = clock
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
@@ -62,7 +62,7 @@ class NodeEvents:
         The same error is kept once while it lasts, and logged no more than once a minute.
         """
         if self.error is None or self.error.args != error.args:
-            if self._repeats.due(error.args, self._clock.monotonic_ms()) is not None:
+            if self._throttle.admit(error.args, self._clock.monotonic_ms()) is not None:
                 log.error("%s", error, extra={"action": "poll-failed"})
             self._events.append(Event(self._clock.wall_us(), "error", str(error)))
         self.error = error

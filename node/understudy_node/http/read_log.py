@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.reads.hop import HopTrace
 from understudy_shared.reads.hop_columns import PROBLEM, HopOutcome
@@ -27,17 +27,16 @@ class ReadLog:
     """The writer of one node's lines."""
 
     def __init__(self) -> None:
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
 
     def unread(self, store: str, partition: int, problem: Problem, trace: Trace | None) -> None:
         """Log a lookup that got a problem; those that readers or lag cause are no news to an operator."""
         if problem.type is not ProblemType.STORE_ERROR:
             return
-        left_out = self._repeats.due((store, partition, problem.type), time.monotonic() * 1000)
+        left_out = self._throttle.admit((store, partition, problem.type), time.monotonic() * 1000)
         if left_out is not None:
             ids = {"store": store, "partition": partition, **ids_of(trace)}
-            more = {"left_out": left_out} if left_out else {}
-            log.info("a read got no answer: %s", problem.detail, extra={"action": "read-unanswered", **ids, **more})
+            log.info("a read got no answer: %s", problem.detail, extra={"action": "read-unanswered", **ids, **left_out})
 
     def traced(self, outcomes: Sequence[HopOutcome], traces: Sequence[HopTrace]) -> None:
         """Log the keys of a hop whose readers sent a trace, each with its outcome."""

@@ -23,7 +23,7 @@ from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import UnderstudyError, VanishedError
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.bus.messages import Restore, task_key
 
@@ -63,7 +63,7 @@ class TaskReplica:
         self._stores = TaskStores(places, around)
         self._measures = around.measures
         self._pinned = around.pinned
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._published = published
         self._closed = False
@@ -323,7 +323,7 @@ class TaskReplica:
     def _failed(self, error: UnderstudyError) -> bool:
         self._measures.storage_errors[During.REPLICA] += 1
         is_new = self.error is None or self.error.args != error.args
-        if is_new and self._repeats.due(error.args, self.progress.now_ms()) is not None:
+        if is_new and self._throttle.admit(error.args, self.progress.now_ms()) is not None:
             log.error("%s", error, extra={"action": "replica-failed", "task": str(self.task)})
         self.error = error
         self._job = None

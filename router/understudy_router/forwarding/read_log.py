@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from understudy_router.forwarding.fallback import Rejection
 from understudy_router.routing.candidates import Candidate
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.http.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -21,27 +21,23 @@ class ReadLog:
     """The log lines of one router. `ids` are the store, the partition, and the trace if there is one."""
 
     def __init__(self) -> None:
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
 
     def rejected(self, ids: Mapping[str, object], candidate: Candidate, rejection: Rejection, now_ms: float) -> None:
         """Log that a node gave no answer; the read goes on to other replicas, if there are any."""
-        left_out = self._repeats.due(("rejected", candidate.node_id, rejection.reason), now_ms)
+        left_out = self._throttle.admit(("rejected", candidate.node_id, rejection.reason), now_ms)
         if left_out is not None:
             fields = {"action": "read-fallback", "node": candidate.node_id, "reason": rejection.reason}
             log.info(
                 "%s did not answer: %s; the next candidate is asked",
                 candidate.node_id,
                 rejection.reason,
-                extra={**fields, **ids, **_left_out(left_out)},
+                extra={**fields, **ids, **left_out},
             )
 
     def unanswered(self, ids: Mapping[str, object], problem: Problem, took_ms: float, now_ms: float) -> None:
         """Log that a read ends without an answer."""
-        left_out = self._repeats.due(("unanswered", ids["store"], problem.type, problem.refusal), now_ms)
+        left_out = self._throttle.admit(("unanswered", ids["store"], problem.type, problem.refusal), now_ms)
         if left_out is not None:
             fields = {"action": "read-unanswered", "outcome": problem.type.slug, "took_ms": round(took_ms)}
-            log.info("a read got no answer: %s", problem.detail, extra={**fields, **ids, **_left_out(left_out)})
-
-
-def _left_out(lines: int) -> dict[str, int]:
-    return {"left_out": lines} if lines else {}
+            log.info("a read got no answer: %s", problem.detail, extra={**fields, **ids, **left_out})

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of
 from understudy_shared.auth.principals import Principal
 from understudy_shared.base.clock import Clock, SystemClock
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.http.cross_site import READING
 from understudy_shared.http.edge import App, Receive, Scope, Send
@@ -69,9 +69,8 @@ class AuditLog:
         """Numbers of lines that were left out because their kind had used up its budget."""
         self._secret = secret or secrets.token_bytes(32)
         self._clock: Clock = clock or SystemClock()
-        self._repeats = {
-            kind: Repeats() for kind in Audited
-        }  # one filter per kind, so that a flood of one kind displaces no other
+        # One filter per kind, so that a flood of one displaces no other. The budgets bound the lines, and count them.
+        self._throttles = {kind: LogThrottle(forgets=True) for kind in Audited}
         now_s = self._clock.monotonic_ms() / 1000
         self._budgets = {
             kind: TokenBucket(per_s=per_s, burst=burst, now_s=now_s) for kind, (per_s, burst) in _BUDGETS.items()
@@ -92,7 +91,7 @@ class AuditLog:
         """Log which keys the files gained and lost; a key that changed is in both lists."""
         fields = {"added": ",".join(added[:20]), "removed": ",".join(removed[:20]), "changed": len(added + removed)}
         if self._is_granted(Audited.KEYS):
-            extra = {"action": str(Audited.KEYS), **fields, **self._left_out(Audited.KEYS, 0)}
+            extra = {"action": str(Audited.KEYS), **fields, **self._left_out(Audited.KEYS)}
             log.warning("%d keys were added, %d removed", len(added), len(removed), extra=extra)
 
     async def watch(self, app: App, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
@@ -141,10 +140,10 @@ class AuditLog:
     ) -> None:
         """Write a line, unless it repeats: one line for each peer, principal and route with the same `same`."""
         principal, peer, method, asked = event
-        left_out: int | None = 0
+        left_out: dict[str, int] | None = {}
         if same is not None:
             alike = (peer, principal.name, asked.route, same)
-            left_out = self._repeats[kind].due(alike, self._clock.monotonic_ms())
+            left_out = self._throttles[kind].admit(alike, self._clock.monotonic_ms())
         if left_out is None or not self._is_granted(kind):
             return
         who = name_of(principal)
@@ -159,7 +158,7 @@ class AuditLog:
             who,
             peer,
             outcome,
-            extra={"action": str(kind), **extra, **fields, **self._left_out(kind, left_out)},
+            extra={"action": str(kind), **extra, **fields, **self._left_out(kind), **left_out},
         )
 
     def _is_granted(self, kind: Audited) -> bool:
@@ -167,10 +166,10 @@ class AuditLog:
         self.dropped[kind] += not is_granted
         return is_granted
 
-    def _left_out(self, kind: Audited, same: int) -> dict[str, int]:
-        """Return how many lines like this one, and how many of its kind, were left out since the last."""
+    def _left_out(self, kind: Audited) -> dict[str, int]:
+        """Return how many lines of this kind the budget dropped since the last; no line like it was left out so far."""
         dropped, self._told[kind] = self.dropped[kind] - self._told[kind], self.dropped[kind]
-        return {"left_out": same, **({"dropped": dropped} if dropped else {})}
+        return {"left_out": 0, **({"dropped": dropped} if dropped else {})}
 
     def metrics(self) -> Iterator[Metric]:
         dropped = CounterMetricFamily(

@@ -32,23 +32,31 @@ class Reminder:
         self._next_ms, self._gap_ms = float("-inf"), FIRST_GAP_MS
 
 
-class Repeats:
-    """A filter for log lines that a flood of requests would write: it passes one line of each kind in a minute."""
+class LogThrottle:
+    """A filter for log lines that a flood of requests would write: it admits one line of each kind in a minute."""
 
-    def __init__(self, *, max_kinds: int = MAX_KINDS) -> None:
-        """Remember at most `max_kinds`: above that, forget the kind that was logged longest ago."""
+    def __init__(self, *, max_kinds: int = MAX_KINDS, forgets: bool = False) -> None:
+        """Admit lines of at most `max_kinds` kinds in a minute. With `forgets`, admit them all, and forget the kind
+        that was logged longest ago: for logs that something else bounds.
+        """
         self._max_kinds = max_kinds
+        self._forgets = forgets
         self._logged: dict[Hashable, tuple[float, int]] = {}
         """The time at which a line of each kind was logged last, and how many were left out since; the oldest first."""
 
-    def due(self, kind: Hashable, now_ms: float) -> int | None:
-        """Return how many lines of this kind were left out since the last one. None: leave this one out as well."""
+    def admit(self, kind: Hashable, now_ms: float) -> dict[str, int] | None:
+        """Return the field that says how many lines of this kind were left out since the last one, if any were. None:
+        leave this one out as well.
+        """
         logged_ms, left_out = self._logged.get(kind, (float("-inf"), 0))
         if now_ms - logged_ms < REPEAT_MS:
             self._logged[kind] = (logged_ms, left_out + 1)
             return None
         self._logged.pop(kind, None)
         if len(self._logged) >= self._max_kinds:
-            del self._logged[next(iter(self._logged))]
+            oldest, (oldest_ms, _) = next(iter(self._logged.items()))
+            if now_ms - oldest_ms < REPEAT_MS and not self._forgets:
+                return None
+            del self._logged[oldest]
         self._logged[kind] = (now_ms, 0)
-        return left_out
+        return {"left_out": left_out} if left_out else {}

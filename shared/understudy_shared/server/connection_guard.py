@@ -15,12 +15,12 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.sizes import size_text
 from understudy_shared.server.connection_limits import (
     EVICTED_AT_ONCE,
     ConnectionLimits,
     ConnectionState,
-    PeerLog,
     Pressure,
     Refusal,
     goes_under_pressure,
@@ -66,7 +66,7 @@ class ConnectionGuard:
         self.used_bytes = 0
         self._waiting: dict[GuardedConnection, None] = {}
         """Connections whose next request or step of a handshake may start, in order."""
-        self._peers = PeerLog()
+        self._throttle = LogThrottle()
         self._meter: MemoryMeter | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._given_back_s = 0.0
@@ -121,17 +121,18 @@ class ConnectionGuard:
         return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
 
     def note(self, refusal: Refusal, peer: tuple[str, int] | None, now_s: float) -> None:
-        """Count a refusal, and log the first one of a peer within a minute."""
+        """Count a refusal, and log one of each peer in a minute."""
         self.refused[refusal] += 1
         host = peer[0] if peer else "unknown"
-        if self._peers.is_news(host, now_s):
+        left_out = self._throttle.admit(host, now_s * 1000)
+        if left_out is not None:
             port = peer[1] if peer else 0
             log.warning(
                 "a connection was refused: %s (peer %s, port %d); its further refusals are not logged for a minute",
                 refusal,
                 host,
                 port,
-                extra={"action": "connection-refused", "reason": str(refusal), "peer": host},
+                extra={"action": "connection-refused", "reason": str(refusal), "peer": host, **left_out},
             )
 
     def go_on_later(self, connection: GuardedConnection) -> None:

@@ -6,7 +6,6 @@ the defaults of Envoy and nginx at the edge). A client that exceeds a limit lose
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -57,9 +56,6 @@ INTERNAL_PREFIX = "/internal/"
 
 ENDLESS = "understudy.endless"
 """The key in the scope of a request whose answer does not end by itself."""
-
-MAX_PEERS = 1024
-LOG_EVERY_S = 60.0
 
 T = TypeVar("T")
 
@@ -191,19 +187,3 @@ def connections_allowed(wanted: int, max_files: int) -> tuple[int, int]:
     share = max(2, max_files // 2)
     reserved = min(64, max(1, share // 8))
     return max(1, min(wanted, share - reserved)), reserved
-
-
-class PeerLog:
-    """A filter of logged refusals: the first of a peer within a minute. It logs no peers beyond `max_peers`."""
-
-    def __init__(self, max_peers: int = MAX_PEERS) -> None:
-        self._max_peers = max_peers
-        self._logged_s: OrderedDict[str, float] = OrderedDict()
-
-    def is_news(self, peer: str, now_s: float) -> bool:
-        while self._logged_s and now_s - next(iter(self._logged_s.values())) >= LOG_EVERY_S:
-            self._logged_s.popitem(last=False)
-        if peer in self._logged_s or len(self._logged_s) >= self._max_peers:
-            return False
-        self._logged_s[peer] = now_s
-        return True

@@ -16,7 +16,7 @@ from typing import Any, Literal, TextIO
 
 from understudy_shared.base.masking import masked_text
 from understudy_shared.base.printable import printable
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 
 LogFormat = Literal["text", "json"]
 
@@ -100,17 +100,16 @@ class _StderrHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bugs = Repeats()
+        self._throttle = LogThrottle()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if record.exc_info and record.exc_info[0] is not None:
                 bug = (record.name, record.getMessage(), record.exc_info[0], str(record.exc_info[1]))
-                left_out = self._bugs.due(bug, time.monotonic() * 1000)
+                left_out = self._throttle.admit(bug, time.monotonic() * 1000)
                 if left_out is None:
                     return
-                if left_out:
-                    record.left_out = left_out
+                record.__dict__.update(left_out)
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
         except Exception:

@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as OtelSpan
 
-from understudy_shared.base.reminders import Repeats
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import HostInfo
 from understudy_shared.telemetry.spans import Attributes, Kind, Span
 from understudy_shared.telemetry.trace import Trace
@@ -112,15 +112,15 @@ class LoggedExporter(SpanExporter):
 
     def __init__(self, inner: OTLPSpanExporter) -> None:
         self._inner = inner
-        self._repeats = Repeats()
+        self._throttle = LogThrottle()
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._inner.export(spans)
         if result is not SpanExportResult.SUCCESS:
-            left_out = self._repeats.due("lost", time.monotonic() * 1000)
+            left_out = self._throttle.admit("lost", time.monotonic() * 1000)
             if left_out is not None:
-                fields = {"action": "spans-lost", "spans": len(spans), **({"left_out": left_out} if left_out else {})}
+                fields = {"action": "spans-lost", "spans": len(spans), **left_out}
                 log.warning("the collector does not take spans", extra=fields)
         return result
 

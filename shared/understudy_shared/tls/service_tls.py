@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.reminders import Reminder, Repeats
+from understudy_shared.base.reminders import LogThrottle, Reminder
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load
 from understudy_shared.tls.contexts import CurrentContext
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_trouble
@@ -54,7 +54,7 @@ class ServiceTls:
         self._again_s = math.inf
         """The time at which files that have not changed are read again."""
         self._material = load(plan)
-        self._reminder, self._repeats = Reminder(), Repeats()
+        self._reminder, self._throttle = Reminder(), LogThrottle()
         self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
 
     def __repr__(self) -> str:
@@ -101,14 +101,13 @@ class ServiceTls:
     def note(self, side: TlsSide, trouble: TlsTrouble, host: str) -> None:
         """Count a refusal, and log it: one line per peer and reason in a minute."""
         self.refusals[side, trouble.reason] += 1
-        left_out = self._repeats.due((side, trouble.reason, host), self._now_s() * 1000)
+        left_out = self._throttle.admit((side, trouble.reason, host), self._now_s() * 1000)
         if left_out is not None:
             log.warning(
-                "%s was refused: %s%s",
+                "%s was refused: %s",
                 f"node {host}" if side is TlsSide.CONNECT else f"a connection of {host}",
                 trouble.why,
-                f" ({left_out} more since the last line)" if left_out else "",
-                extra={"action": "tls-refused", "side": side, "reason": trouble.reason, "peer": host},
+                extra={"action": "tls-refused", "side": side, "reason": trouble.reason, "peer": host, **left_out},
             )
 
     def look(self) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.base.reminders import MAX_GAP_MS, REPEAT_MS, Reminder, Repeats
+from understudy_shared.base.reminders import MAX_GAP_MS, REPEAT_MS, LogThrottle, Reminder
 
 
 def test_a_lasting_fault_is_logged_at_once_and_then_with_gaps_that_double_up_to_ten_minutes() -> None:
@@ -29,34 +29,34 @@ def test_a_fault_that_was_gone_is_logged_at_once_again() -> None:
 
 
 def test_of_equal_lines_one_is_logged_in_a_minute_and_it_says_how_many_were_left_out() -> None:
-    repeats = Repeats()
-    assert repeats.due("a", 0) == 0
-    assert [repeats.due("a", now_ms) for now_ms in (1, 30_000, 59_999)] == [None] * 3
-    assert repeats.due("b", 59_999) == 0
-    assert repeats.due("a", 60_000) == 3
-    assert repeats.due("a", 60_001) is None
+    throttle = LogThrottle()
+    assert throttle.admit("a", 0) == {}
+    assert [throttle.admit("a", now_ms) for now_ms in (1, 30_000, 59_999)] == [None] * 3
+    assert throttle.admit("b", 59_999) == {}
+    assert throttle.admit("a", 60_000) == {"left_out": 3}
+    assert throttle.admit("a", 60_001) is None
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50_000)), max_size=60))
 def test_no_kind_is_logged_twice_in_a_minute_and_each_line_is_logged_or_counted(steps: list[tuple[str, int]]) -> None:
-    repeats, now_ms = Repeats(), 0
+    throttle, now_ms = LogThrottle(), 0
     logged: dict[str, list[int]] = {}
     said = dict.fromkeys("abc", 0)
     for kind, later_ms in steps:
         now_ms += later_ms
-        left_out = repeats.due(kind, now_ms)
+        left_out = throttle.admit(kind, now_ms)
         if left_out is not None:
             logged.setdefault(kind, []).append(now_ms)
-            said[kind] += 1 + left_out
+            said[kind] += 1 + left_out.get("left_out", 0)
     for kind, times in logged.items():
         assert all(later - earlier >= REPEAT_MS for earlier, later in pairwise(times))
         last = max(index for index, (each, _) in enumerate(steps) if each == kind)
         assert said[kind] <= sum(each == kind for each, _ in steps[: last + 1])
 
 
-def test_of_too_many_kinds_the_oldest_is_forgotten() -> None:
-    repeats = Repeats(max_kinds=2)
-    for kind in "abc":
-        assert repeats.due(kind, 0) == 0
-    assert repeats.due("c", 1) is None
-    assert repeats.due("a", 1) == 0
+def test_of_too_many_kinds_in_a_minute_the_last_are_left_out_or_the_oldest_is_forgotten() -> None:
+    bounded, forgetful = LogThrottle(max_kinds=2), LogThrottle(max_kinds=2, forgets=True)
+    assert [bounded.admit(kind, 0) for kind in "aabc"] == [{}, None, {}, None]
+    assert [bounded.admit(kind, REPEAT_MS) for kind in "cab"] == [{}, {}, None]
+    assert [forgetful.admit(kind, 0) for kind in "abc"] == [{}, {}, {}]
+    assert [forgetful.admit(kind, 1) for kind in "ca"] == [None, {}]

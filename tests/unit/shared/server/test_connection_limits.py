@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.server.connection_limits import (
-    LOG_EVERY_S,
     ConnectionLimits,
     ConnectionState,
-    PeerLog,
     Pressure,
     connections_allowed,
     goes_under_pressure,
@@ -115,12 +113,6 @@ def test_half_of_the_descriptors_stay_for_other_things(wanted: int, max_files: i
 )
 def test_probes_and_internal_paths_are_reserved(path: str, *, reserved: bool) -> None:
     assert is_reserved(path) is reserved
-
-
-def test_a_peer_is_news_once_a_minute_and_not_all_peers_are_remembered() -> None:
-    peers = PeerLog(max_peers=2)
-    assert [peers.is_news(peer, 0.0) for peer in ("a", "a", "b", "c")] == [True, False, True, False]
-    assert [peers.is_news(peer, LOG_EVERY_S) for peer in ("c", "a", "b")] == [True, True, False]
 
 
 @pytest.mark.parametrize(
