@@ -33,9 +33,6 @@ _COMMANDS = {
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""
 
-_HIDDEN = {"demo-pipeline": ("understudy.demo.command", "")}
-"""Commands that other commands run."""
-
 
 class Commands(click.Group):
     """The command group that loads commands when they are needed, and turns our errors into lines and exit codes."""
@@ -44,7 +41,7 @@ class Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = _COMMANDS.get(cmd_name) or _HIDDEN.get(cmd_name)
+        found = _COMMANDS.get(cmd_name)
         if found is None:
             return None
         command = getattr(import_module(found[0]), cmd_name.replace("-", "_"))

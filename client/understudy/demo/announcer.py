@@ -21,7 +21,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from understudy.console import print_json, print_lines
 from understudy.demo.examples import Example, answer_line
 from understudy.demo.plan import APPLICATION_ID, Plan, shell_line
-from understudy.demo.processes import PROGRAM, Child
+from understudy.demo.processes import PROGRAM, Child, command_of
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.printable import printable
 from understudy_shared.spark.times import utc_text
@@ -105,8 +105,8 @@ def ready_facts(demo: Ready) -> dict[str, object]:
     ]
     for child in demo.children:
         part = child.part
-        argv = [*PROGRAM, *part.arguments]
-        processes.append({"name": part.name, "role": part.role, "pid": child.pid, "url": part.url, "argv": argv})
+        facts = {"name": part.name, "role": part.role, "pid": child.pid, "url": part.url, "argv": command_of(part)}
+        processes.append(facts)
     return {
         "page": page_url(demo),
         "application_id": APPLICATION_ID,
@@ -155,7 +155,7 @@ def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
     lines = [f"{child.part.name} (pid {child.pid}) {how}."]
     if "SIGKILL" not in how and how != "ended":
         lines += [f"  | {line}" for line in child.last_lines()]
-    if not child.part.is_hidden:
+    if not child.part.is_pipeline:
         lines.append(f"  start it again: {shell_line(program, child.part.arguments)}")
     return lines
 

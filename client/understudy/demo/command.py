@@ -1,13 +1,9 @@
-"""`understudy demo`: Valkey, a Spark query over real flights, nodes and routers on this machine, by one command.
-
-Also `understudy demo-pipeline`, which the demo runs in a process of its own: the entry point, given its settings.
-"""
+"""`understudy demo`: Valkey, a Spark query over real flights, nodes and routers on this machine, by one command."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 import click
-import orjson
 
 from understudy.demo.announcer import JsonAnnouncer, TextAnnouncer, own_program
 from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
 from understudy.demo.run import Demo
 from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.running import find_service
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.extras import install_fix
-from understudy_shared.telemetry.logs import configure_logging
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")
 
@@ -86,16 +79,6 @@ def demo(
     announcer = JsonAnnouncer(SystemClock()) if as_json else TextAnnouncer(program)
     with demo_folder(keep) as folder:
         Demo(options, folder, announcer=announcer, program=program).run()
-
-
-@click.command(hidden=True)
-@click.argument("settings")
-def demo_pipeline(settings: str) -> None:
-    """Run the demo's query with SETTINGS, a JSON object, until SIGTERM or the end of its input."""
-    configure_logging(log_format="text", level="INFO")
-    service = find_service("demo-pipeline", extras=EXTRAS)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    service(orjson.loads(settings))
 
 
 def check_extras() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-
-import orjson
 
 APPLICATION_ID = "flights"
 
@@ -36,16 +34,17 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoPart:
-    """One process: `arguments` of the command line, and the URL where it answers, if it does."""
+    """One process: `arguments` of the command line, the URL where it answers, if it does, and its variables."""
 
     name: str
     role: Role
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
     url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def is_hidden(self) -> bool:
-        """Whether its command is for the demo only, and not for users."""
+    def is_pipeline(self) -> bool:
+        """Whether it is the Spark query, which no command runs."""
         return self.role == "pipeline"
 
 
@@ -80,23 +79,23 @@ def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence
         folder,
         checkpoint,
         redis,
-        DemoPart("pipeline", "pipeline", ("demo-pipeline", pipeline_settings(options, checkpoint, redis))),
+        DemoPart("pipeline", "pipeline", variables=pipeline_variables(options, checkpoint, redis)),
         tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
         tuple(_router(number, port, folder, redis) for number, port in enumerate(router_ports, 1)),
     )
 
 
-def pipeline_settings(options: DemoOptions, checkpoint: Path, redis: str) -> str:
-    """Return the settings of the pipeline's entry point as JSON; without those that the user did not choose."""
+def pipeline_variables(options: DemoOptions, checkpoint: Path, redis: str) -> dict[str, str]:
+    """Return the settings of the pipeline as variables; without those that the user did not choose."""
     settings: dict[str, object] = {
-        "checkpoint": str(checkpoint),
+        "checkpoint": checkpoint,
         "redis": redis,
         "application_id": APPLICATION_ID,
         "provider": options.provider,
+        "speed_up": options.speed_up,
+        "max_flights": options.max_flights,
     }
-    chosen = {"speed_up": options.speed_up, "max_flights": options.max_flights}
-    settings.update({name: value for name, value in chosen.items() if value is not None})
-    return orjson.dumps(settings).decode()
+    return {f"UNDERSTUDY_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
 
 
 def shell_line(program: Sequence[str], arguments: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from understudy.demo.plan import DemoPart, clean_environment
 from understudy_shared.base.printable import printable
 
 PROGRAM = (sys.executable, "-m", "understudy")
+PIPELINE = (sys.executable, "-m", "understudy_pipeline.demo")
 
 LAST_LINES = 15
 _LAST_BYTES = 16 * 1024
@@ -62,6 +63,11 @@ class Child:
         return [printable(line) for line in lines[-count:]]
 
 
+def command_of(part: DemoPart) -> list[str]:
+    """Return the program of a part and its arguments."""
+    return [*PIPELINE] if part.is_pipeline else [*PROGRAM, *part.arguments]
+
+
 def start(part: DemoPart, folder: Path) -> Child:
     """Start a part. Its log is `logs/{name}.log`, its temporary files are in `tmp`, both under `folder`.
 
@@ -72,11 +78,12 @@ def start(part: DemoPart, folder: Path) -> Child:
     logs.mkdir(exist_ok=True)
     scratch.mkdir(exist_ok=True)
     log = logs / f"{part.name}.log"
-    environment = {**clean_environment(os.environ), "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+    scratched = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+    environment = {**clean_environment(os.environ), **part.variables, **scratched}
     tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603  # our own command line
-            [*tied, *PROGRAM, *part.arguments],
+            [*tied, *command_of(part)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager
+
+from understudy_shared.base.signals import signals_handled
 
 
 class Signals:
@@ -14,16 +14,9 @@ class Signals:
     def __init__(self) -> None:
         self.count = 0
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
+    def counted(self) -> AbstractContextManager[None]:
         """Count SIGINT, SIGTERM and SIGHUP (the terminal was closed) in place of their effects."""
-        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {kind: signal.signal(kind, self._count) for kind in kinds}
-        try:
-            yield
-        finally:
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+        return signals_handled(self._count, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt when asked to stop."""
@@ -33,5 +26,5 @@ class Signals:
     def is_hurried(self) -> bool:
         return self.count > 1
 
-    def _count(self, number: int, frame: FrameType | None) -> None:
+    def _count(self) -> None:
         self.count += 1

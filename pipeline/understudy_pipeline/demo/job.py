@@ -12,11 +12,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
-from types import FrameType
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -32,6 +31,7 @@ from understudy_pipeline.demo.settings import DemoSettings
 from understudy_pipeline.demo.streams import FlightStreams
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.signals import signals_handled
 
 log = logging.getLogger(__name__)
 
@@ -139,12 +139,12 @@ def main(settings: dict[str, object], started: Callable[[DemoJob], None] | None 
     if started is not None:
         started(job)
     streams = FlightStreams(demo_settings.input_url, partitions=demo_settings.input_partitions)
-    with _stop_on_signals(job), closing(streams), ThreadPoolExecutor(1) as pool:
+    with _stopped_by_signals(job), closing(streams), ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load_flights, path)  # while Java starts
         log.info("Spark starts", extra={"action": "starting", "checkpoint": str(demo_settings.checkpoint)})
         with (
             demo_session(demo_settings) as spark,
-            _stop_on_signals(job),
+            _stopped_by_signals(job),
         ):  # PySpark has just put its own handler in the way
             flights = loading.result()[: demo_settings.max_flights]
             replay = Replay(
@@ -174,20 +174,5 @@ def query_failed(error: Exception, checkpoint: Path) -> UnderstudyError:
     )
 
 
-@contextmanager
-def _stop_on_signals(job: DemoJob) -> Iterator[None]:
-    """Make SIGINT and SIGTERM call `job.stop` within the block. Has no effect outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        job.stop()
-
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.signal(kind, note) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+def _stopped_by_signals(job: DemoJob) -> AbstractContextManager[None]:
+    return signals_handled(job.stop, signal.SIGINT, signal.SIGTERM)

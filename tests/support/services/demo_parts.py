@@ -34,9 +34,9 @@ def main() -> None:
     broken = os.environ.get("DEMO_BROKEN", "")
     sys.stdout.write(f"{command} starts\n")
     sys.stdout.flush()
-    if command == "demo-pipeline":
+    if command == "pipeline":
         _fail(broken == "pipeline")
-        commits = Path(json.loads(arguments[0])["checkpoint"]) / "commits"
+        commits = Path(os.environ["UNDERSTUDY_CHECKPOINT"]) / "commits"
         commits.mkdir(parents=True)
         (commits / "0").touch()
         threading.Event().wait()

@@ -50,7 +50,6 @@ def test_every_command_has_an_example_and_the_exit_codes_in_its_help(command: st
 def test_the_help_says_what_it_is_with_examples_and_every_command() -> None:
     output = CliRunner().invoke(cli, ["--help"]).output
     assert all(output.count(f"  understudy {command}") == 1 for command in ("demo", "serve ", "get ", "lookup "))
-    assert "demo-pipeline" not in output
     assert "without a JVM" in output
     for command in COMMANDS:
         assert f"\n  {command} " in output

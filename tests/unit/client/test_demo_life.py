@@ -33,6 +33,7 @@ class RunningDemo:
         code = (
             "import sys; from understudy.demo import plan, processes, run, command;"
             f"processes.PROGRAM = (sys.executable, {demo_parts.__file__!r});"
+            f"processes.PIPELINE = (*processes.PROGRAM, 'pipeline');"
             f"run.wanted_ports = lambda options: {ports!r};"
             "from understudy.commands import cli; cli(prog_name='understudy')"
         )

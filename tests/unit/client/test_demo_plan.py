@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -65,23 +64,19 @@ def test_the_command_line_understands_every_part() -> None:
     assert (router["port"], router["data_dir"]) == (8081, str(FOLDER / "router-2"))
     for settings in (node, router):
         assert (settings["application_id"], settings["redis"]) == (APPLICATION_ID, plan.redis)
-    settings = json.loads(str(parsed(plan.pipeline.arguments)["settings"]))
-    assert (settings["application_id"], settings["checkpoint"]) == (APPLICATION_ID, str(plan.checkpoint))
 
 
 def test_what_the_user_did_not_choose_is_left_to_the_pipeline() -> None:
-    def settings_for(options: DemoOptions) -> dict[str, object]:
-        settings: dict[str, object] = json.loads(plan_of(options).pipeline.arguments[1])
-        return settings
-
-    assert not {"speed_up", "max_flights"} & settings_for(DemoOptions()).keys()
-    chosen = settings_for(DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100))
-    assert (chosen["provider"], chosen["speed_up"], chosen["max_flights"]) == ("hdfs", 60.0, 100)
+    given = plan_of(DemoOptions()).pipeline.variables
+    assert not {"UNDERSTUDY_SPEED_UP", "UNDERSTUDY_MAX_FLIGHTS"} & given.keys()
 
 
-def test_the_pipeline_takes_the_options_and_the_help_shows_its_defaults() -> None:
-    chosen = DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100)
-    settings = DemoSettings(**json.loads(plan_of(chosen).pipeline.arguments[1]))
+def test_the_pipeline_takes_the_options_and_the_help_shows_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100))
+    for name, value in plan.pipeline.variables.items():
+        monkeypatch.setenv(name, value)
+    settings = DemoSettings()
+    assert (settings.application_id, settings.checkpoint) == (APPLICATION_ID, plan.checkpoint)
     assert (settings.provider, settings.speed_up, settings.max_flights) == ("hdfs", 60.0, 100)
     assert settings.input_url == "unix:///run/v.sock"
     shown = " ".join(CliRunner().invoke(cli, ["demo", "--help"], terminal_width=400).output.split())
