@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from understudy.pages import Fields, Lines, Page, Sheet
+from understudy.pages import FieldList, Lines, Page, Sheet
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,8 +73,8 @@ def drawn(page: Page) -> RenderableType:
     return Group(*(_table(part) if isinstance(part, Sheet) else Text("\n".join(_lines(part))) for part in page))
 
 
-def _lines(part: Lines | Fields) -> Iterable[str]:
-    if isinstance(part, Fields):
+def _lines(part: Lines | FieldList) -> Iterable[str]:
+    if isinstance(part, FieldList):
         return _aligned(part.rows)
     return folded(part.lines) if part.folds else part.lines
 

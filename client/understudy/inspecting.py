@@ -11,7 +11,7 @@ from understudy.exits import EXIT_CODES_HELP
 from understudy.http_client import Server, path_segment
 from understudy.lag_reports import SORTS, STATES, arranged, lag_page
 from understudy.options import ServerOptions, server_options
-from understudy.pages import Fields, Page
+from understudy.pages import FieldList, Page
 from understudy.reports import store_fields, stores_page
 from understudy.watching import watch_pages
 from understudy_shared.base.errors import UnderstudyError
@@ -31,7 +31,7 @@ def stores(store: str | None, *, options: ServerOptions) -> None:
     """
     with options.server() as server:
         body = server.get("/v1/stores" if store is None else f"/v1/stores/{path_segment(store)}")
-    options.print_report(body, stores_page if store is None else lambda document: (Fields(store_fields(document)),))
+    options.print_report(body, stores_page if store is None else lambda document: (FieldList(store_fields(document)),))
 
 
 @click.command(epilog=EXIT_CODES_HELP)

@@ -15,7 +15,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldList:
     """Rows of section, name and text, aligned; a row's text begins where its last name ends."""
 
     rows: Sequence[Sequence[str]]
@@ -30,4 +30,4 @@ class Sheet:
     title: str = ""
 
 
-Page = Sequence[Lines | Fields | Sheet]
+Page = Sequence[Lines | FieldList | Sheet]

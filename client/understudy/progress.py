@@ -30,7 +30,7 @@ class ShownVersion(Protocol):
     def version(self) -> int: ...
 
 
-class Replica(Protocol):
+class RestoringReplica(Protocol):
     """A task's replica."""
 
     @property
@@ -43,11 +43,11 @@ class Replica(Protocol):
     def target(self) -> int: ...
 
 
-class Generation(Protocol):
+class ServedGeneration(Protocol):
     """The replicas of the served generation."""
 
     @property
-    def replicas(self) -> Sequence[Replica]: ...
+    def replicas(self) -> Sequence[RestoringReplica]: ...
 
 
 class RunningService(Protocol):
@@ -63,11 +63,11 @@ class RunningNode(RunningService, Protocol):
     """A service that restores."""
 
     @property
-    def generation(self) -> Generation | None: ...
+    def generation(self) -> ServedGeneration | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStanding:
+class TaskProgress:
     """One task: `version` is None until it can be asked; `target` is the newest version there is."""
 
     state: ReplicaState
@@ -80,10 +80,10 @@ class TaskStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceProgress:
     """All tasks at one moment, and why the service is not ready; no reasons: it is."""
 
-    tasks: Mapping[str, TaskStanding] = field(default_factory=dict)
+    tasks: Mapping[str, TaskProgress] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
     @property
@@ -96,7 +96,7 @@ class Standing:
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
-def observe(service: RunningService) -> Standing:
+def observe(service: RunningService) -> ServiceProgress:
     """Read the service once."""
     reasons = tuple(service.not_ready())  # first: a task that is restored after it makes the next look ready
     generation = service.generation if isinstance(service, RunningNode) else None
@@ -104,11 +104,11 @@ def observe(service: RunningService) -> Standing:
     for replica in generation.replicas if generation is not None else ():
         view = replica.view
         version = None if view is None else view.version
-        tasks[str(replica.task)] = TaskStanding(replica.state, version, replica.target)
-    return Standing(tasks, reasons)
+        tasks[str(replica.task)] = TaskProgress(replica.state, version, replica.target)
+    return ServiceProgress(tasks, reasons)
 
 
-def changed_tasks(before: Standing, after: Standing) -> list[tuple[str, TaskStanding]]:
+def changed_tasks(before: ServiceProgress, after: ServiceProgress) -> list[tuple[str, TaskProgress]]:
     """List the tasks whose state has changed, or that can be asked now."""
     return [
         (name, task)
@@ -125,14 +125,14 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def show(self, standing: Standing) -> None: ...
+    def show(self, standing: ServiceProgress) -> None: ...
 
 
 class LogDisplay:
     """A log line for each change of a task's state, and for each new reason why there are no tasks yet."""
 
     def __init__(self) -> None:
-        self._last = Standing()
+        self._last = ServiceProgress()
 
     def __enter__(self) -> LogDisplay:
         return self
@@ -142,7 +142,7 @@ class LogDisplay:
     ) -> None:
         """Do nothing: it holds no terminal."""
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ServiceProgress) -> None:
         for name, task in changed_tasks(self._last, standing):
             log.info(
                 "%s is %s",
@@ -179,7 +179,7 @@ class BarDisplay:
     ) -> None:
         self._progress.stop()
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ServiceProgress) -> None:
         total = len(standing.tasks)
         waiting = "; ".join(standing.reasons) if not total else ""
         figures = f"{standing.restored}/{total} tasks, {standing.versions_behind} versions behind" if total else ""

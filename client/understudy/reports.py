@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from understudy.pages import Fields, Lines, Page, Sheet
+from understudy.pages import FieldList, Lines, Page, Sheet
 from understudy.values import absence_note, answer_rows, batch_row, quoted
 from understudy_shared.base.printable import printable
 
@@ -19,7 +19,7 @@ def answer_page(answer: Mapping[str, Any], *, raw: bool) -> Page:
     note = absence_note(answer)
     return (
         Lines([f"{printable(answer['store'])}: {'found' if answer['found'] else 'absent'}"]),
-        Fields(answer_rows(answer, raw=raw)),
+        FieldList(answer_rows(answer, raw=raw)),
         Lines([note] if note else []),
     )
 

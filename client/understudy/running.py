@@ -25,7 +25,7 @@ from understudy.console import print_lines
 from understudy.credentials import FIXES, authorization
 from understudy.exits import CommandError, ExitCode
 from understudy.http_client import Server, ServerProblemError, path_segment
-from understudy.progress import BarDisplay, Generation, LogDisplay, RunningNode, RunningService, watch
+from understudy.progress import BarDisplay, LogDisplay, RunningNode, RunningService, ServedGeneration, watch
 from understudy.service_settings import settings_error, unknown_variables
 from understudy.welcome import guarded_lines, url_of
 from understudy_shared.base.errors import SettingsError, UnderstudyError
@@ -49,7 +49,7 @@ Greeting = Callable[[str, Mapping[str, Any]], Sequence[str]]
 """A function from the URL of a ready service and its `/v1/stores` to the lines to print."""
 
 
-class Service(Protocol):
+class ServiceEntryPoint(Protocol):
     """The function of an entry point: it serves until interrupted."""
 
     def __call__(
@@ -104,13 +104,13 @@ def use_config_file(path: Path) -> None:
     os.environ["UNDERSTUDY_CONFIG"] = str(path)
 
 
-def find_service(name: str, *, extras: str) -> Service:
+def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
     """Load a service by its entry point, or say which extras to install."""
     found = [entry for entry in entry_points(group="understudy.services") if entry.name == name]
     missing = f"the service {name!r}"
     try:
         if found:
-            service: Service = found[0].load()
+            service: ServiceEntryPoint = found[0].load()
             return service
     except ModuleNotFoundError as error:
         missing = str(error.name)
@@ -126,7 +126,7 @@ class _ReadyOverHttp:
         self.host = service.host
 
     @property
-    def generation(self) -> Generation | None:
+    def generation(self) -> ServedGeneration | None:
         return self._service.generation if isinstance(self._service, RunningNode) else None
 
     def not_ready(self) -> list[str]:
@@ -205,7 +205,7 @@ def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | N
 
 
 def run_service(
-    service: Service, settings: dict[str, object], *, greeting: Greeting, command: str, speaks: bool
+    service: ServiceEntryPoint, settings: dict[str, object], *, greeting: Greeting, command: str, speaks: bool
 ) -> None:
     """Serve until a signal. Raises CommandError for what the user can fix."""
     welcome = Welcome(greeting, speaks=speaks)

@@ -23,7 +23,7 @@ _GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed", "schem
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NodeEvent:
     """An event that an operator may want to see later."""
 
     at_us: int
@@ -41,19 +41,19 @@ class NodeEvents:
         self.error: UnderstudyError | None = None
         self._clock = clock
         self._throttle = LogThrottle()
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[NodeEvent] = deque(maxlen=MAX_EVENTS)
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
         self._ready_generation: Generation | None = None
         """The last generation that was found ready: it need not be checked again."""
         self._damaged_copies = 0
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[NodeEvent]:
         return iter(tuple(self._events))  # a copy: readers iterate while the polling thread appends
 
     def note(self, what: str, detail: str) -> None:
         """Keep and log an event."""
-        self._events.append(Event(self._clock.wall_us(), what, detail))
+        self._events.append(NodeEvent(self._clock.wall_us(), what, detail))
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
     def failed(self, error: UnderstudyError) -> None:
@@ -64,7 +64,7 @@ class NodeEvents:
         if self.error is None or self.error.args != error.args:
             if self._throttle.admit(error.args, self._clock.monotonic_ms()) is not None:
                 log.error("%s", error, extra={"action": "poll-failed"})
-            self._events.append(Event(self._clock.wall_us(), "error", str(error)))
+            self._events.append(NodeEvent(self._clock.wall_us(), "error", str(error)))
         self.error = error
 
     def note_damaged(self, copies: int) -> None:

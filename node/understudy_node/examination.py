@@ -11,7 +11,7 @@ from typing import Any
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
-from understudy_node.follow.history import History
+from understudy_node.follow.history import CommitHistory
 from understudy_node.stores.stores import served_stores
 from understudy_shared.spark.times import utc_text
 
@@ -29,7 +29,7 @@ def examine(checkpoint: str) -> dict[str, Any]:
     files = open_checkpoint_files(checkpoint)
     description = describe(files)
     last = description.last_commit
-    committed_ns = None if last is None else History(files).commit_time_ns(last.batch_id + 1)
+    committed_ns = None if last is None else CommitHistory(files).commit_time_ns(last.batch_id + 1)
     now_s = time.time()
     properties = description.properties
     return {

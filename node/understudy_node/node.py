@@ -16,7 +16,7 @@ from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import NodeEvents
 from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
-from understudy_node.follow.history import History
+from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
@@ -121,7 +121,7 @@ class Node:
         return self._poller.lineage
 
     @property
-    def history(self) -> History:
+    def history(self) -> CommitHistory:
         return self._around.history
 
     def assign(self, duties: Mapping[str, Role] | None, *, partitions: int | None = None) -> None:
@@ -351,7 +351,7 @@ class Node:
     def _new_surroundings(self, taken_back: Mapping[int, int] | None = None) -> Surroundings:
         return Surroundings(
             files=self._files,
-            history=History(self._files, taken_back),
+            history=CommitHistory(self._files, taken_back),
             disk=self._disk,
             cache=self.cache,
             overlay_max_bytes=self.settings.overlay_max_bytes,

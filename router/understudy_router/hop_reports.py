@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
-from understudy_router.transport.client_context import Known
+from understudy_router.transport.client_context import HopFacts
 from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
 from understudy_shared.base.clock import Clock
 from understudy_shared.reads.hop import HopReply
@@ -20,16 +20,16 @@ class HopReports:
         self._tables = tables
         self._watcher = watcher
         self._clock = clock
-        self._known = Known(0, 0, 0)
+        self._known = HopFacts(0, 0, 0)
         self._known_at = -1
 
-    def known(self) -> Known:
+    def known(self) -> HopFacts:
         """Return what a hop tells the node; the same until the tables change."""
         tables = self._tables
         if self._known_at != tables.version:
             self._known_at = tables.version
             term, epoch = (0, 0) if tables.assignment is None else tables.assignment.order
-            self._known = Known(tables.end_version, term, epoch)
+            self._known = HopFacts(tables.end_version, term, epoch)
         return self._known
 
     def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:

@@ -45,7 +45,7 @@ _FIELDS = re.compile(
 )
 
 
-class _Kept:
+class _AnswerCount:
     """The count of the answers with one text. `violates`: whether they are beyond `bound`, the last one they were
     compared with.
     """
@@ -68,7 +68,7 @@ class StoreReads:
         self.answers = 0
         self.refused_by_bound = 0
         self.staleness_ms = Histogram(STALENESS_BOUNDS_MS)
-        self.kept: dict[bytes, _Kept] = {}
+        self.kept: dict[bytes, _AnswerCount] = {}
 
     def failed(self, problem: Problem) -> None:
         """Count a read without an answer, if its bound is the reason."""
@@ -152,7 +152,7 @@ class ServedReads:
         else:
             self.errors += problem.status >= 500 or problem.type is ProblemType.OVERLOADED
 
-    def _first(self, text: bytes, store: StoreReads) -> _Kept | None:
+    def _first(self, text: bytes, store: StoreReads) -> _AnswerCount | None:
         found = _FIELDS.match(text)
         if found is None:
             return None
@@ -163,7 +163,7 @@ class ServedReads:
         self._texts += 1
         version, end, offset_lag, time_lag_ms = (None if part == b"null" else int(part) for part in found.groups())
         assert version is not None, "the pattern wants digits"
-        kept = store.kept[text] = _Kept(LagInfo(version, end, offset_lag, time_lag_ms))
+        kept = store.kept[text] = _AnswerCount(LagInfo(version, end, offset_lag, time_lag_ms))
         return kept
 
     # ---- for metrics and reports

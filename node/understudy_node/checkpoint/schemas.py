@@ -52,7 +52,7 @@ class SchemaFile:
 
 def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ...]:
     """Parse all column families of a schema file; v1 and v2 have one, named `default`."""
-    reader = _Reader(data, name)
+    reader = _DataInput(data, name)
     tag = reader.utf()
     families: tuple[ColumnFamilySchema, ...]
     if tag == "v1":
@@ -71,7 +71,7 @@ def parse_schema_file(data: bytes, *, name: str) -> tuple[ColumnFamilySchema, ..
     return families
 
 
-def _column_family(reader: _Reader) -> ColumnFamilySchema:
+def _column_family(reader: _DataInput) -> ColumnFamilySchema:
     family = ColumnFamilySchema(
         name=reader.utf(),
         key_schema_id=reader.short(),
@@ -94,7 +94,7 @@ def _column_family(reader: _Reader) -> ColumnFamilySchema:
     )
 
 
-class _Reader:
+class _DataInput:
     """A reader of the output of Java's `DataOutputStream`."""
 
     def __init__(self, data: bytes, name: str) -> None:

@@ -2,7 +2,7 @@
 
 Records are read on demand and cached, within a bound; purged versions are cached as purged. Every record was read after
 its commit file existed, so it never changes again; another life of the checkpoint, or a rewound one, gets another
-`History`.
+`CommitHistory`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CommitRecord:
         return stores[store_index]
 
 
-class History:
+class CommitHistory:
     """The cache of commit records: `record(v)` is the commit that made version v, None when Spark purged it."""
 
     def __init__(self, files: CheckpointFiles, taken_back: Mapping[int, int] | None = None) -> None:

@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     tail: bytes
 
 
-class _Kept(NamedTuple):
+class _CachedReading(NamedTuple):
     """The cached lag and JSON of the last reading, and the inputs that they were made of, except for the view, which
     must not be kept alive.
     """
@@ -51,7 +51,7 @@ class Readings:
         self._origin = origin
         self._progress = progress
         self._lags = ReadLags() if lags is None else lags
-        self._kept: _Kept | None = None
+        self._kept: _CachedReading | None = None
 
     def of(self, view: TaskView, known_end: int = 0) -> Reading:
         """Return the reading of a view, now, against the newer of the own end and `known_end`."""
@@ -73,7 +73,7 @@ class Readings:
         lag = against_known_end(own, known_end)
         tail = _tail(view, lag, origin_json)
         until_ms = holds_until_ms(own, end, expiry_ms=progress.end_expiry_ms)
-        self._kept = _Kept(view.stamp, end, known_end, origin_json, until_ms, lag, tail)
+        self._kept = _CachedReading(view.stamp, end, known_end, origin_json, until_ms, lag, tail)
         return Reading(view, lag, tail)
 
     def count(self) -> None:

@@ -31,7 +31,7 @@ from understudy_shared.base.errors import CorruptFileError, VanishedError
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ChosenSnapshot:
     """A chosen snapshot, and the log's record of its version."""
 
     file: StateFile
@@ -65,7 +65,7 @@ Restoring = Generator[None, None, Base]
 
 
 def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who hears of it
-    snapshot: Snapshot,
+    snapshot: ChosenSnapshot,
     files: CheckpointFiles,
     disk: LocalBases,
     store: Path,
@@ -113,7 +113,7 @@ def _opened(local: LocalBase, cache: BlockCache, order: ScanOrder) -> Base:
 
 
 def _fetch_arena(
-    snapshot: Snapshot, files: CheckpointFiles, directory: Path, progress: RestoreProgress
+    snapshot: ChosenSnapshot, files: CheckpointFiles, directory: Path, progress: RestoreProgress
 ) -> Generator[None, None, None]:
     compressed = directory / snapshot.file.name
     files.fetch(snapshot.path, compressed)
@@ -131,7 +131,7 @@ def _fetch_arena(
 
 
 def _fetch_rocksdb(
-    snapshot: Snapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
+    snapshot: ChosenSnapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
 ) -> Generator[None, None, SnapshotManifest]:
     data = files.read(snapshot.path)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
@@ -158,7 +158,7 @@ def _write_members(manifest: SnapshotManifest, directory: Path) -> None:
 
 
 @contextmanager
-def _blaming(snapshot: Snapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
+def _blaming(snapshot: ChosenSnapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
     """Report damage of the local copy as the snapshot's: the copy is removed, so only the snapshot can be examined."""
     try:
         yield

@@ -9,7 +9,7 @@ times a second.
 
 from __future__ import annotations
 
-from understudy_node.follow.history import History
+from understudy_node.follow.history import CommitHistory
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
 
@@ -37,7 +37,7 @@ class WorkSchedule:
     def hand_out(
         self,
         replicas: list[TaskReplica],
-        history: History,
+        history: CommitHistory,
         *,
         end_version: int,
         batch_in_progress: bool,

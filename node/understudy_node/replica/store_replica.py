@@ -22,7 +22,7 @@ from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.local_bases import LocalBase, writing
-from understudy_node.replica.restore import Snapshot, open_base, restore
+from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
@@ -243,7 +243,7 @@ class StoreReplica:
         record = around.history.record(file.version)
         # Settings change only at a restart, so for a purged commit the oldest known batch is the best substitute.
         properties = around.history.nearest(file.version).offsets.properties
-        snapshot = Snapshot(
+        snapshot = ChosenSnapshot(
             file=file,
             directory=self.place.directory,
             committed_at_ns=None if record is None else record.committed_at_ns,

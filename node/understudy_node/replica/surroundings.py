@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.scan_order import ScanOrder
-from understudy_node.follow.history import CommitRecord, History
+from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.pinned import PinnedViews
@@ -25,7 +25,7 @@ class Surroundings:
     """
 
     files: CheckpointFiles
-    history: History
+    history: CommitHistory
     disk: LocalBases
     cache: BlockCache
     overlay_max_bytes: int

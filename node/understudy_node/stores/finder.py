@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.reads.selection import FIRST_PLACE, Place, Selection
+from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace, Selection
 
 
 class Found(NamedTuple):
@@ -21,7 +21,7 @@ class Found(NamedTuple):
     is_hidden: bool = False
     is_page: bool = False
     next: int | None = None
-    place: Place = FIRST_PLACE
+    place: ElementPlace = FIRST_PLACE
 
 
 class Finder(Protocol):

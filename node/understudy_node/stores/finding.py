@@ -22,7 +22,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.cursor import Cursor, key_digest
+from understudy_shared.reads.cursor import PageCursor, key_digest
 from understudy_shared.reads.selection import EVERYTHING, Selection
 
 
@@ -95,7 +95,7 @@ class FindingReader(StoreReader):
         if replica is not None:  # Otherwise it has just left, and refuses the next reader.
             replica.pin(view)
         digest = key_digest(stored[len(self.row_prefix) :])
-        cursor = Cursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
+        cursor = PageCursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
         cursor = OWN_PLACES.put(cursor, found.place, beside=selection.cursor)
         return found._replace(members=found.members + b'"next_cursor":"%b",' % cursor.encode().encode())
 

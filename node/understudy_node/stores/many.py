@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from understudy_node.stores.finder import Found
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.selection import Place, Selection
+from understudy_shared.reads.selection import ElementPlace, Selection
 
 Element = TypeVar("Element")
 
@@ -52,7 +52,7 @@ def found_page(
     size, left_out, next_at, place = 0, 0, None, selection.place
     for at, (start, element) in enumerate(elements, first):
         if start != place.start:
-            place = Place(at, start)
+            place = ElementPlace(at, start)
         if at < selection.offset:
             # Skip elements that share a place together, or the next page would begin where this one did.
             if at - first >= MAX_PASSED_OVER and place.number > first:

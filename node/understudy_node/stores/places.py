@@ -16,8 +16,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
-from understudy_shared.reads.cursor import Cursor
-from understudy_shared.reads.selection import FIRST_PLACE, Place
+from understudy_shared.reads.cursor import PageCursor
+from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace
 
 MAX_START_BYTES: Final = 256
 """Limit on a place: a cursor is part of a URL. For a longer key its beginning is enough: the page then skips elements
@@ -39,7 +39,7 @@ class Places:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def put(self, cursor: Cursor, place: Place, *, beside: Cursor | None = None) -> Cursor:
+    def put(self, cursor: PageCursor, place: ElementPlace, *, beside: PageCursor | None = None) -> PageCursor:
         """Put this place into the cursor, with those of other issuers in `beside`, the cursor before it."""
         if not place.start:  # elements are found by their number: no place needed
             return cursor
@@ -48,14 +48,14 @@ class Places:
         others = [] if beside is None else [each for each in _parts(beside) if self._known(beside, each) is None]
         return replace(cursor, place=_BETWEEN.join([own, *others][:MAX_ISSUERS]))
 
-    def of(self, cursor: Cursor) -> Place:
+    def of(self, cursor: PageCursor) -> ElementPlace:
         """Return the place that this process put there; the first place where the cursor has no place of ours, or one
         behind the offset.
         """
         known = (self._known(cursor, part) for part in _parts(cursor))
         return next((place for place in known if place is not None and place.number <= cursor.offset), FIRST_PLACE)
 
-    def _known(self, cursor: Cursor, part: str) -> Place | None:
+    def _known(self, cursor: PageCursor, part: str) -> ElementPlace | None:
         try:
             sealed = base64.b85decode(part)
         except ValueError:
@@ -63,15 +63,15 @@ class Places:
         seal, said = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
         if len(said) <= _INDEX.size or not compare_digest(seal, self._seal(cursor, said)):
             return None
-        return Place(_INDEX.unpack_from(said)[0], said[_INDEX.size :])
+        return ElementPlace(_INDEX.unpack_from(said)[0], said[_INDEX.size :])
 
-    def _seal(self, cursor: Cursor, said: bytes) -> bytes:
+    def _seal(self, cursor: PageCursor, said: bytes) -> bytes:
         """Seal a place. It holds for a key at a version of a store; the offset is the reader's to choose."""
         of = repr((cursor.store, cursor.lineage, cursor.key, cursor.version, cursor.committed_at_us)).encode()
         return blake2b(of + b"\0" + said, key=self._secret, digest_size=_SEAL_BYTES).digest()
 
 
-def _parts(cursor: Cursor) -> list[str]:
+def _parts(cursor: PageCursor) -> list[str]:
     return cursor.place.split(_BETWEEN)[:MAX_ISSUERS] if cursor.place else []
 
 

@@ -54,7 +54,7 @@ class Publisher(Protocol):
     def close(self) -> None: ...
 
 
-class Query(Protocol):
+class AnnouncedQuery(Protocol):
     """The running query. Implemented by `SparkQuery`."""
 
     query_id: str
@@ -104,7 +104,7 @@ class Announced:
 
     def __init__(
         self,
-        query: Query,
+        query: AnnouncedQuery,
         publisher: Publisher,
         *,
         application_id: str,

@@ -17,7 +17,7 @@ from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
 from understudy_shared.telemetry.histogram import Histogram
 
 
-class Known(NamedTuple):
+class HopFacts(NamedTuple):
     """The facts that each hop tells the node: the newest end and the latest assignment that this router knows."""
 
     end_version: int
@@ -28,7 +28,7 @@ class Known(NamedTuple):
 class Listener(Protocol):
     """The object that is notified of the result of each hop."""
 
-    def known(self) -> Known: ...
+    def known(self) -> HopFacts: ...
 
     def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
 

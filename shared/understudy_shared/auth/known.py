@@ -18,7 +18,7 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.presented import BadTokenError, PresentedToken
 from understudy_shared.auth.principals import Principal
-from understudy_shared.auth.rates import RateLimits, Rates
+from understudy_shared.auth.rates import RateLimiter, RateLimits
 from understudy_shared.auth.sessions import Session
 from understudy_shared.base.watched_file import WatchedFile
 
@@ -79,7 +79,7 @@ class KnownCredentials:
         """The ids that are of tokens; the oldest first."""
         self._issuers: TrustedIssuers | None = None
         self._next: asyncio.TimerHandle | None = None
-        self.rates: Rates | None = None
+        self.rates: RateLimiter | None = None
         """The rate limits of principals; None while there are no limits."""
         self._trust_issuers()
         self._limit()
@@ -235,7 +235,7 @@ class KnownCredentials:
         """Apply the limits of the file; while they do not change, the counts stay."""
         limits = RateLimits() if self._file is None else self._file.value.limits
         if self.rates is None or self.rates.limits != limits:
-            self.rates = Rates(limits) if limits.is_on else None
+            self.rates = RateLimiter(limits) if limits.is_on else None
 
     def _trust_issuers(self) -> None:
         issuers = {} if self._file is None else self._file.value.issuers

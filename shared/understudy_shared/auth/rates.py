@@ -33,7 +33,7 @@ class RateLimits:
         return self.principals.get(name, self.requests_per_s)
 
 
-class Rates:
+class RateLimiter:
     """The buckets of all principals."""
 
     def __init__(self, limits: RateLimits) -> None:

@@ -44,7 +44,7 @@ from understudy_shared.bus.redis_connection import (
     closed_transport_as_os_error,
 )
 from understudy_shared.bus.redis_pools import task_pool
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError, bounded_call
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadRedisReplyError, bounded_call
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class RedisBus:
                     case [bytes(), *_]:  # a PONG
                         pass
                     case _:
-                        raise BadReplyError(f"it sent {reply!r:.40} to a subscriber")
+                        raise BadRedisReplyError(f"it sent {reply!r:.40} to a subscriber")
             elif asked:
                 raise TimeoutError
             else:

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import is_ambiguous, masked, repeats, words_of
 from understudy_shared.bus.base import BusError, BusGarbageError, BusRefusedError
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadRedisReplyError
 from understudy_shared.bus.redis_scripts import commands_at
 from understudy_shared.bus.redis_tls import tls_trouble
 
@@ -149,9 +149,9 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
     if isinstance(error.__cause__, RedisError):  # redis-py wraps some errors, such as a refused login on a unix socket
         error = error.__cause__
     if isinstance(error, OTHER_SHAPE) and not isinstance(error, OSError):
-        error = BadReplyError(f"its reply is not one to the command ({type(error).__name__}: {error!s:.80})")
+        error = BadRedisReplyError(f"its reply is not one to the command ({type(error).__name__}: {error!s:.80})")
     where, why = masked(url), words_of(error, url)
-    if isinstance(error, BadReplyError):
+    if isinstance(error, BadRedisReplyError):
         return BusGarbageError(
             f"what answers is no Redis, or no sound one, while {doing}: {why}",
             where=where,

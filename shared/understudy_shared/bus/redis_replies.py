@@ -43,7 +43,7 @@ _left_in_call: ContextVar[list[int] | None] = ContextVar("left_in_call", default
 """The bytes that replies of the current call may still have."""
 
 
-class BadReplyError(RedisConnectionError):
+class BadRedisReplyError(RedisConnectionError):
     """A server sent bytes that are no reply of a Redis, or a reply above a limit. redis-py closes the connection."""
 
 
@@ -68,12 +68,14 @@ class ReplyBudget:
         elif kind == b":":
             _number(line, text)
         elif kind not in _TEXTS:
-            raise BadReplyError(f"it sent {_shown(line)}, which begins no reply of RESP2")
+            raise BadRedisReplyError(f"it sent {_shown(line)}, which begins no reply of RESP2")
         elif size > MAX_LINE_BYTES:
-            raise BadReplyError(f"it sent a line of {size} bytes, above {MAX_LINE_BYTES}")
+            raise BadRedisReplyError(f"it sent a line of {size} bytes, above {MAX_LINE_BYTES}")
         self.used_bytes += size
         if self.used_bytes > MAX_REPLY_BYTES:
-            raise BadReplyError(f"it sent {_shown(line)}: a reply of {self.used_bytes} bytes, above {MAX_REPLY_BYTES}")
+            raise BadRedisReplyError(
+                f"it sent {_shown(line)}: a reply of {self.used_bytes} bytes, above {MAX_REPLY_BYTES}"
+            )
         if self._open or elements:
             self._nest(line, elements)
 
@@ -85,10 +87,10 @@ class ReplyBudget:
             self._elements += elements
             if self._elements > MAX_ELEMENTS:
                 text = f"it sent {_shown(line)}: a reply of {self._elements} elements, above {MAX_ELEMENTS}"
-                raise BadReplyError(text)
+                raise BadRedisReplyError(text)
             lacking.append(elements)
             if len(lacking) > MAX_DEPTH:
-                raise BadReplyError(f"it sent arrays within arrays, more than {MAX_DEPTH} deep")
+                raise BadRedisReplyError(f"it sent arrays within arrays, more than {MAX_DEPTH} deep")
         while lacking and not lacking[-1]:
             lacking.pop()
 
@@ -133,7 +135,7 @@ class BoundedParser(_AsyncRESP2Parser):
     async def _readline(self) -> bytes:
         while (end := self._buffer.find(b"\r\n", self._pos)) < 0:
             if len(self._buffer) - self._pos > MAX_LINE_BYTES:
-                raise BadReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
+                raise BadRedisReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
             await self._take()
         line = bytes(self._buffer[self._pos : end])
         self._pos = end + 2
@@ -174,7 +176,7 @@ class _BoundedBuffer(SocketBuffer):
         line = self._buffer.readline()
         while not line.endswith(b"\r\n"):
             if len(line) > MAX_LINE_BYTES:
-                raise BadReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
+                raise BadRedisReplyError(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
             self._read_from_socket(timeout=timeout)
             line += self._buffer.readline()
         self.budget.take(line[:-2])
@@ -186,19 +188,19 @@ def _spend(used_bytes: int) -> None:
     if left is not None:
         left[0] -= used_bytes
         if left[0] < 0:
-            raise BadReplyError("its replies to one call are longer than any that were asked for")
+            raise BadRedisReplyError("its replies to one call are longer than any that were asked for")
 
 
 def _length(line: bytes, text: bytes) -> int:
     number = _number(line, text)
     if number < -1:
-        raise BadReplyError(f"it sent {_shown(line)}, a negative length")
+        raise BadRedisReplyError(f"it sent {_shown(line)}, a negative length")
     return number
 
 
 def _number(line: bytes, text: bytes) -> int:
     if len(text) > _MAX_DIGITS or not (text.isdigit() or (text[1:].isdigit() and text[:1] in (b"-", b"+"))):
-        raise BadReplyError(f"it sent {_shown(line)}, where a number belongs")
+        raise BadRedisReplyError(f"it sent {_shown(line)}, where a number belongs")
     return int(text)
 
 

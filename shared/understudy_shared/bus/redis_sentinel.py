@@ -25,7 +25,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadReplyError, BoundedParser, BoundedThreadParser
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadRedisReplyError, BoundedParser, BoundedThreadParser
 from understudy_shared.bus.redis_tls import (
     SentinelTlsConnection,
     ThreadSentinelTlsConnection,
@@ -184,8 +184,10 @@ def _shuffled(place: SentinelPlace) -> list[tuple[str, int]]:
     return random.SystemRandom().sample(place.sentinels, len(place.sentinels))
 
 
-def _not_a_sentinels(error: Exception) -> BadReplyError:
-    return BadReplyError(f"what a sentinel says is not a list of primaries ({type(error).__name__}: {error!s:.80})")
+def _not_a_sentinels(error: Exception) -> BadRedisReplyError:
+    return BadRedisReplyError(
+        f"what a sentinel says is not a list of primaries ({type(error).__name__}: {error!s:.80})"
+    )
 
 
 def _unknown(service: str, error: Exception) -> str:

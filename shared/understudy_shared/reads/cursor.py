@@ -29,7 +29,7 @@ class BadCursorError(UnderstudyError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class PageCursor:
     """A cursor. `key` is the digest of the key's row, `offset` the number of elements on the pages before, `place`
     where the next one is, sealed by the issuing node.
     """
@@ -67,7 +67,7 @@ def key_digest(row: bytes) -> str:
     return blake2b(row, digest_size=12).hexdigest()
 
 
-def decode_cursor(token: object) -> Cursor:
+def decode_cursor(token: object) -> PageCursor:
     """Parse a token; BadCursorError says why it is not one."""
     if not isinstance(token, str) or not token.startswith(PREFIX) or len(token) > MAX_CURSOR_CHARS:
         raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_CURSOR_CHARS} characters")
@@ -78,7 +78,7 @@ def decode_cursor(token: object) -> Cursor:
             case [str(store), str(lineage), str(key), int(version), int() | None as time_us, int(offset), *place] if (
                 all(isinstance(each, str) for each in place) and len(place) <= 1
             ):
-                cursor = Cursor(store, lineage, key, version, time_us, offset, *place)
+                cursor = PageCursor(store, lineage, key, version, time_us, offset, *place)
                 is_exact = cursor.encode() == token and bool not in map(type, fields)
                 if is_exact and 0 <= version <= CEILING and 0 < offset <= CEILING:
                     return cursor

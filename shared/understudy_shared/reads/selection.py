@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.cursor import PageCursor
 
 MAX_PAGE_ELEMENTS: Final = 1_000
 """Limit on the elements of one answer, and their number by default. As many as keys of a batch: printing them holds the
@@ -13,7 +13,7 @@ event loop.
 """
 
 
-class Place(NamedTuple):
+class ElementPlace(NamedTuple):
     """The number of an element of a key, and the bytes by which a version finds it: empty for the first element, or
     where elements are found by their number.
     """
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     start: bytes = b""
 
 
-FIRST_PLACE: Final = Place()
+FIRST_PLACE: Final = ElementPlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Selection:
     """
 
     limit: int = MAX_PAGE_ELEMENTS
-    cursor: Cursor | None = None
+    cursor: PageCursor | None = None
     include_expired: bool = True
-    place: Place = FIRST_PLACE
+    place: ElementPlace = FIRST_PLACE
 
     @property
     def offset(self) -> int:

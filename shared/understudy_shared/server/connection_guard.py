@@ -20,9 +20,9 @@ from understudy_shared.base.sizes import size_text
 from understudy_shared.server.connection_limits import (
     EVICTED_AT_ONCE,
     ConnectionLimits,
+    ConnectionRefusal,
     ConnectionState,
     Pressure,
-    Refusal,
     goes_under_pressure,
     is_overdue,
     is_reserved,
@@ -51,7 +51,7 @@ class GuardedConnection(Protocol):
     def expire(self) -> None:
         """End the connection: it exceeded the time limit of its phase."""
 
-    def drop(self, refusal: Refusal) -> None:
+    def drop(self, refusal: ConnectionRefusal) -> None:
         """Close the connection at once."""
 
 
@@ -60,7 +60,7 @@ class ConnectionGuard:
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
-        self.refused: Counter[Refusal] = Counter()
+        self.refused: Counter[ConnectionRefusal] = Counter()
         self.connections: set[GuardedConnection] = set()
         self.pressure = Pressure.NONE
         self.used_bytes = 0
@@ -114,13 +114,13 @@ class ConnectionGuard:
         self.connections.discard(connection)
         return None
 
-    def refuses(self, path: str, *, restricted: bool) -> Refusal | None:
+    def refuses(self, path: str, *, restricted: bool) -> ConnectionRefusal | None:
         """Return why a request is refused now; None if it is answered."""
         if not (restricted or self.pressure is Pressure.REFUSE) or is_reserved(path):
             return None
-        return Refusal.CONNECTIONS if restricted else Refusal.MEMORY
+        return ConnectionRefusal.CONNECTIONS if restricted else ConnectionRefusal.MEMORY
 
-    def note(self, refusal: Refusal, peer: tuple[str, int] | None, now_s: float) -> None:
+    def note(self, refusal: ConnectionRefusal, peer: tuple[str, int] | None, now_s: float) -> None:
         """Count a refusal, and log one of each peer in a minute."""
         self.refused[refusal] += 1
         host = peer[0] if peer else "unknown"
@@ -158,7 +158,7 @@ class ConnectionGuard:
             if is_overdue(state, self.limits, now_s):
                 connection.expire()
             elif self.pressure and goes_under_pressure(state, now_s):
-                connection.drop(Refusal.MEMORY)
+                connection.drop(ConnectionRefusal.MEMORY)
 
     def _measure(self, now_s: float) -> None:
         if self._meter is None:
@@ -179,7 +179,7 @@ class ConnectionGuard:
         count = max(excess, self.limits.max_connections // EVICTED_AT_ONCE)
         gone = to_evict(others, count, now_s)
         for connection in gone:
-            connection.drop(Refusal.CONNECTIONS)
+            connection.drop(ConnectionRefusal.CONNECTIONS)
             self.connections.discard(connection)
         return len(gone) >= excess
 
@@ -199,7 +199,7 @@ class ConnectionGuard:
         refused = CounterMetricFamily(
             "understudy_connections_refused", "Connections and requests refused, by reason", labels=("reason",)
         )
-        for reason in Refusal:
+        for reason in ConnectionRefusal:
             refused.add_metric((reason,), self.refused[reason])
         yield refused
         yield GaugeMetricFamily(

@@ -77,7 +77,7 @@ class ConnectionLimits:
     """
 
 
-class Refusal(StrEnum):
+class ConnectionRefusal(StrEnum):
     """The reason why a connection or a request was refused; a label of `understudy_connections_refused_total`."""
 
     CONNECTIONS = "connections"
@@ -104,11 +104,11 @@ class ConnectionState(NamedTuple):
 
 
 _REASONS = {
-    Phase.SILENT: Refusal.SILENT,
-    Phase.HANDSHAKE: Refusal.HEADER_TIME,
-    Phase.HEAD: Refusal.HEADER_TIME,
-    Phase.BODY: Refusal.BODY_TIME,
-    Phase.UNREAD: Refusal.UNREAD,
+    Phase.SILENT: ConnectionRefusal.SILENT,
+    Phase.HANDSHAKE: ConnectionRefusal.HEADER_TIME,
+    Phase.HEAD: ConnectionRefusal.HEADER_TIME,
+    Phase.BODY: ConnectionRefusal.BODY_TIME,
+    Phase.UNREAD: ConnectionRefusal.UNREAD,
 }
 
 
@@ -132,7 +132,7 @@ def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -
     return waited_s > limits.idle_timeout_ms / 1000
 
 
-def reason_of(phase: Phase) -> Refusal | None:
+def reason_of(phase: Phase) -> ConnectionRefusal | None:
     """Return why an overdue connection is refused; None if it is closed without a refusal."""
     return _REASONS.get(phase)
 

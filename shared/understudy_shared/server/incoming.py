@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httptools
 
-from understudy_shared.server.connection_limits import MAX_HEAD_BYTES, MAX_HEADER_BYTES, SLICE_BYTES, Refusal
+from understudy_shared.server.connection_limits import MAX_HEAD_BYTES, MAX_HEADER_BYTES, SLICE_BYTES, ConnectionRefusal
 
 END_OF_HEAD = b"\r\n\r\n"
 _BODY_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
@@ -54,7 +54,7 @@ class Incoming:
         return end
 
     @staticmethod
-    def feed(parser: httptools.HttpRequestParser, data: bytes | memoryview) -> Refusal | None:
+    def feed(parser: httptools.HttpRequestParser, data: bytes | memoryview) -> ConnectionRefusal | None:
         """Parse the bytes; the parser calls the protocol back. Return why they are refused, if they are."""
         try:
             parser.feed_data(data)
@@ -62,17 +62,17 @@ class Incoming:
             pass  # the upgrade is ignored: the answer is HTTP/1.1
         except httptools.HttpParserError as error:
             cause = error.__context__
-            return cause.args[0] if isinstance(cause, RefusedError) else Refusal.MALFORMED
+            return cause.args[0] if isinstance(cause, RefusedError) else ConnectionRefusal.MALFORMED
         return None
 
     def head_ends(self, headers: list[tuple[bytes, bytes]], version: str) -> bool:
         """End the head: a body may follow. Return whether the head announces one. Raises RefusedError."""
         # A head that came in one slice is below the limit, so it is not measured.
         if self.quiet_bytes and sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
-            raise RefusedError(Refusal.HEADER_SIZE)
+            raise RefusedError(ConnectionRefusal.HEADER_SIZE)
         hosts = sum(name == b"host" for name, _ in headers)
         if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
-            raise RefusedError(Refusal.HOST)
+            raise RefusedError(ConnectionRefusal.HOST)
         self.quiet_bytes = 0
         self.read_s = self.began_s
         sizes = [header for header in headers if header[0] in _BODY_HEADERS]

@@ -50,7 +50,7 @@ class Phase(IntEnum):
     CLOSED = 13
 
 
-class Event(dict[Phase, Phase]):
+class Transition(dict[Phase, Phase]):
     """An event of a connection, with the phase that follows on each phase in which the event may happen."""
 
     def __init__(self, name: str, legal: dict[Phase, Phase]) -> None:
@@ -69,19 +69,19 @@ SILENT, LINGERING, UNREAD, HANDSHAKE, HEAD, BODY = list(Phase)[: Phase.IDLE]
 IDLE, IDLE_INTERNAL, BUSY, DIRECT, RECEIVING, SURPLUS, INSIDE, CLOSED = list(Phase)[Phase.IDLE :]
 """The same phases by name: to look a member up in its class costs as much as a call."""
 
-BEGIN = Event("a request begins", {SILENT: HEAD, IDLE: HEAD})
-START = Event("its head is read, and ASGI starts", {HEAD: BODY})
-TAKE = Event("an application takes it", {HEAD: RECEIVING, SILENT: DIRECT, IDLE: DIRECT})
+BEGIN = Transition("a request begins", {SILENT: HEAD, IDLE: HEAD})
+START = Transition("its head is read, and ASGI starts", {HEAD: BODY})
+TAKE = Transition("an application takes it", {HEAD: RECEIVING, SILENT: DIRECT, IDLE: DIRECT})
 """The transition from SILENT and IDLE is for a request whose head is cached, and is not parsed."""
-DECLINE = Event("the application does not answer it", {RECEIVING: HEAD, DIRECT: IDLE})
-END = Event("the request ends", {BODY: BUSY, RECEIVING: DIRECT, SURPLUS: IDLE})
-ANSWER = Event("its answer is complete", {BODY: SURPLUS, RECEIVING: SURPLUS, BUSY: IDLE, DIRECT: IDLE})
-REFUSE = Event(
+DECLINE = Transition("the application does not answer it", {RECEIVING: HEAD, DIRECT: IDLE})
+END = Transition("the request ends", {BODY: BUSY, RECEIVING: DIRECT, SURPLUS: IDLE})
+ANSWER = Transition("its answer is complete", {BODY: SURPLUS, RECEIVING: SURPLUS, BUSY: IDLE, DIRECT: IDLE})
+REFUSE = Transition(
     "it is refused with a problem", dict.fromkeys((SILENT, HANDSHAKE, HEAD, BODY, RECEIVING, IDLE), LINGERING)
 )
-GREET = Event("a handshake goes on", {SILENT: HANDSHAKE, HANDSHAKE: HANDSHAKE})
-SECURE = Event("a handshake ends", {HANDSHAKE: INSIDE})
-CLOSE = Event("the connection is closed", dict.fromkeys(Phase, CLOSED))
+GREET = Transition("a handshake goes on", {SILENT: HANDSHAKE, HANDSHAKE: HANDSHAKE})
+SECURE = Transition("a handshake ends", {HANDSHAKE: INSIDE})
+CLOSE = Transition("the connection is closed", dict.fromkeys(Phase, CLOSED))
 
 AT_REST = frozenset({SILENT, IDLE})
 """The phases in which a request may begin."""

@@ -29,12 +29,12 @@ from understudy_shared.server import connection_limits as limits
 from understudy_shared.server import phases
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.connection_limits import ConnectionState, Pressure, Refusal
+from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, Pressure
 from understudy_shared.server.direct import DirectExchange, Headers, response
 from understudy_shared.server.held_flow import HeldFlow
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
 from understudy_shared.server.known_heads import KnownHeads
-from understudy_shared.server.phases import Event
+from understudy_shared.server.phases import Transition
 from understudy_shared.server.refusals import problem_response, refusing, says_why
 from understudy_shared.telemetry.trace import is_traced
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
@@ -82,7 +82,7 @@ class HttpProtocol(HttpToolsProtocol):
     def __repr__(self) -> str:
         return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
 
-    def _happens(self, event: Event) -> None:
+    def _happens(self, event: Transition) -> None:
         """Enter the phase that follows."""
         after = self._phase = event[self._phase]
         if after is phases.CLOSED:
@@ -96,7 +96,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._since_s = self._now()
         admitted = self._guard.admit(self, self._since_s)
         if admitted is None:
-            self.drop(Refusal.CONNECTIONS)
+            self.drop(ConnectionRefusal.CONNECTIONS)
         self._restricted = not admitted
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -165,7 +165,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes | memoryview) -> None:
         refusal = self._incoming.feed(self.parser, data)
         if refusal is None and self._phase in phases.IN_MESSAGE and self._incoming.is_too_long(len(data)):
-            refusal = Refusal.HEADER_SIZE
+            refusal = ConnectionRefusal.HEADER_SIZE
         if refusal is not None:
             self._refuse(refusal)
 
@@ -192,7 +192,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > limits.MAX_REQUEST_TARGET_BYTES:
-            raise RefusedError(Refusal.TARGET_SIZE)
+            raise RefusedError(ConnectionRefusal.TARGET_SIZE)
 
     def on_headers_complete(self) -> None:
         incoming, headers = self._incoming, self.headers
@@ -219,7 +219,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif phase is phases.SURPLUS:
             incoming.surplus_bytes += len(body)
             if incoming.surplus_bytes > limits.MAX_SURPLUS_BYTES:
-                raise RefusedError(Refusal.BODY_SIZE)
+                raise RefusedError(ConnectionRefusal.BODY_SIZE)
 
     def on_message_complete(self) -> None:
         self._happens(phases.END)
@@ -373,12 +373,12 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def drop(self, refusal: Refusal) -> None:
+    def drop(self, refusal: ConnectionRefusal) -> None:
         """Close the connection at once."""
         self._guard.note(refusal, self.client, self._now())
         self._happens(phases.CLOSE)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: ConnectionRefusal) -> None:
         """Answer the request that is being read with a problem, and read no more requests."""
         says, cycle, transport = says_why(refusal), self.cycle, self.transport
         running = cycle if self._phase is phases.BODY else None

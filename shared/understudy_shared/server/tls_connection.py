@@ -23,9 +23,9 @@ from uvicorn.protocols.utils import get_remote_addr
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 from understudy_shared.server import phases
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.connection_limits import ConnectionState, Refusal, reason_of
+from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, reason_of
 from understudy_shared.server.direct import response
-from understudy_shared.server.phases import Event
+from understudy_shared.server.phases import Transition
 from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import PEER_TROUBLE, TlsReason, TlsSide, TlsTrouble, tls_trouble
 
@@ -61,7 +61,7 @@ class TlsConnection(asyncio.Protocol):
     def __repr__(self) -> str:
         return f"TlsConnection({self._inner or self._phase.name})"
 
-    def _happens(self, event: Event) -> None:
+    def _happens(self, event: Transition) -> None:
         """Enter the phase that follows."""
         after = self._phase = event[self._phase]
         if after is phases.CLOSED and event is not phases.CLOSE:  # a bug: the table lacks this transition
@@ -78,7 +78,7 @@ class TlsConnection(asyncio.Protocol):
         self._connections.add(self)
         admitted = self._guard.admit(self, self._since_s)
         if admitted is None:
-            self.drop(Refusal.CONNECTIONS)
+            self.drop(ConnectionRefusal.CONNECTIONS)
         self._restricted = not admitted
 
     def data_received(self, data: bytes) -> None:
@@ -231,9 +231,9 @@ class TlsConnection(asyncio.Protocol):
             self._shake_hands()
 
     def expire(self) -> None:
-        self.drop(reason_of(self._phase) or Refusal.HEADER_TIME)
+        self.drop(reason_of(self._phase) or ConnectionRefusal.HEADER_TIME)
 
-    def drop(self, refusal: Refusal) -> None:
+    def drop(self, refusal: ConnectionRefusal) -> None:
         if self._phase is not phases.LINGERING:
             self._guard.note(refusal, self._peer, self._now())
         self._happens(phases.CLOSE)

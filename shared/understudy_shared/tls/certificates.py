@@ -214,14 +214,14 @@ def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
         raise SettingsError(error.what, where=error.where or str(pair.key_file), fix=error.fix) from None
 
 
-class _Seen(NamedTuple):
+class _Handshake(NamedTuple):
     """The facts that either side has seen of the other in a handshake."""
 
     connected: Mapping[str, Any]
     accepted: Mapping[str, Any]
 
 
-def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _Seen:
+def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _Handshake:
     """Do a handshake in memory. Raises SettingsError, about the pair, when a side refuses the other."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     accepts = server.wrap_bio(to_server, to_client, server_side=True)
@@ -239,7 +239,7 @@ def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _S
         ) from None
     if waiting:
         raise SettingsError("the certificate cannot be tried", where=str(pair.certificate), fix=_PEM)
-    return _Seen(connects.getpeercert() or {}, accepts.getpeercert() or {})
+    return _Handshake(connects.getpeercert() or {}, accepts.getpeercert() or {})
 
 
 _MAX_FLIGHTS = 8

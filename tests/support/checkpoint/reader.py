@@ -20,7 +20,7 @@ from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import View
-from understudy_node.follow.history import CommitRecord, History
+from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.store_replica import StoreReplica
@@ -48,7 +48,7 @@ class CheckpointReader:
         self._files: CheckpointFiles = open_checkpoint_files(checkpoint)
         self.description: CheckpointDescription = describe(self._files)
         self.stores = served_stores(self.description, {})
-        self._history = History(self._files)
+        self._history = CommitHistory(self._files)
         self._disk = LocalBases(directory)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.places import Places
-from understudy_shared.reads.cursor import Cursor, decode_cursor
+from understudy_shared.reads.cursor import PageCursor, decode_cursor
 from understudy_shared.reads.selection import FIRST_PLACE, Selection
 
 Records = Mapping[bytes, bytes | None]
@@ -45,7 +45,7 @@ def pages_of(
 ) -> Iterator[list[dict[str, Any]]]:
     """The pages of a key's list, each asked for with the cursor of the one before; of some processes in turn."""
     issuers = cycle([Places(b"%d" % number) for number in range(processes)])
-    before: Cursor | None = None
+    before: PageCursor | None = None
     while True:
         issuer = next(issuers)
         place = FIRST_PLACE if before is None else issuer.of(before)
@@ -55,5 +55,5 @@ def pages_of(
         yield json.loads(b"{" + found.members.removesuffix(b",") + b"}")[member]
         if found.next is None:
             return
-        cursor = Cursor("store", "lineage", "", view.version, None, found.next)
+        cursor = PageCursor("store", "lineage", "", view.version, None, found.next)
         before = decode_cursor(issuer.put(cursor, found.place, beside=before).encode())

@@ -23,7 +23,7 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.http.edge import Receive, Scope, Send, read_body, send_reply
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.connection_limits import ConnectionLimits, Refusal
+from understudy_shared.server.connection_limits import ConnectionLimits, ConnectionRefusal
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.service import Departure, Service
 from understudy_shared.tls.service_tls import ServiceTls
@@ -138,7 +138,7 @@ class Serving:
     def __init__(self, port: int, app: Echo, guard: ConnectionGuard, service: Service) -> None:
         self.port, self.app, self.guard, self.service = port, app, guard, service
 
-    def refused(self, reason: Refusal) -> int:
+    def refused(self, reason: ConnectionRefusal) -> int:
         return self.guard.refused[reason]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.cursor import PageCursor
 from understudy_shared.reads.position import decode_position
 
 Json = dict[str, Any]
@@ -72,4 +72,4 @@ def described_answers(document: Json) -> Iterator[tuple[str, Json, object]]:
 def cursor_at(position: str) -> str:
     """A cursor of the version of a position."""
     seen = decode_position(position)
-    return Cursor("op0", seen.lineage, "", seen.version, seen.committed_at_us, 1).encode()
+    return PageCursor("op0", seen.lineage, "", seen.version, seen.committed_at_us, 1).encode()

@@ -16,8 +16,8 @@ from understudy.progress import (
     LogDisplay,
     RunningNode,
     RunningService,
-    Standing,
-    TaskStanding,
+    ServiceProgress,
+    TaskProgress,
     changed_tasks,
     observe,
     watch,
@@ -98,24 +98,24 @@ def restoring_service() -> Service:
 
 
 def test_a_standing_counts_what_can_be_asked_and_the_furthest_behind() -> None:
-    standing = Standing({
-        "a": TaskStanding(ReplicaState.RUNNING, 9, 10),
-        "b": TaskStanding(ReplicaState.RESTORING, 4, 10),
-        "c": TaskStanding(ReplicaState.CREATED, None, 3),
+    standing = ServiceProgress({
+        "a": TaskProgress(ReplicaState.RUNNING, 9, 10),
+        "b": TaskProgress(ReplicaState.RESTORING, 4, 10),
+        "c": TaskProgress(ReplicaState.CREATED, None, 3),
     })  # fmt: skip
     assert (standing.restored, standing.versions_behind) == (2, 6)
-    assert (Standing().restored, Standing().versions_behind) == (0, 0)
+    assert (ServiceProgress().restored, ServiceProgress().versions_behind) == (0, 0)
 
 
 def test_a_task_changed_when_its_state_did_or_when_it_can_be_asked_now() -> None:
-    created = TaskStanding(ReplicaState.CREATED, None, 10)
-    restoring = TaskStanding(ReplicaState.RESTORING, None, 10)
-    asked = TaskStanding(ReplicaState.RESTORING, 4, 10)
-    further = TaskStanding(ReplicaState.RESTORING, 5, 11)
+    created = TaskProgress(ReplicaState.CREATED, None, 10)
+    restoring = TaskProgress(ReplicaState.RESTORING, None, 10)
+    asked = TaskProgress(ReplicaState.RESTORING, 4, 10)
+    further = TaskProgress(ReplicaState.RESTORING, 5, 11)
     steps = [created, restoring, asked, further]
-    changes = [changed_tasks(Standing({"t": a}), Standing({"t": b})) for a, b in pairwise(steps)]
+    changes = [changed_tasks(ServiceProgress({"t": a}), ServiceProgress({"t": b})) for a, b in pairwise(steps)]
     assert [len(change) for change in changes] == [1, 1, 0]
-    assert changed_tasks(Standing(), Standing({"t": created})) == [("t", created)]
+    assert changed_tasks(ServiceProgress(), ServiceProgress({"t": created})) == [("t", created)]
 
 
 def test_watching_ends_when_the_service_is_ready_and_logs_each_change(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +143,8 @@ def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO, logger="understudy.progress")
     display = LogDisplay()
     for reason in ("no batch yet", "no batch yet", "the checkpoint is gone"):
-        display.show(Standing(reasons=(reason,)))
-    display.show(Standing())  # ready, without a task: nothing is waited for any more
+        display.show(ServiceProgress(reasons=(reason,)))
+    display.show(ServiceProgress())  # ready, without a task: nothing is waited for any more
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: no batch yet",
         "waiting: the checkpoint is gone",
@@ -155,10 +155,10 @@ def test_the_bar_shows_tasks_and_versions_and_is_gone_at_the_end() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)
     with BarDisplay(console) as display:
-        display.show(Standing(reasons=("[no] batch\nyet",)))
+        display.show(ServiceProgress(reasons=("[no] batch\nyet",)))
         display.refresh()
         display.show(observe(restoring_service()))
-        display.show(Standing({"a": TaskStanding(ReplicaState.RUNNING, 9, 10)}, ("b",)))
+        display.show(ServiceProgress({"a": TaskProgress(ReplicaState.RUNNING, 9, 10)}, ("b",)))
         display.refresh()
     assert "waiting: [no] batch\\u000ayet" in screen.getvalue()
     assert "1/1 tasks, 1 versions behind" in screen.getvalue()

@@ -20,7 +20,7 @@ from tests.support.cluster.served_node import Reply, Served, ServedNode, served_
 from tests.support.services.openapi import judge
 
 from understudy_node.replica.pinned import PinnedViews
-from understudy_shared.reads.cursor import Cursor, decode_cursor
+from understudy_shared.reads.cursor import PageCursor, decode_cursor
 
 STORE = "/v1/stores/op0"
 NUMBERS = list(range(SESSIONS))
@@ -102,8 +102,8 @@ def test_a_version_that_is_gone_is_said_to_be_gone_and_another_is_never_taken_fo
     assert generation is not None
     for replica in generation.readers[next(iter(generation.readers))].replicas.values():
         replica._pinned = PinnedViews(max_views=0)
-    committed_otherwise = Cursor(cursor.store, cursor.lineage, cursor.key, 2, 7, cursor.offset).encode()
-    not_there_yet = Cursor(cursor.store, cursor.lineage, cursor.key, 9, None, cursor.offset).encode()
+    committed_otherwise = PageCursor(cursor.store, cursor.lineage, cursor.key, 2, 7, cursor.offset).encode()
+    not_there_yet = PageCursor(cursor.store, cursor.lineage, cursor.key, 9, None, cursor.offset).encode()
     for token in (first["next_cursor"], committed_otherwise, not_there_yet):
         reply = page(node, cursor=token)
         assert (reply.status, reply.problem) == (410, "version-gone"), reply
@@ -122,8 +122,8 @@ def _bad(node: ServedNode) -> dict[str, tuple[dict[str, Any], list[str]]]:
     known = decode_cursor(cursor)
 
     def other(**fields: Any) -> str:
-        values = {name: getattr(known, name) for name in Cursor.__dataclass_fields__} | fields
-        return Cursor(**values).encode()
+        values = {name: getattr(known, name) for name in PageCursor.__dataclass_fields__} | fields
+        return PageCursor(**values).encode()
 
     return {
         "another store": ({"cursor": other(store="op1")}, ["'op1'", "op0"]),

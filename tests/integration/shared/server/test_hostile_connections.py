@@ -29,8 +29,8 @@ from understudy_shared.server.connection_limits import (
     MAX_HEADER_BYTES,
     MAX_REQUEST_TARGET_BYTES,
     ConnectionLimits,
+    ConnectionRefusal,
     Pressure,
-    Refusal,
 )
 
 LIMITS = ConnectionLimits(
@@ -110,7 +110,7 @@ def test_pipelines_whose_answers_nobody_reads_take_no_memory_and_are_closed(requ
             reader.send(get("/reader"))
             assert reader.reply()[0] == 200
         assert resident_bytes() - before - len(flood) < 32 * MIB
-        wait_until(lambda: service.refused(Refusal.UNREAD) == 3, what="their end")
+        wait_until(lambda: service.refused(ConnectionRefusal.UNREAD) == 3, what="their end")
 
 
 def test_a_request_is_not_begun_before_the_answers_before_it_are_sent(at: str) -> None:
@@ -161,24 +161,34 @@ def test_a_head_without_end_is_refused_at_once_and_costs_others_nothing(where: s
     }[where]
     with serving() as service, RawClient(service.port) as client:
         assert client.push(endless) < len(endless)
-        assert service.refused(Refusal.HEADER_SIZE) == 1
+        assert service.refused(ConnectionRefusal.HEADER_SIZE) == 1
         wait_for_peers(service, 0)
 
 
 @pytest.mark.parametrize(
     ("sent", "status", "type_", "reason"),
     [
-        (get("/x", b"x-long: %b\r\n" % (b"v" * MAX_HEADER_BYTES)), 431, "headers-too-large", Refusal.HEADER_SIZE),
-        (get("/x", b"a: b\r\n" * (MAX_HEADER_BYTES // 5)), 431, "headers-too-large", Refusal.HEADER_SIZE),
-        (get("/" + "x" * MAX_REQUEST_TARGET_BYTES), 414, "target-too-long", Refusal.TARGET_SIZE),
-        (b"\x16\x03\x01 this is TLS", 400, "bad-request", Refusal.MALFORMED),
-        (b"GET http://[/ HTTP/1.1\r\nhost: x\r\n\r\n", 400, "bad-request", Refusal.MALFORMED),
-        (b"GET /x HTTP/1.1\r\n\r\n", 400, "bad-request", Refusal.HOST),
-        (b"GET /v1/stores/e/keys/a HTTP/1.1\r\n\r\n", 400, "bad-request", Refusal.HOST),
-        (b"POST /internal/v1/lookup HTTP/1.1\r\ncontent-length: 1\r\n\r\n1", 400, "bad-request", Refusal.HOST),
-        (get("/x", b"Host: y\r\n"), 400, "bad-request", Refusal.HOST),
-        (get("/v1/stores/e/keys/a", b"Host: x\r\n"), 400, "bad-request", Refusal.HOST),
-        (b"GET /x HTTP/1.0\r\nhost: x\r\nhost: x\r\n\r\n", 400, "bad-request", Refusal.HOST),
+        (
+            get("/x", b"x-long: %b\r\n" % (b"v" * MAX_HEADER_BYTES)),
+            431,
+            "headers-too-large",
+            ConnectionRefusal.HEADER_SIZE,
+        ),
+        (get("/x", b"a: b\r\n" * (MAX_HEADER_BYTES // 5)), 431, "headers-too-large", ConnectionRefusal.HEADER_SIZE),
+        (get("/" + "x" * MAX_REQUEST_TARGET_BYTES), 414, "target-too-long", ConnectionRefusal.TARGET_SIZE),
+        (b"\x16\x03\x01 this is TLS", 400, "bad-request", ConnectionRefusal.MALFORMED),
+        (b"GET http://[/ HTTP/1.1\r\nhost: x\r\n\r\n", 400, "bad-request", ConnectionRefusal.MALFORMED),
+        (b"GET /x HTTP/1.1\r\n\r\n", 400, "bad-request", ConnectionRefusal.HOST),
+        (b"GET /v1/stores/e/keys/a HTTP/1.1\r\n\r\n", 400, "bad-request", ConnectionRefusal.HOST),
+        (
+            b"POST /internal/v1/lookup HTTP/1.1\r\ncontent-length: 1\r\n\r\n1",
+            400,
+            "bad-request",
+            ConnectionRefusal.HOST,
+        ),
+        (get("/x", b"Host: y\r\n"), 400, "bad-request", ConnectionRefusal.HOST),
+        (get("/v1/stores/e/keys/a", b"Host: x\r\n"), 400, "bad-request", ConnectionRefusal.HOST),
+        (b"GET /x HTTP/1.0\r\nhost: x\r\nhost: x\r\n\r\n", 400, "bad-request", ConnectionRefusal.HOST),
     ],
     ids=[
         "one header",
@@ -195,7 +205,7 @@ def test_a_head_without_end_is_refused_at_once_and_costs_others_nothing(where: s
     ],
 )
 def test_what_is_too_large_or_no_http_is_refused_with_a_problem(
-    sent: bytes, status: int, type_: str, reason: Refusal
+    sent: bytes, status: int, type_: str, reason: ConnectionRefusal
 ) -> None:
     with serving() as service, RawClient(service.port) as client:
         client.send(sent)
@@ -214,19 +224,19 @@ def test_a_host_need_not_be_named_in_http_1_0() -> None:
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"", Refusal.SILENT),
-        (b"\r\n", Refusal.SILENT),
-        (b"G", Refusal.HEADER_TIME),
-        (b"GET /x HTTP/1.1\r\nhost: x\r\n", Refusal.HEADER_TIME),
-        (b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", Refusal.BODY_TIME),
-        (b"POST /internal/echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", Refusal.BODY_TIME),
+        (b"", ConnectionRefusal.SILENT),
+        (b"\r\n", ConnectionRefusal.SILENT),
+        (b"G", ConnectionRefusal.HEADER_TIME),
+        (b"GET /x HTTP/1.1\r\nhost: x\r\n", ConnectionRefusal.HEADER_TIME),
+        (b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", ConnectionRefusal.BODY_TIME),
+        (b"POST /internal/echo HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12345678", ConnectionRefusal.BODY_TIME),
     ],
     ids=["nothing", "an empty line", "a byte", "half a head", "most of a body", "most of a hop"],
 )
-def test_who_does_not_finish_a_request_is_closed(sent: bytes, reason: Refusal) -> None:
+def test_who_does_not_finish_a_request_is_closed(sent: bytes, reason: ConnectionRefusal) -> None:
     with serving(LIMITS) as service, RawClient(service.port) as client:
         client.send(sent)
-        if reason is not Refusal.SILENT:
+        if reason is not ConnectionRefusal.SILENT:
             assert problem(client.reply()) == (408, "request-timeout")
         assert client.is_closed()
         wait_until(lambda: service.app.at_once == 0 and service.refused(reason) == 1, what="the end of its request")
@@ -236,10 +246,10 @@ def test_a_body_that_trickles_is_given_up_though_a_byte_comes_in_time() -> None:
     with serving(LIMITS) as service, RawClient(service.port) as client:
         client.send(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
         until_s = time.monotonic() + LIMIT_S
-        while not service.refused(Refusal.BODY_TIME) and time.monotonic() < until_s:
+        while not service.refused(ConnectionRefusal.BODY_TIME) and time.monotonic() < until_s:
             client.push(b"x")
             time.sleep(0.05)
-        assert service.refused(Refusal.BODY_TIME) == 1
+        assert service.refused(ConnectionRefusal.BODY_TIME) == 1
 
 
 def test_an_idle_connection_that_asked_before_is_kept_beyond_the_time_for_a_first_request(at: str) -> None:
@@ -267,7 +277,7 @@ def test_silent_connections_make_room_for_readers() -> None:
         reader.send(get("/two"))
         assert reader.reply()[2] == b"GET /two 0", "who has asked stays while others are silent"
         assert len(service.guard.connections) <= 20
-        assert service.refused(Refusal.CONNECTIONS) > 0
+        assert service.refused(ConnectionRefusal.CONNECTIONS) > 0
 
 
 def test_when_all_connections_are_busy_only_probes_and_internal_paths_get_in(at: str) -> None:
@@ -304,7 +314,7 @@ def test_a_peer_is_logged_once_a_minute_with_its_address(caplog: pytest.LogCaptu
                 assert client.reply()[0] == 400
     lines = [record for record in caplog.records if getattr(record, "action", "") == "connection-refused"]
     assert [record.__dict__["peer"] for record in lines] == ["127.0.0.1"]
-    assert service.refused(Refusal.MALFORMED) == 5
+    assert service.refused(ConnectionRefusal.MALFORMED) == 5
 
 
 # ---- memory

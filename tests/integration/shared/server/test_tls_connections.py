@@ -23,7 +23,7 @@ from tests.support.services.echo_service import (
 )
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, ConnectionLimits, Refusal
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, ConnectionLimits, ConnectionRefusal
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
@@ -108,7 +108,7 @@ def test_whoever_never_ends_his_handshake_is_closed_like_one_who_never_sends_his
     limits = ConnectionLimits(header_timeout_ms=100, first_request_timeout_ms=100)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"  # the beginning of a greeting
     with serving(limits, tls) as service:
-        for sent, refusal in ((b"", Refusal.SILENT), (hello, Refusal.HEADER_TIME)):
+        for sent, refusal in ((b"", ConnectionRefusal.SILENT), (hello, ConnectionRefusal.HEADER_TIME)):
             with RawClient(service.port) as client:
                 client.send(sent)
                 assert client.is_closed()
@@ -124,7 +124,7 @@ def test_connections_in_their_handshake_count_and_make_room_for_others(tls: Serv
             with RawClient(service.port, tls=signer.client()) as client:
                 client.send(get("/livez"))
                 assert client.reply()[0] == 200
-            assert service.refused(Refusal.CONNECTIONS) > 0
+            assert service.refused(ConnectionRefusal.CONNECTIONS) > 0
         finally:
             for each in silent:
                 each.socket.close()

@@ -15,7 +15,7 @@ from understudy_node.checkpoint.snapshots import StateFile
 from understudy_node.engine.base import Base
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.restore import Snapshot, restore
+from understudy_node.replica.restore import ChosenSnapshot, restore
 from understudy_shared.base.errors import CorruptFileError, VanishedError
 
 NAME = "7.snapshot"
@@ -31,7 +31,7 @@ class Restoring:
         self.path.parent.mkdir()
         self.path.write_bytes(content)
         self.data = folder / "data"
-        snapshot = Snapshot(
+        snapshot = ChosenSnapshot(
             file=StateFile(7, None, "snapshot", NAME),
             directory=".",
             committed_at_ns=1,

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from understudy_node.stores.places import MAX_ISSUERS, MAX_START_BYTES, Places
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.reads.cursor import MAX_CURSOR_CHARS, Cursor, decode_cursor, key_digest
-from understudy_shared.reads.selection import FIRST_PLACE, Place
+from understudy_shared.reads.cursor import MAX_CURSOR_CHARS, PageCursor, decode_cursor, key_digest
+from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace
 
-CURSOR = Cursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
+CURSOR = PageCursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 OURS, THEIRS = Places(b"ours"), Places(b"theirs")
-PLACES = st.builds(Place, st.integers(0, 20), st.binary(min_size=1, max_size=MAX_START_BYTES))
+PLACES = st.builds(ElementPlace, st.integers(0, 20), st.binary(min_size=1, max_size=MAX_START_BYTES))
 
 
 @given(PLACES)
-def test_a_place_is_known_again_by_its_issuer_alone(place: Place) -> None:
+def test_a_place_is_known_again_by_its_issuer_alone(place: ElementPlace) -> None:
     cursor = decode_cursor(OURS.put(CURSOR, place).encode())
     assert OURS.of(cursor) == place
     assert THEIRS.of(cursor) == FIRST_PLACE
@@ -33,9 +33,9 @@ def test_a_place_is_known_again_by_its_issuer_alone(place: Place) -> None:
     ids=lambda other: next(iter(other)),
 )
 def test_a_place_of_another_list_or_behind_the_offset_is_none(other: dict[str, object]) -> None:
-    cursor = OURS.put(CURSOR, Place(5, b"five"))
+    cursor = OURS.put(CURSOR, ElementPlace(5, b"five"))
     assert OURS.of(replace(cursor, **other)) == FIRST_PLACE  # type: ignore[arg-type]
-    assert OURS.of(replace(cursor, offset=5)) == Place(5, b"five")
+    assert OURS.of(replace(cursor, offset=5)) == ElementPlace(5, b"five")
 
 
 @given(st.text(max_size=80) | st.binary(max_size=80).map(lambda raw: base64.b85encode(raw).decode()))
@@ -44,25 +44,25 @@ def test_a_place_that_was_made_up_is_none(text: str) -> None:
 
 
 @given(PLACES, st.data())
-def test_a_place_that_was_changed_is_none(place: Place, data: st.DataObject) -> None:
+def test_a_place_that_was_changed_is_none(place: ElementPlace, data: st.DataObject) -> None:
     sealed = bytearray(base64.b85decode(OURS.put(CURSOR, place).place))
     sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
     assert OURS.of(replace(CURSOR, place=base64.b85encode(sealed).decode())) == FIRST_PLACE
 
 
 def test_issuers_in_turn_keep_each_others_places_and_replace_their_own() -> None:
-    first = OURS.put(CURSOR, Place(1, b"one"))
-    second = THEIRS.put(CURSOR, Place(2, b"two"), beside=first)
-    third = OURS.put(CURSOR, Place(3, b"three"), beside=second)
-    assert (OURS.of(second), THEIRS.of(second)) == (Place(1, b"one"), Place(2, b"two"))
-    assert (OURS.of(third), THEIRS.of(third)) == (Place(3, b"three"), Place(2, b"two"))
+    first = OURS.put(CURSOR, ElementPlace(1, b"one"))
+    second = THEIRS.put(CURSOR, ElementPlace(2, b"two"), beside=first)
+    third = OURS.put(CURSOR, ElementPlace(3, b"three"), beside=second)
+    assert (OURS.of(second), THEIRS.of(second)) == (ElementPlace(1, b"one"), ElementPlace(2, b"two"))
+    assert (OURS.of(third), THEIRS.of(third)) == (ElementPlace(3, b"three"), ElementPlace(2, b"two"))
 
 
 def test_a_cursor_of_many_issuers_and_long_keys_is_no_longer_than_a_cursor_may_be() -> None:
     cursor = replace(CURSOR, store="s" * 100, lineage="l" * 36, version=CEILING, committed_at_us=2**60, offset=CEILING)
-    known: Cursor | None = None
+    known: PageCursor | None = None
     for number in range(2 * MAX_ISSUERS):
-        known = Places(b"%d" % number).put(cursor, Place(CEILING, b"\xff" * 10_000), beside=known)
+        known = Places(b"%d" % number).put(cursor, ElementPlace(CEILING, b"\xff" * 10_000), beside=known)
     assert known is not None
     assert len(known.encode()) <= MAX_CURSOR_CHARS
     assert decode_cursor(known.encode()) == known
@@ -70,4 +70,4 @@ def test_a_cursor_of_many_issuers_and_long_keys_is_no_longer_than_a_cursor_may_b
 
 
 def test_elements_that_are_found_by_their_number_need_no_place() -> None:
-    assert OURS.put(CURSOR, Place(7)) == CURSOR
+    assert OURS.put(CURSOR, ElementPlace(7)) == CURSOR

@@ -14,7 +14,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.credentials import CredentialsError, parse_credentials
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.rates import RateLimits, Rates
+from understudy_shared.auth.rates import RateLimiter, RateLimits
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.problems import Problem
 
@@ -77,7 +77,7 @@ def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
     steps: list[tuple[str, float]], per_s: float
 ) -> None:
     rates, now_s, answered = (
-        Rates(RateLimits(None, 2.0, {"ann": per_s, "bob": 1.0})),
+        RateLimiter(RateLimits(None, 2.0, {"ann": per_s, "bob": 1.0})),
         0.0,
         {"ann": 0, "bob": 0, "free": 0},
     )
@@ -94,7 +94,7 @@ def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
 
 def test_the_table_has_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PRINCIPALS", 3)
-    rates = Rates(RateLimits(1.0))
+    rates = RateLimiter(RateLimits(1.0))
     for number in range(100):
         rates.wait_s(f"user-{number}", 0.0)
         assert len(rates._buckets) <= 3

@@ -22,7 +22,7 @@ from understudy_shared.bus.redis_replies import (
     MAX_ELEMENTS,
     MAX_LINE_BYTES,
     MAX_REPLY_BYTES,
-    BadReplyError,
+    BadRedisReplyError,
     BoundedParser,
     BoundedThreadParser,
     ReplyBudget,
@@ -84,7 +84,7 @@ def test_what_is_too_long_or_no_reply_closes_the_connection_of_a_thread(sent: by
         pool = thread_pool(url, timeout_s=30)
         connection = pool.get_connection()
         connection.send_command("PING")  # type: ignore[no-untyped-call]
-        with pytest.raises(BadReplyError):
+        with pytest.raises(BadRedisReplyError):
             connection.read_response()
         assert connection._sock is None
 

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, parse_bound
-from understudy_shared.reads.cursor import MAX_CURSOR_CHARS, PREFIX, BadCursorError, Cursor, decode_cursor, key_digest
+from understudy_shared.reads.cursor import (
+    MAX_CURSOR_CHARS,
+    PREFIX,
+    BadCursorError,
+    PageCursor,
+    decode_cursor,
+    key_digest,
+)
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS, Selection
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 CURSORS = st.builds(
-    Cursor,
+    PageCursor,
     store=NAMES,
     lineage=NAMES,
     key=st.binary(max_size=40).map(key_digest),
@@ -25,7 +32,7 @@ CURSORS = st.builds(
     offset=st.integers(1, CEILING),
     place=st.text("abc!~,", max_size=300),
 )
-SEEN = Cursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
+SEEN = PageCursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 
 
 def token_of(text: str | bytes) -> str:
@@ -34,7 +41,7 @@ def token_of(text: str | bytes) -> str:
 
 
 @given(CURSORS)
-def test_a_token_decodes_to_the_cursor_it_was_made_from(cursor: Cursor) -> None:
+def test_a_token_decodes_to_the_cursor_it_was_made_from(cursor: PageCursor) -> None:
     token = cursor.encode()
     assert decode_cursor(token) == cursor
     assert token.isascii()
@@ -43,7 +50,7 @@ def test_a_token_decodes_to_the_cursor_it_was_made_from(cursor: Cursor) -> None:
 
 
 @given(CURSORS, st.data())
-def test_no_prefix_of_a_token_is_a_token(cursor: Cursor, data: st.DataObject) -> None:
+def test_no_prefix_of_a_token_is_a_token(cursor: PageCursor, data: st.DataObject) -> None:
     token = cursor.encode()
     with pytest.raises(BadCursorError):
         decode_cursor(token[: data.draw(st.integers(0, len(token) - 1))])
@@ -100,7 +107,7 @@ def test_a_cursor_of_something_else_is_refused_by_what_is_different() -> None:
 
 @given(st.integers(1, MAX_PAGE_ELEMENTS), st.none() | CURSORS, st.booleans())
 def test_a_selection_is_parsed_to_itself_and_the_whole_is_no_bound(
-    limit: int, cursor: Cursor | None, include_expired: bool
+    limit: int, cursor: PageCursor | None, include_expired: bool
 ) -> None:
     selection = Selection(limit, cursor, include_expired)
     bound = parse_bound(selection.fields())

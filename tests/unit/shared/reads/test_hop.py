@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
-from understudy_shared.reads.cursor import Cursor
+from understudy_shared.reads.cursor import PageCursor
 from understudy_shared.reads.hop import (
     HOP_SLICE_GROUPS,
     MAX_HOP_BYTES,
@@ -36,7 +36,7 @@ from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.telemetry.trace import Trace
 
-CURSOR = Cursor("visits", "l1", "00", 3, None, 7)
+CURSOR = PageCursor("visits", "l1", "00", 3, None, 7)
 counts = st.integers(0, 2**48)
 maybe_counts = st.none() | counts
 positions = st.builds(

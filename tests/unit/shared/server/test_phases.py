@@ -10,9 +10,9 @@ from tests.unit.shared.server.test_known_heads import Connections, get
 
 from understudy_shared.server import phases
 from understudy_shared.server.direct import DirectExchange
-from understudy_shared.server.phases import Event, Phase
+from understudy_shared.server.phases import Phase, Transition
 
-EVENTS = [each for each in vars(phases).values() if isinstance(each, Event)]
+EVENTS = [each for each in vars(phases).values() if isinstance(each, Transition)]
 OF_THE_GUARD = {Phase.UNREAD, Phase.IDLE_INTERNAL}
 
 
