@@ -282,7 +282,6 @@ class Access:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of access."""
-        yield GaugeMetricFamily("understudy_auth_enabled", "Whether requests need a credential", self.is_on)
         yield GaugeMetricFamily(
             "understudy_insecure_bind",
             "1: other machines may reach this service without credentials, or with credentials and without TLS",

@@ -62,7 +62,6 @@ GAUGES: Mapping[str, Rule] = {
     "understudy_tls_certificate_expiry_timestamp_seconds": min,
     "understudy_assignment_epoch": min,
     "understudy_assignment_term": min,
-    "understudy_auth_enabled": min,
     "understudy_end_confirmed": min,
     "understudy_end_offset_position": min,
     "understudy_node_bus_connected": min,

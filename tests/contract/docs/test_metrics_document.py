@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_every_metric_that_a_runbook_names_exists() -> None:
     for page in RUNBOOKS.glob("*.md"):
         names = re.findall(r"`(understudy_\w+)(?:\{[^`]*)?`", page.read_text())
         assert [name for name in names if not exists(name, documented)] == [], page.name
+
+
+def test_every_metric_has_a_reader_or_the_document_says_what_it_is_for() -> None:
+    readers = [ALERTS, *DASHBOARDS, *RUNBOOKS.glob("*.md")]
+    read = {PARTS.sub("", name) for path in readers for name in NAME.findall(path.read_text())}
+    (why,) = re.findall(r"(?ms)^- Some are in no alert.*?\n\n", DOCUMENT)
+    reasons = re.findall(r"`([\w*]+)`", why)
+
+    def is_explained(metric: str) -> bool:
+        name = re.sub(r"_(total|seconds|bytes)$", "", metric.removeprefix("understudy_"))
+        return any(fnmatch(name, reason) or name.endswith(f"_{reason}") for reason in reasons)
+
+    unread = {name for name in table() if name.startswith("understudy_") and name not in read}
+    assert [name for name in sorted(unread) if not is_explained(name)] == []
+    assert [reason for reason in reasons if not any(fnmatch(name, f"*{reason}*") for name in unread)] == []
 
 
 def runbook_of(rule: Mapping[str, Any]) -> Path:

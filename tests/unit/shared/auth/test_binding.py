@@ -169,7 +169,7 @@ def test_a_service_that_strangers_reach_says_so_in_its_log_and_metrics(caplog: p
         assert all(str(exposure) in each for each in shouted)
         gauges = [family for family in access.metrics() if family.type == "gauge" and family.samples]
         values = {family.name: family.samples[0].value for family in gauges}
-        assert values == {"understudy_auth_enabled": 0.0, "understudy_insecure_bind": wanted}
+        assert values == {"understudy_insecure_bind": wanted}
 
 
 def test_files_are_looked_at_by_themselves_while_a_service_runs(
