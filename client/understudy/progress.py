@@ -10,13 +10,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, runtime_checkable
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from understudy_shared.base.printable import printable
 from understudy_shared.base.words import HostInfo, ReplicaState, TaskId
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +119,13 @@ def changed_tasks(before: ServiceProgress, after: ServiceProgress) -> list[tuple
 
 
 class Display(Protocol):
-    """A display that shows standings while it is open."""
+    """A display that shows the progress while it is open."""
 
     def __enter__(self) -> Display: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def show(self, standing: ServiceProgress) -> None: ...
+    def show(self, progress: ServiceProgress) -> None: ...
 
 
 class LogDisplay:
@@ -142,30 +142,33 @@ class LogDisplay:
     ) -> None:
         """Do nothing: it holds no terminal."""
 
-    def show(self, standing: ServiceProgress) -> None:
-        for name, task in changed_tasks(self._last, standing):
+    def show(self, progress: ServiceProgress) -> None:
+        for name, task in changed_tasks(self._last, progress):
             log.info(
                 "%s is %s",
                 name,
                 task.state,
                 extra={"action": "task-state", "version": task.version, "versions_behind": task.versions_behind},
             )
-        if standing.reasons and not standing.tasks and standing.reasons != self._last.reasons:
-            log.info("waiting: %s", "; ".join(standing.reasons), extra={"action": "waiting"})
-        self._last = standing
+        if progress.reasons and not progress.tasks and progress.reasons != self._last.reasons:
+            log.info("waiting: %s", "; ".join(progress.reasons), extra={"action": "waiting"})
+        self._last = progress
 
 
 class BarDisplay:
     """A bar on the terminal, gone when it is closed."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[figures]}", markup=False),
-            TimeElapsedColumn(),
-            console=console or Console(stderr=True),
+        from rich import console as rich_console  # noqa: PLC0415  # slow to import, and --help of a service has no bar
+        from rich import progress as bars  # noqa: PLC0415
+
+        self._progress = bars.Progress(
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=30),
+            bars.TextColumn("{task.fields[figures]}", markup=False),
+            bars.TimeElapsedColumn(),
+            console=console or rich_console.Console(stderr=True),
             transient=True,
         )
         self._bar = self._progress.add_task("starting", total=None, figures="")
@@ -179,15 +182,15 @@ class BarDisplay:
     ) -> None:
         self._progress.stop()
 
-    def show(self, standing: ServiceProgress) -> None:
-        total = len(standing.tasks)
-        waiting = "; ".join(standing.reasons) if not total else ""
-        figures = f"{standing.restored}/{total} tasks, {standing.versions_behind} versions behind" if total else ""
+    def show(self, progress: ServiceProgress) -> None:
+        total = len(progress.tasks)
+        waiting = "; ".join(progress.reasons) if not total else ""
+        figures = f"{progress.restored}/{total} tasks, {progress.versions_behind} versions behind" if total else ""
         self._progress.update(
             self._bar,
             description=f"waiting: {printable(waiting)}" if waiting else "restoring",
             total=total or None,
-            completed=standing.restored,
+            completed=progress.restored,
             figures=figures,
         )
 
@@ -197,12 +200,12 @@ class BarDisplay:
 
 
 def watch(service: RunningService, display: Display, stopping: threading.Event) -> bool:
-    """Show standings until the service is ready (True) or `stopping` is set (False)."""
+    """Show the progress until the service is ready (True) or `stopping` is set (False)."""
     with display:
         while True:
-            standing = observe(service)
-            display.show(standing)
-            if not standing.reasons:
+            progress = observe(service)
+            display.show(progress)
+            if not progress.reasons:
                 return True
             if stopping.wait(LOOK_EVERY_S):
                 return False
