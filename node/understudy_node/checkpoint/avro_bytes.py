@@ -33,12 +33,15 @@ def damaged(what: str, at: int) -> CorruptFileError:
 def read_long(data: bytes, at: int) -> tuple[int, int]:
     """Read a zig-zag varint of at most 64 bits."""
     raw = shift = 0
+    # Ten bytes at most: a damaged run of bytes with the high bit set must end.
     for position in range(at, min(at + _LONG_BYTES, len(data))):
         byte = data[position]
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
+            # Ten bytes have 70 bits: what is above 64 would make another number, so it is damage.
             if raw >> _BITS_OF_LONG:
                 break
+            # Zig-zag: the lowest bit is the sign.
             return (raw >> 1) ^ -(raw & 1), position + 1
         shift += 7
     raise damaged("a number does not end, or is too large", at)
@@ -98,6 +101,7 @@ def nullable_reader(read_value: Read) -> Read:
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         branch = data[at : at + 1]
+        # Branch 1 as a zig-zag varint: Spark puts null first in each union.
         if branch == b"\x02":
             return read_value(data, at + 1)
         if branch == b"\x00":
@@ -116,6 +120,8 @@ def array_reader(read_element: Read) -> Callable[[bytes, int], tuple[list[object
             count, at = read_long(data, at)
             if count == 0:
                 return elements, at
+            # Each element takes a byte or more, so a damaged count cannot ask for memory. A negative count is legal
+            # Avro, and Spark never writes one.
             if not 0 < count <= len(data) - at:
                 raise damaged("more elements than there are bytes", at)
             for _ in range(count):
@@ -137,6 +143,7 @@ def pair_reader(read_key: Read, read_value: Read) -> Read:
 
 
 def _taken(data: bytes, at: int, length: int) -> bytes:
+    # A slice never raises: that it is too short is the only sign of an end that comes too early.
     taken = data[at : at + length] if length >= 0 else b""
     if length < 0 or len(taken) != length:
         raise damaged("it ends too early", at)

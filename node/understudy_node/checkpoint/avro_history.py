@@ -54,6 +54,7 @@ def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: 
     try:
         _require_one_key(families, key)
         for part in (first, rest) if is_prefixed else (first,):
+            # Compiled only to refuse here, by name, what no lookup could read; readers compile their own.
             compile_avro_encoder(part)
             compile_avro_decoder(part, part)
         written = _written(families) if has_values else {}
@@ -81,5 +82,6 @@ def _written(families: Sequence[ColumnFamilySchema]) -> dict[int, StructType]:
         known = written.setdefault(family.value_schema_id, columns)
         if known != columns or not is_written_alike(known, columns):
             raise UnsupportedError("two schemas have one number", where=f"schema {family.value_schema_id}", fix=_FIX)
+        # To know now, and not at the first such record, whether it can be read.
         compile_avro_decoder(columns, shown)
     return written

@@ -84,6 +84,7 @@ def _never_null(write_value: Write) -> Write:
 
 def _array_writer(write_element: Write) -> Write:
     def write(values: Sequence[object]) -> bytes:
+        # One block with all elements, then the empty block that ends every array.
         head = _number(len(values)) if values else b""
         return head + b"".join(map(write_element, values)) + _number(0)
 
@@ -92,6 +93,7 @@ def _array_writer(write_element: Write) -> Write:
 
 def _number(value: int) -> bytes:
     """Encode a zig-zag varint."""
+    # Python's ints have no width: of a long the shift by 63 leaves 0 or -1, as in Java.
     raw, written = (value << 1) ^ (value >> 63), bytearray()
     while raw > 0x7F:
         written.append(raw & 0x7F | 0x80)
@@ -111,6 +113,7 @@ _WRITERS: Final[Mapping[type[SparkType], Write]] = MappingProxyType(
         LongType: _number,
         FloatType: struct.Struct("<f").pack,
         DoubleType: struct.Struct("<d").pack,
+        # As rows are read: bytes that are not UTF-8 come back unchanged.
         StringType: lambda value: _sized(value.encode("utf-8", "surrogateescape")),
         BinaryType: _sized,
         DateType: _number,

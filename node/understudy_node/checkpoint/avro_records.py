@@ -85,6 +85,7 @@ def compile_avro_decoder(written: StructType, shown: StructType) -> AvroDecoder:
 
     def decode(data: bytes, at: int) -> tuple[object, ...]:
         row, end = read(data, at)
+        # Bytes that are left belong to another schema, even if each value before them made sense.
         if end != len(data):
             raise damaged("there is more behind it", end)
         return cast("tuple[object, ...]", row)
@@ -153,6 +154,7 @@ def _struct_reader(written: StructType, shown: StructType, path: str) -> Read:
     steps = []
     for each in written.fields:
         place = places.get(each.name)
+        # A dropped column is read by its own type, only to find where the next one begins.
         target = each if place is None else shown.fields[place]
         read_value = _value_reader(each.type, target.type, f"{path}{each.name}")
         steps.append((nullable_reader(read_value), place))
@@ -177,6 +179,7 @@ def _value_reader(stored: SparkType, given: SparkType, where: str) -> Read:
             return array_reader(_element_reader(stored.element, given.element, where))
         case MapType(StringType()), MapType(StringType()):
             return array_reader(pair_reader(read_string, _element_reader(stored.value, given.value, where)))
+        # Avro matches decimals of the same precision and scale only.
         case DecimalType(), DecimalType() if stored == given:
             return fixed_reader(fixed_size(stored), decimal_of(stored))
     read = _READERS.get(type(stored))
@@ -194,6 +197,7 @@ def _element_reader(stored: SparkType, given: SparkType, where: str) -> Read:
 def _as_float(read_number: Read) -> Read:
     def read(data: bytes, at: int) -> tuple[object, int]:
         number, end = read_number(data, at)
+        # An int would be printed as 1 where Spark's value is 1.0.
         return float(cast(float, number)), end
 
     return read

@@ -85,6 +85,7 @@ def iter_changelog_slices(
     until the iterator is exhausted.
     """
     header = parse_header(raw, name=name, form=form)
+    # First, because it is cheap: a file that was cut short does not cost the decoding of all before the cut.
     if not raw.endswith(_END_OF_TAGGED if header.tagged else _END_OF_PLAIN):
         raise _corrupt("no end mark: the file is truncated", name=name, position=len(raw))
     decoder = _Decoder(raw, header.records_start, name=name, form=form, row_checksum=row_checksum)
@@ -108,6 +109,7 @@ def parse_header(raw: bytes, *, name: str, form: Form) -> ChangelogHeader:
             where=name,
             fix="Supported: v1, v2, v3, v4. A newer Spark wrote it: use a newer Understudy",
         )
+    # v2 and v4 have tagged records, v1 and v3 plain ones; v3 and v4 begin with a lineage.
     if tag == "v2":
         return ChangelogHeader(tagged=True, lineage=None, records_start=4)
     end = 6 + int.from_bytes(raw[4:6], "big")
@@ -147,6 +149,7 @@ class _Decoder:
         """Decode up to `max_records` more records; sets `done` once the file ends with the end mark."""
         if tagged:
             return self._decode_tagged(changes, max_records)
+        # Two loops: files without checksums, which most are, pay nothing for those that have them.
         if self._row_checksum:
             self._decode_plain_checked(changes, max_records)
         else:

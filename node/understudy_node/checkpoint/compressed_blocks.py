@@ -21,6 +21,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 
 _LZ4_HEADER = struct.Struct("<8sBiii")
+# lz4-java's seed; its Checksum view of the hash keeps 28 of the 32 bits.
 _LZ4_SEED = 0x9747B28C
 _LZ4_CHECKSUM_BITS = 0x0FFFFFFF
 _LZ4_STORED = 0x10
@@ -78,6 +79,7 @@ def lz4_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
         if len(head) < _LZ4_HEADER.size:
             raise corrupt("ends inside an LZ4 block header", name=name, at_byte=source.size)
         magic, token, packed_bytes, raw_bytes, checksum = _LZ4_HEADER.unpack(head)
+        # The low half of the token is lz4-java's level: a block has at most 2^(10 + level) bytes.
         method, max_raw = token & 0xF0, 1 << (10 + (token & 0x0F))
         stored = method == _LZ4_STORED
         if magic != LZ4_MAGIC or (not stored and method != _LZ4_COMPRESSED):
@@ -128,6 +130,7 @@ def snappy_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
         if source.read(position, len(SNAPPY_MAGIC)) == SNAPPY_MAGIC:  # a second stream: snappy-java reads on, too
             position += _SNAPPY_HEADER_BYTES
             continue
+        # Unsigned: a negative length counts as one that is too long.
         length = int.from_bytes(source.read(position, 4), "big")
         position += 4
         if position + length > size:
@@ -151,6 +154,7 @@ def zstd_most_bytes(source: Compressed, *, name: str) -> int:
             raise corrupt("ends inside a zstd frame header", name=name, at_byte=size)
         descriptor = source.read(position + 4, 1)[0]
         single_segment = descriptor >> 5 & 1
+        # RFC 8878, 3.1.1.1: with flag 0 only a single segment has the field, in one byte.
         content_size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
         position += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + content_size_bytes
         last = 0
@@ -159,7 +163,9 @@ def zstd_most_bytes(source: Compressed, *, name: str) -> int:
                 raise corrupt("ends inside a zstd frame", name=name, at_byte=size)
             header = int.from_bytes(source.read(position, 3), "little")
             last, kind, length = header & 1, header >> 1 & 3, header >> 3
+            # A compressed block does not say what it holds; the RFC allows 128 KiB. The other kinds say it.
             most += _ZSTD_MAX_BLOCK_BYTES if kind == 2 else length
+            # A run-length block is one byte, however long its run.
             position += 3 + (1 if kind == 1 else length)
         position += 4 if descriptor & 4 else 0
         if position > size:

@@ -65,6 +65,7 @@ def sniff_codec(data: bytes, *, name: str) -> Codec:
         return "zstd"
     if data.startswith(SNAPPY_MAGIC):
         return "snappy"
+    # An empty file, or one that was cut this early, is damaged; its codec is not unknown.
     if any(magic.startswith(data) for magic in (LZ4_MAGIC, ZSTD_MAGIC, SNAPPY_MAGIC)):
         raise corrupt("ends inside the codec's magic number", name=name, at_byte=len(data))
     if data.startswith(LZF_MAGIC):
@@ -88,6 +89,7 @@ def decompress(data: bytes, *, name: str, max_bytes: int = DEFAULT_MAX_BYTES) ->
     if codec != "zstd":
         pieces = _pieces(CompressedBytes(data), codec, name=name, max_bytes=max_bytes, piece_bytes=DEFAULT_PIECE_BYTES)
         return b"".join(map(bytes, pieces))
+    # A zstd frame is decompressed in one go, so its size is checked before; the others are counted by block.
     _check_zstd(data, name=name, max_bytes=max_bytes)
     with _blaming_zstd(name):
         return bytes(cramjam.zstd.decompress(data))
@@ -127,6 +129,7 @@ def _pieces(
     for block in blocks:
         size = block.raw_bytes
         total += size
+        # By the headers, before memory is taken for the block.
         if total > max_bytes:
             raise too_large(name=name, max_bytes=max_bytes)
         if filled and filled + size > piece_bytes:
@@ -149,6 +152,7 @@ def _zstd_pieces(path: Path, *, name: str, max_bytes: int, piece_bytes: int) -> 
         _check_zstd(data, name=name, max_bytes=max_bytes)
         with _blaming_zstd(name):
             cramjam.zstd.decompress_into(data, cramjam.File(str(scratch)))
+        # The compressed bytes go before the content comes: both together may not fit.
         del data
         with scratch.open("rb", buffering=0) as file:
             while read := file.readinto(piece := _buffers.of(piece_bytes)[:piece_bytes]):

@@ -150,6 +150,7 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
     codec = conf.get(_STORE + "compression.codec", "lz4")
     return StateProperties(
         provider=provider,
+        # Spark accepts a codec's short name and its class.
         codec=_CODEC_CLASSES.get(codec, codec.lower()),
         encoding_format=_encoding_format(conf, provider),
         row_checksum=_boolean(conf, _STORE + "rowChecksum.enabled", name=name),

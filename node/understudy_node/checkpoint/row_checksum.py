@@ -55,11 +55,13 @@ def strip_rocksdb_value(key: bytes, stored: bytes, *, delimiter: bytes = b"") ->
         part = stored[start:position]
         if google_crc32c.value(key + part) != crc:
             raise ChecksumError("the row does not match its checksum")
+        # Nearly always: a value that was never merged.
         if position == end and not parts:
             return part
         parts.append(part)
         if position == end:
             return delimiter.join(parts)
+        # An empty delimiter is always there.
         if not stored.startswith(delimiter, position):
             raise ChecksumError("merged values have no delimiter between them")
         position += len(delimiter)

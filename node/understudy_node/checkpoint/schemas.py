@@ -128,6 +128,8 @@ class _DataInput:
         return self._text(self._utf_units())
 
     def chunked(self) -> str:
+        # Java's writeUTF takes 65,535 bytes, so Spark cuts longer schemas. Joined before decoded: a cut may split a
+        # character.
         return self._text("".join(self._utf_units() for _ in range(self.count())))
 
     def end(self) -> None:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 FileKind = Literal["delta", "changelog", "snapshot", "zip"]
 LeftOutReason = Literal["above-last-commit", "not-the-committed-attempt", "attempt-unknown", "stale-snapshot", "older"]
 
+# 18 digits: more may not fit into Spark's long. It writes no leading zeros.
 _NAME = re.compile(
     r"(0|[1-9]\d{0,17})(?:_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?\.(delta|snapshot|changelog|zip)", re.ASCII
 )
@@ -128,6 +129,7 @@ def choose_snapshot(
     """
     left_out: list[LeftOut] = []
     chosen: StateFile | None = None
+    # From the newest on: the first without a reason against it is chosen.
     known = sorted(set(files), key=lambda file: (file.version, file.name), reverse=True)
     for file in known:
         if not file.is_snapshot:
@@ -149,11 +151,13 @@ def _reason_against(
         wanted = wanted_unique_ids.get(file.version)
         if wanted != file.unique_id:
             return "attempt-unknown" if wanted is None else "not-the-committed-attempt"
+    # Format v2 committed an attempt with an id; this file is without one.
     elif wanted_unique_ids is not None and file.version in wanted_unique_ids:
         return "not-the-committed-attempt"
     changes = file.changes_beside
     if changes is not None:
         own, newest = mtimes_ns.get(file.name), mtimes_ns.get(changes)
+        # Both times are the storage's, so one clock made them.
         if own is not None and newest is not None and own < newest:
             return "stale-snapshot"
     return None
@@ -196,6 +200,7 @@ def _members(data: bytes, *, name: str, max_bytes: int) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries: Sequence[zipfile.ZipInfo] = archive.infolist()
+            # By the directory, before anything is unpacked.
             if sum(entry.file_size for entry in entries) > max_bytes:
                 raise CorruptFileError(f"The zip's content has more than the {max_bytes} bytes allowed", where=name)
             for entry in entries:

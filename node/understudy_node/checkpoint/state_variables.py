@@ -112,6 +112,7 @@ def state_variables(
             earlier = () if avro is None else _earlier(variable, kind, avro)
             found.append(replace(variable, earlier=earlier))
         except UnsupportedError as error:
+            # One variable that cannot be read must not take the others with it.
             found.append(StateVariable(name, unsupported=error))
     return tuple(sorted(found, key=lambda variable: variable.name))
 
@@ -152,6 +153,7 @@ def _variable(
             fix=_FIX,
         )
     grouping, user_key = _parts(key) if kind in _SECOND_COLUMNS else (key, StructType())
+    # With a TTL, Spark stores a struct of the value and the time at which it expires.
     value = stored.fields[0].type if has_ttl else stored
     assert isinstance(value, StructType), "as _expires found"
     collated = [*collated_columns(grouping), *collated_columns(user_key)]
@@ -177,6 +179,7 @@ def _earlier(variable: StateVariable, kind_name: str, avro: AvroHistory) -> tupl
         was, then, last_version = file.family(variable.name), following.family(variable.name), following.batch_id
         if was is None or then is None or last_version is None or was.value_schema == then.value_schema:
             continue
+        # As if the later files did not exist yet: records of that time were written without them.
         history = replace(avro, files=avro.files[:count])
         with suppress(UnsupportedError):
             before = _variable(variable.name, kind_name, was, has_ttl=variable.has_ttl, where=avro.where, avro=history)
@@ -211,6 +214,7 @@ def _parts(key: StructType) -> tuple[StructType, StructType]:
 
 def _flat_json(key_schema: str, kind: StoreKind) -> str:
     """Return the JSON of the columns of a key that has two structs, or one and a time."""
+    # Users know the columns, and not the structs that Spark wraps around them.
     schema = json.loads(key_schema)
     structs = schema["fields"] if kind is StoreKind.MAP else schema["fields"][:1]
     return json.dumps({**schema, "fields": [column for each in structs for column in each["type"]["fields"]]})

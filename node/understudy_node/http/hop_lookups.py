@@ -82,6 +82,7 @@ class GroupLookups:
             for start in range(0, len(indexes), step):
                 part = indexes[start : start + step]
                 self._look_up(partition, reading, part, [rows[index] for index in part])
+                # In keys of plain stores: where fewer keys make a slice, each costs as much more.
                 yield len(part) * HOP_SLICE_KEYS // step
 
     def outcomes(self, rest: HopOutcome) -> HopOutcomes:

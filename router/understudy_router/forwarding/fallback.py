@@ -249,20 +249,25 @@ class ReplicaPlan:
         candidates += [{**described(candidate), "reason": "not-asked"} for candidate in self.rest]
         candidates += [{**described(each.candidate), "reason": str(each.reason)} for each in self._exclusions]
         every = [*reasons, *(str(excluded.reason) for excluded in self._exclusions)]
+        # A position of another lineage is never reached, whatever the other replicas say.
         if bound.min_position is not None and str(Refusal.LINEAGE_CHANGED) in every:
             return refused(Refusal.LINEAGE_CHANGED, candidates=candidates)
         problem, all_said = partial(Problem, extra={"candidates": candidates}), set(reasons)
+        # Those that were not asked in time might have answered: the bound is not to blame.
         if late or (all_said and all_said <= _TIME_RAN_OUT):
             said = "; ".join(f"{candidate.node_id}: {rejection.reason}" for candidate, rejection in self.asked)
             detail = f"no node answered within {after_ms:.0f} ms" + (f" ({said})" if said else "")
             return problem(ProblemType.DEADLINE, detail, fix="Retry; GET /admin/v1/lag shows how the nodes are")
+        # Also when the budget refused the retry: others were not asked, to spare them the load.
         if self._not_paid == OVERLOADED or all_said == {OVERLOADED}:
             return problem(
                 ProblemType.OVERLOADED, "the nodes that may answer are overloaded", fix="Retry after a second"
             )
+        # Only when all agree: one node may not have read the newest schemas yet.
         if all_said == {ProblemType.UNKNOWN_STORE.slug}:
             fix = "GET /v1/stores lists the stores there are"
             return problem(ProblemType.UNKNOWN_STORE, self.asked[0][1].detail, where="path", fix=fix)
+        # Only when all agree: how far back a replica can look is its own matter.
         if all_said == {Refusal.VERSION_GONE}:
             return refused(Refusal.VERSION_GONE, candidates=candidates)
         return _nobody(every, candidates)

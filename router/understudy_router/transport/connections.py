@@ -57,6 +57,7 @@ class ConnectionPool:
 
     async def refill(self, until_ms: float) -> HopFailure | None:
         """Open an idle connection for requests that wait. Return the failure if it could not be opened."""
+        # Opening counts as a question: a node that does not accept connections is silent, too.
         self.opening_since_ms = self._context.clock.monotonic_ms()
         opened = await self.open(until_ms)
         self.opening_since_ms = None
@@ -121,6 +122,7 @@ class Prober:
         if not self._asked:
             self._until_ms = until_ms
             self._wanted.set()
+            # Most clients never send a probe, and need no task for it.
             if not self._has_task:
                 self._has_task = True
                 self._tasks.start(f"probe {self._client.node_id}", self._probe_when_wanted())
@@ -183,5 +185,6 @@ class Prober:
         except TimeoutError:
             return HopFailure(WireError.TIMEOUT, "no reply to a probe in time")
         finally:
+            # The timeout cancels the future, and the reply may still come: no other hop may read it as its own.
             if replied.cancelled():
                 connection.give_up(WireError.TIMEOUT, "no reply to a probe in time")

@@ -92,6 +92,7 @@ class NodeClient:
             return
         if self._flush_is_due:
             return
+        # Requests overlap again, so it pays to wait for the others of this loop tick.
         if self.pool.busy:
             self._lone_hops = 0
         elif self._lone_hops >= LONE_HOPS and self.pool.idle:
@@ -127,6 +128,7 @@ class NodeClient:
         asked_ms = min((hop.sent_ms for hop in self.pool.busy.values()), default=math.inf)
         if self.pool.opening_since_ms is not None:
             asked_ms = min(asked_ms, self.pool.opening_since_ms)
+        # Owing a reply is no silence while the node answers other requests.
         return None if asked_ms == math.inf else max(asked_ms, self.heard_ms)
 
     def fall_silent(self, for_ms: float) -> None:
@@ -140,11 +142,13 @@ class NodeClient:
         late = HopFailure(WireError.TIMEOUT, "it waited for a connection until its deadline")
         self._failed(self._waiting.take_late(now_ms), late, sent=False)
         for connection, hop in list(self.pool.busy.items()):
+            # Nearly every hop: no deadline in it has passed, so its requests need no look.
             if hop.first_until_ms > now_ms:
                 continue
             if hop.is_over(now_ms):
                 connection.give_up(WireError.TIMEOUT, f"no reply within {now_ms - hop.sent_ms:.0f} ms")
                 continue
+            # Some readers stopped waiting; the hop goes on for the others.
             for request in hop.requests:
                 if request.until_ms <= now_ms:
                     request.finish(HopFailure(WireError.TIMEOUT, "no reply in time"))
@@ -171,6 +175,7 @@ class NodeClient:
                 waited_ms = now_ms - request.asked_ms
                 is_long = waited_ms >= (active_ms if request.is_active else other_ms) and len(request.keys) <= allowance
                 if request.delay is None and request.is_wanted and (is_long or waited_ms >= overdue_ms):
+                    # The budget is paid when a hedge is sent: one tick must not promise more than there is.
                     allowance -= len(request.keys)
                     request.report_delay(Delay.SLOW)
         return allowance
@@ -178,6 +183,7 @@ class NodeClient:
     async def close(self) -> None:
         """Fail the requests that are left, and close the connections."""
         self.pool.is_closed = True
+        # First the task that opens connections, or it opens another behind the close.
         await self._tasks.stop()
         self._prober.end(_CLOSED)
         self.pool.close(_CLOSED.detail)
@@ -196,6 +202,7 @@ class NodeClient:
         self._flush_is_due = False
         while self._waiting and self.pool.idle:
             connection = self.pool.idle.pop()
+            # The node may have closed it while it was idle; such a one is only forgotten.
             if connection.is_open:
                 self._send(connection)
         if self._waiting and len(self.pool.busy) < MAX_CONNECTIONS:
@@ -218,12 +225,14 @@ class NodeClient:
         self.context.counts.duration_ms.observe(now_ms - hop.sent_ms)
         self.context.counts.keys += hop.keys
         self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting else 0
+        # The oldest request stands for the hop: its time in the queue is part of what a reader waits.
         first = hop.requests[0]
         self.context.patience.took(now_ms - first.asked_ms, is_active=first.is_active)
         if isinstance(outcome, HopFailure):
             self._lost(hop, outcome)
         else:
             self._replied(hop, outcome, now_ms)
+        # Free only now: requests that these outcomes cause leave together with those that wait.
         if connection.is_open and not self.pool.is_closed:
             self.pool.idle.append(connection)
         self.flush()
@@ -272,9 +281,11 @@ class NodeClient:
     async def _connect_when_wanted(self) -> None:
         while True:
             await self._connect_wanted.wait()
+            # One task opens all connections, one after the other: a node that is down sees no burst of attempts.
             self._connect_wanted.clear()
             if not self._waiting or not self.pool.has_room:
                 continue
+            # The most patient request decides: it can use a connection that comes too late for the others.
             failure = await self.pool.refill(max(request.until_ms for request in self._waiting.requests))
             if failure is None:
                 self.flush()

@@ -55,6 +55,7 @@ class NodeClients:
         self._suspect_after_ms = suspect_after_ms
         self._hop_timeout_ms = hop_timeout_ms
         self._allowance = allowance
+        # Closer ticks for a short timeout: a deadline is noticed at most a twentieth late.
         self._tick_ms = min(TICK_MS, max(5.0, hop_timeout_ms / 20))
         self._clock = context.clock
         self._ticked_ms = self._clock.monotonic_ms()
@@ -77,6 +78,7 @@ class NodeClients:
         place = (node_id, host.host, host.port)
         client = self._clients.get(place)
         if client is None:
+            # A node at a new address gets a new client; the old one answers its readers, and is closed when unused.
             client = self._clients[place] = self._newest[node_id] = NodeClient(node_id, host, self._context)
         return client
 
@@ -111,6 +113,7 @@ class NodeClients:
             await asyncio.sleep(SWEEP_S)
             for place, client in self._unused(self._clock.monotonic_ms()):
                 del self._clients[place]
+                # The node may have a newer client, at another address.
                 if self._newest.get(client.node_id) is client:
                     del self._newest[client.node_id]
                 await client.close()
@@ -139,6 +142,7 @@ class NodeClients:
             return 0.0
         if not any(other.heard_ms > since_ms for other in self._clients.values() if other is not client):
             return 0.0
+        # While this process stood still it heard no node: that time counts for none of them.
         return now_ms - max(since_ms, self._awake_since_ms)
 
     def _unused(self, now_ms: float) -> list[tuple[tuple[str, str, int], NodeClient]]:

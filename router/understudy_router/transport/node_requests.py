@@ -130,6 +130,7 @@ class RequestQueue:
     def append(self, request: NodeRequest) -> bool:
         """Add a request at the end. Return False when there is no room."""
         keys = self.keys + len(request.keys)
+        # Cancelled requests go only when their room is needed: to search for them at each append costs more.
         if keys > MAX_WAITING_KEYS:
             self._purge()
             keys = self.keys + len(request.keys)
@@ -160,6 +161,7 @@ class RequestQueue:
             request = waiting[0]
             count = len(request.keys)
             row_bytes += request.row_bytes
+            # The first request is taken whatever its size: a limit must not hold it back for ever.
             if taken and (request.alone or keys + count > max_keys or row_bytes > max_bytes):
                 break
             keys += count
@@ -211,6 +213,7 @@ class Hop:
                 grouped[kind].append(request)
             else:
                 grouped[kind] = [request]
+        # A reply has its outcomes in the order of the groups, which is not that of arrival.
         self.requests = [request for together in grouped.values() for request in together]
         self.groups = [_group(together) for together in grouped.values()]
         self.keys = sum(len(group.keys) for group in self.groups)
@@ -250,6 +253,7 @@ class Hop:
     def is_over(self, now_ms: float) -> bool:
         """Whether no reader waits for this hop any longer. A reader may have extended its deadline meanwhile."""
         if self.until_ms <= now_ms:
+            # Extended deadlines are looked at only when the old one has passed.
             self.until_ms = max((request.until_ms for request in self.requests if request.is_wanted), default=now_ms)
         return self.until_ms <= now_ms
 
@@ -279,6 +283,7 @@ def _group(requests: Sequence[NodeRequest]) -> HopGroup:
 
 
 def _joined(parts: Sequence[Sequence[HopKey]]) -> HopKeys:
+    # Nearly always: single lookups of many readers.
     if max(map(len, parts)) == 1:
         keys = [part[0] for part in parts]
         return HopKeys([key[0] for key in keys], [key[1] for key in keys])

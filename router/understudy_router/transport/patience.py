@@ -49,6 +49,7 @@ class Quantile:
 
     def estimate_ms(self) -> float | None:
         """Return the PERCENTILE, at most one bucket too high; `None` before _MIN_COUNT measurements."""
+        # It is asked for once per tick, and changes with each read: computing it per read would be wasted.
         if self._is_new and self._count >= _MIN_COUNT:
             self._is_new = False
             self._estimate_ms = self._limit_ms()

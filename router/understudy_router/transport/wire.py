@@ -68,6 +68,7 @@ async def connect(host: HostInfo, timeout_ms: float, identity: ClusterIdentity) 
     """Open a connection on which hops show `identity`. Return it, or the failure."""
     loop = asyncio.get_running_loop()
     try:
+        # A timeout of 0 would cancel even a connection that is made at once.
         async with asyncio.timeout(max(0.001, timeout_ms / 1000)):
             context = identity.peers
             _, connection = await loop.create_connection(
@@ -93,6 +94,7 @@ def _whole_body(data: bytes) -> bytes | None:
     """
     if not data.startswith(_USUAL_HEAD):
         return None
+    # The length is a few digits: the search must not run on into the body.
     end = data.find(b"\r\n\r\n", len(_USUAL_HEAD), len(_USUAL_HEAD) + 16)
     length = data[len(_USUAL_HEAD) : end]
     if end < 0 or not length.isdigit() or int(length) != len(data) - end - 4 or int(length) > MAX_HOP_BYTES:
@@ -152,6 +154,7 @@ class HopConnection(asyncio.Protocol):
         if self._done is None:
             self._close()  # bytes without a hop in flight: not HTTP as we know it
             return
+        # Only the first read can hold a whole reply; a later one continues what the parser began.
         is_first, self._heard = not self._heard, True
         body = _whole_body(data) if is_first else None
         if body is None:
@@ -188,6 +191,7 @@ class HopConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._size_bytes += len(body)
+        # Beyond the limit the reply is refused: its bytes are counted, and not kept.
         if self._size_bytes <= MAX_HOP_BYTES:
             self._parts.append(body)
 
@@ -199,6 +203,7 @@ class HopConnection(asyncio.Protocol):
         self._keeps_alive = self._parser.should_keep_alive()
 
     def _reply(self, reply: WireReply) -> None:
+        # The state is reset before the callback, which may send the next hop on this connection.
         self.used += 1
         self._begin()
         if not self._keeps_alive:

@@ -77,6 +77,7 @@ def decode_slices(document: bytes, *, application_id: str, where: str) -> Genera
     at, last = begin + len(_TASKS), end + 2
     while at < last:
         yield
+        # Behind the task in which the slice reaches its size: it is cut between two tasks only.
         cut = document.find(_END_OF_TASK, at + SLICE_BYTES, last + 2)
         cut = last if cut < 0 else cut + 2
         few = _SLICE.validate_json(b"{" + document[at:cut] + b"}")

@@ -174,6 +174,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             bound = group.get("bound")
             if bound is not None and "select" in group:
                 bound = {**bound, **group["select"]}
+            # Without its wait: the router asks again, and the other reads of this hop go on.
             groups.append(
                 HopGroup(
                     text(group, "store"),

@@ -104,6 +104,7 @@ def resolve_keys(
 
     A key outside of `scope` has a problem.
     """
+    # A scope is compared with each printed key, so columns would save nothing then.
     encoded = codec.encode_columns(keys, partitions) if scope.prefixes is None else None
     if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:
         return BatchKeys(*encoded, {})
@@ -160,6 +161,7 @@ class BatchAnswer:
         The body of a problem is the result itself.
         """
         heads = (b"," + self.found, b"," + self.absent, b",")
+        # One end per read, in order of appearance: compact results name their read by its number.
         ends = {tail: self.end_of(tail) for tail in dict.fromkeys(tails) if tail}
         commas: Iterable[bytes] = repeat(b",", len(kinds))
         if PROBLEM in kinds:

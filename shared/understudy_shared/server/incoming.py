@@ -76,6 +76,7 @@ class Incoming:
         self.quiet_bytes = 0
         self.read_s = self.began_s
         sizes = [header for header in headers if header[0] in _BODY_HEADERS]
+        # With chunks, or with several of these headers, only the parser knows where the body ends.
         if len(sizes) == 1 and sizes[0][0] == b"content-length":
             self.left_bytes = int(sizes[0][1])  # the parser has accepted it
         return bool(sizes)

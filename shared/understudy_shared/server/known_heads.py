@@ -61,6 +61,7 @@ class KnownHeads:
         """Cache the head of a request that was answered directly, if the read was that request and nothing else."""
         data, self.whole = self.whole, b""
         end = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
+        # A read that holds more than this request would be kept under bytes that never come again.
         if not data.startswith(_METHODS) or end + body_bytes != len(data):
             return
         if body_bytes:
