@@ -113,7 +113,7 @@ async def node_hears(payloads: Sequence[bytes], node: Node, settings: ClusterNod
     bus = ScriptedBus(payloads)
     await keys_of(bus, payloads)
     member = ClusterMember(node, bus, settings, node_id="me", incarnation="i", clock=SystemClock())
-    await member.listener.run()
+    await member.cluster.run()
     await member.beat.turn()
     assert isinstance(member.heartbeat(), Heartbeat)
     assert member.dead is None

@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.listening import BusListener
 from understudy_node.cluster.neighbours import outvoted
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.placement import Layout, Placement
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.gossip import Seen
 from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.cluster.follower import ClusterFollower
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Beat:
         follower: AssignmentFollower,
         check: HistoryCheck,
         own: OwnMessages,
-        listener: BusListener,
+        cluster: ClusterFollower,
         placement: Placement,
         heartbeat: Callable[[], Heartbeat],
     ) -> None:
@@ -72,7 +72,7 @@ class Beat:
         self._follower = follower
         self._check = check
         self._own = own
-        self._listener = listener
+        self._cluster = cluster
         self._placement = placement
         self._bus_state = context.bus_state
         self._changed = context.changed
@@ -121,11 +121,11 @@ class Beat:
         """Send a heartbeat, and assign if this node holds the lease."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._heartbeat_ms:
-            self._listener.require_reading()  # after a pause of this process every node looks dead
+            self._cluster.require_reading()  # after a pause of this process every node looks dead
         self._turned_ms = now_ms
-        await self._listener.read_if_required()
+        await self._cluster.read_if_required()
         self._own.unsaid = None
-        await self._check.compare(now_ms, is_current=self._listener.is_current)
+        await self._check.compare(now_ms, is_current=self._cluster.is_current)
         self._follower.apply()
         own = self._heartbeat()
         try:
@@ -133,7 +133,7 @@ class Beat:
             await self._own.write_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             if self._follower.drop_forged(now_ms):
-                self._listener.require_reading()
+                self._cluster.require_reading()
                 self._placement.forget()
             nodes = self._neighbours.proven(self._neighbours.alive(now_ms))
             self.outvoted = outvoted(own, nodes)
@@ -142,9 +142,8 @@ class Beat:
             await self._place(nodes)
             self._bus_state.published(None)
         except BusError as error:
-            self._listener.bus_failed()
+            self._cluster.call_failed()
             self._bus_state.published(error)
-            self._follower.remembering.bus_is_away()
             self._check.go_on_alone()
             if isinstance(error, BusRefusedError):  # publishing may still work: lag stays known
                 with contextlib.suppress(BusError):
@@ -156,7 +155,7 @@ class Beat:
         """Assign, if this node may and its view of the cluster can be trusted."""
         is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by holders of the key
         may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
-        if self.leaving or not may_assign or not self._listener.is_current:
+        if self.leaving or not may_assign or not self._cluster.is_current:
             await self._placement.give_up()
             return
         try:

@@ -10,6 +10,7 @@ from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.node import Node
 from understudy_shared.base.clock import Clock
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Heartbeat
 from understudy_shared.cluster.node_calls import NodeCalls
 
 
@@ -28,3 +29,7 @@ class MemberContext:
     incarnation: str
     heartbeat_ms: int
     clock: Clock
+
+    def heard(self, heartbeat: Heartbeat) -> None:
+        """Take in a heartbeat that arrived now."""
+        self.neighbours.heard(heartbeat, age_ms=0, now_ms=self.clock.monotonic_ms())

@@ -8,42 +8,22 @@ while this node follows a fork.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
 from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.remembering import Remembering
-from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.remembered import Memory
 
 log = logging.getLogger(__name__)
 
 
 class AssignmentFollower:
-    """The assignment that this node follows, which is in `neighbours`.
+    """The assignment that this node follows, which is in `neighbours`. `memory` keeps it for the next start."""
 
-    `remembering` keeps it for a start without the bus.
-    """
-
-    def __init__(
-        self,
-        context: MemberContext,
-        *,
-        check: HistoryCheck,
-        remembered: Remembered | None,
-        seeds: Collection[HostInfo],
-    ) -> None:
-        self.remembering = Remembering(
-            context.node,
-            context.calls,
-            remembered=remembered,
-            seeds=seeds,
-            heartbeat_ms=context.heartbeat_ms,
-            take=self.follow,
-        )
+    def __init__(self, context: MemberContext, memory: Memory, *, check: HistoryCheck) -> None:
+        self._memory = memory
         self._node = context.node
         self._gossip = context.gossip
         self._neighbours = context.neighbours
@@ -58,7 +38,7 @@ class AssignmentFollower:
     def follow(self, assignment: Assignment) -> None:
         """Follow an assignment, unless this node follows a later one already."""
         if self._neighbours.follow(assignment):
-            self.remembering.note(assignment)
+            self._memory.note(assignment)
             self.apply()
             self._changed.set()
 

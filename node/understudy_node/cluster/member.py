@@ -16,12 +16,13 @@ from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.listening import BusListener
+from understudy_node.cluster.listening import NodeListener
 from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import MemberStatus, OwnMessages, State
-from understudy_node.cluster.peer_polling import PeerPoller
+from understudy_node.cluster.peer_polling import poll_silent_members
 from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -32,8 +33,9 @@ from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat
+from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.remembered import Memory, Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class ClusterMember:
         self._neighbours = Neighbours(
             node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )
-        context = MemberContext(
+        self._context = context = MemberContext(
             node=node,
             gossip=self.gossip,
             calls=self._calls,
@@ -92,33 +94,40 @@ class ClusterMember:
         )
         self._placement = _placement(context, settings)
         self._check = HistoryCheck(context)
-        self._follower = AssignmentFollower(
-            context, check=self._check, remembered=remembered, seeds=parse_seeds(settings.seed)
-        )
+        self._memory = Memory(remembered)
+        self._follower = AssignmentFollower(context, self._memory, check=self._check)
         self._own = OwnMessages(context, zone=settings.zone)
-        self.listener = BusListener(
-            context, follower=self._follower, own=self._own, bus_came_back=self._placement.bus_came_back
+        listener = NodeListener(
+            context,
+            follower=self._follower,
+            remembering=Remembering(
+                context, self._memory, seeds=parse_seeds(settings.seed), take=self._follower.follow
+            ),
+            own=self._own,
+            bus_came_back=self._placement.bus_came_back,
+        )
+        self.cluster = ClusterFollower(
+            self.gossip, self._neighbours, listener, heartbeat_ms=lambda: context.heartbeat_ms, clock=clock
         )
         self.beat = Beat(
             context,
             follower=self._follower,
             check=self._check,
             own=self._own,
-            listener=self.listener,
+            cluster=self.cluster,
             placement=self._placement,
             heartbeat=self.heartbeat,
         )
-        self._peers = PeerPoller(context, assigns=lambda: self.has_lease, take=self._follower.follow)
 
     def start(self) -> None:
         """Start the background tasks, on the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._tasks.start("listen", self.listener.run())
+        self._tasks.start("listen", self.cluster.run())
         self._tasks.start("beat", self.beat.run())
-        self._tasks.start("ask nodes that are silent", self._peers.run())
-        self._tasks.start("follow without the bus", self._peers.catch_up())
-        self._tasks.start("remember", self._follower.remembering.keep())
-        self._tasks.start("go on without the bus", self._follower.remembering.go_on_without_the_bus())
+        polling = poll_silent_members(self._context, assigns=lambda: self.has_lease, take=self._follower.follow)
+        self._tasks.start("ask nodes that are silent", polling)
+        self._tasks.start("remember", self._memory.keep())
+        self._tasks.start("go on without the bus", self.cluster.go_on_without_the_bus())
         self._tasks.start("look for other applications", log_other_applications(self.gossip, where=self._shown_redis))
 
     async def leave(self) -> None:
@@ -137,7 +146,7 @@ class ClusterMember:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         await self._bus.close()
         await self._calls.close()
-        await self._follower.remembering.close()
+        await self._memory.flush()
 
     @property
     def assignment(self) -> Assignment | None:

@@ -1,4 +1,4 @@
-"""Finds the assignment for a start without the bus: the node's own last one, else that of a node it can ask.
+"""Finds the assignment while the bus is away: the node's own last one, else that of a node it can ask.
 
 Only an assignment of the checkpoint's lineage that is later than the one in use is followed, so it never replaces
 that of the bus. Its (term, epoch) still counts after Redis lost its data.
@@ -11,122 +11,79 @@ import logging
 import random
 from collections.abc import Callable, Collection
 
-from understudy_node.node import Node
-from understudy_shared.base.errors import UnderstudyError
+from understudy_node.cluster.context import MemberContext
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.messages import Assignment
-from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.remembered import Memory, Remembered
+from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.cluster.polling import Polls
+from understudy_shared.cluster.remembered import Memory
+from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS
 
 log = logging.getLogger(__name__)
 
-MAX_ASKED = 16
-"""Most nodes asked at the same time."""
-
 
 class Remembering:
-    """The remembered assignment of one node. `take` receives assignments, and may refuse them."""
+    """The assignment that one node gets without the bus. `take` receives assignments, and may refuse them."""
 
     def __init__(
         self,
-        node: Node,
-        calls: NodeCalls,
+        context: MemberContext,
+        memory: Memory,
         *,
-        remembered: Remembered | None,
         seeds: Collection[HostInfo],
-        heartbeat_ms: int,
         take: Callable[[Assignment], None],
     ) -> None:
-        """Set the sources. `remembered` is the folder for assignments; without one they are not kept."""
-        self._node = node
-        self._memory = None if remembered is None else Memory(remembered)
-        self._seeds = frozenset(seeds)
-        self._heartbeat_ms = heartbeat_ms
+        """Set the sources: `memory` and the seeds."""
+        self._node = context.node
+        self._neighbours = context.neighbours
+        self._memory = memory
+        self._hosts = frozenset(seeds)
+        """The nodes to ask at a start: the seeds, and the nodes of the remembered assignment."""
         self._take = take
-        self._calls = calls
-        self._asks = asyncio.Semaphore(MAX_ASKED)
-        self._random = random.Random()  # noqa: S311  # jitter
-        self._away = asyncio.Event()
+        self._polls = Polls(context.calls, context.neighbours, heard=self._heard, assigned=self._offer)
+        self._random = random.Random()  # noqa: S311  # chooses a node, and needs no secrecy
         self._settled = False
+        """Whether the bus was read, or a node with an assignment answered, since the start of this process."""
+        self._answered = False
         self._recalled = False
         self._refused = ""
-        self._members: frozenset[HostInfo] = frozenset()
-        """The nodes of the remembered assignment."""
-
-    def note(self, assignment: Assignment) -> None:
-        """Keep an assignment for the next start."""
-        if self._memory is not None:
-            self._memory.note(assignment)
-
-    def bus_is_away(self) -> None:
-        """Note that a call to the bus failed. If the bus was never reached, ask other nodes."""
-        if not self._settled:
-            self._away.set()
 
     async def bus_is_there(self, stored: Assignment | None) -> None:
         """Note that the bus was read, and `stored` is its assignment. The remembered one counts if it is not older."""
         if not self._settled:
             self._settled = True
-            self._away.clear()
             await self._recall(stored)
 
-    async def keep(self) -> None:
-        """Write noted assignments, until cancelled."""
-        if self._memory is None:
-            await asyncio.Event().wait()
-        else:
-            await self._memory.keep()
+    async def ask_others(self) -> None:
+        """Ask for a later assignment: at a start all nodes that may have one, then one member at a time."""
+        await self._recall()
+        members = [endpoint.host_info() for _, endpoint in sorted(self._neighbours.members().items())]
+        asked = self._hosts - {self._node.host}
+        if self._settled:
+            asked = frozenset({self._random.choice(members)} if members else ())
+        await asyncio.gather(*(self._polls.poll(host, ANSWER_DEADLINE_MS) for host in asked))
+        self._settled |= self._answered and self._neighbours.assignment is not None
 
-    async def go_on_without_the_bus(self) -> None:
-        """Load the remembered assignment, and ask other nodes once per heartbeat until one answers or the bus does."""
-        while True:
-            await self._away.wait()
-            await self._recall()
-            if await self._ask_others():
-                self._away.clear()
-                self._settled = True
-            else:
-                await asyncio.sleep(self._heartbeat_ms * self._random.uniform(0.8, 1.2) / 1000)
-
-    async def close(self) -> None:
-        """Write the assignment that still waits, after the tasks have ended."""
-        if self._memory is not None:
-            await self._memory.flush()
+    def _heard(self, heartbeat: Heartbeat) -> None:
+        # It does not go into the view: a few nodes would look like the whole cluster.
+        self._answered |= heartbeat.epoch > 0
 
     async def _recall(self, stored: Assignment | None = None) -> None:
-        if self._recalled or self._memory is None:
+        if self._recalled:
             return
         self._recalled = True
         remembered = await self._memory.load(Assignment)
         if remembered is not None:
-            self._members = frozenset(endpoint.host_info() for endpoint in remembered.members.values())
+            self._hosts |= {endpoint.host_info() for endpoint in remembered.members.values()}
             if stored is None or not is_later(stored.order, remembered.order):
-                self._offer(remembered, "remembered")
+                self._offer(remembered)
 
-    async def _ask_others(self) -> bool:
-        """Ask seeds and remembered nodes. Return whether one of them has an assignment of this lineage."""
-        hosts = (self._seeds | self._members) - {self._node.host}
-        assignments = await asyncio.gather(*(self._ask(host) for host in hosts))
-        taken = [self._offer(assignment, "of another node") for assignment in assignments if assignment is not None]
-        return any(taken)
-
-    async def _ask(self, host: HostInfo) -> Assignment | None:
-        async with self._asks:
-            try:
-                return await self._calls.assignment(host)
-            except UnderstudyError as error:
-                log.debug("%s", error, extra={"action": "ask-failed"})
-                return None
-
-    def _offer(self, assignment: Assignment, how: str) -> bool:
+    def _offer(self, assignment: Assignment) -> None:
         """Take an assignment if it is of the lineage that this node follows."""
-        lineage = self._node.lineage
-        if assignment.lineage != lineage:
-            why = f"is of lineage {assignment.lineage}; the checkpoint's is {lineage}"
-            if why != self._refused:
-                log.warning("assignment %d.%d, %s, %s", *assignment.order, how, why, extra={"action": "other-lineage"})
-            self._refused = why
-            return False
-        self._take(assignment)
-        return True
+        if assignment.lineage == self._node.lineage:
+            self._take(assignment)
+            return
+        why = f"is of lineage {assignment.lineage}; the checkpoint's is {self._node.lineage}"
+        if why != self._refused:
+            log.warning("assignment %d.%d %s", *assignment.order, why, extra={"action": "other-lineage"})
+        self._refused = why

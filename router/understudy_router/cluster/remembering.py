@@ -7,7 +7,6 @@ is unknown.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -41,40 +40,27 @@ class Recalled(NamedTuple):
     stores: Stores | None
 
 
-class RouterMemory:
-    """The store of the remembered documents; without a folder it stores no document. One loop uses it.
-
-    `hosts` are the remembered nodes after `recall`.
-    """
+class RouterMemory(Memory):
+    """The memory of one router. `hosts` are the remembered nodes after `recall`."""
 
     def __init__(self, remembered: Remembered | None) -> None:
+        super().__init__(remembered)
         self.hosts: frozenset[HostInfo] = frozenset()
-        self._memory = None if remembered is None else Memory(remembered)
         self._nodes: dict[str, Endpoint] = {}
-
-    def note(self, document: Assignment | Catalogue) -> None:
-        """Keep a document that the router now uses."""
-        if self._memory is not None:
-            self._memory.note(document)
 
     def note_nodes(self, tables: Tables, application_id: str) -> None:
         """Keep the addresses of live nodes, of nodes that died lately, and of remembered nodes without a heartbeat."""
-        if self._memory is None:
-            return
         known = {**self._nodes}
         known |= {node_id: dead.heartbeat.endpoint for node_id, dead in tables.dead.items()}
         known |= {node_id: node.heartbeat.endpoint for node_id, node in tables.nodes.items()}
         strangers_first = sorted(known.items(), key=lambda each: each[0] in tables.holders)
         newest = dict(strangers_first[-MAX_NODES:])
-        self._memory.note(KnownNodes(application_id=application_id, nodes=newest))
+        self.note(KnownNodes(application_id=application_id, nodes=newest))
 
     async def recall(self) -> Recalled:
         """Read the remembered documents. A catalogue of another lineage than the assignment's is dropped."""
-        if self._memory is None:
-            return Recalled(None, None)
-        assignment = await self._memory.load(Assignment)
-        catalogue = await self._memory.load(Catalogue)
-        nodes = await self._memory.load(KnownNodes)
+        assignment, catalogue = await self.load(Assignment), await self.load(Catalogue)
+        nodes = await self.load(KnownNodes)
         if nodes is not None:
             self._nodes = dict(nodes.nodes)
             self.hosts = frozenset(endpoint.host_info() for endpoint in nodes.nodes.values())
@@ -93,18 +79,6 @@ class RouterMemory:
     def forget_nodes(self) -> None:
         """Forget the remembered nodes: the bus names all nodes now, and a node that is not on it is gone."""
         self._nodes, self.hosts = {}, frozenset()
-
-    async def keep(self) -> None:
-        """Write noted documents, for ever."""
-        if self._memory is None:
-            await asyncio.Event().wait()
-        else:
-            await self._memory.keep()
-
-    async def flush(self) -> None:
-        """Write the documents that still wait, after `keep` has ended."""
-        if self._memory is not None:
-            await self._memory.flush()
 
 
 def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartbeat]) -> bool:

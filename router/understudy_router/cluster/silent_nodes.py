@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.cluster.asking import SilentNodes
+from understudy_shared.cluster.polling import Polls
 
 MAX_TICK_MS = 250
 """Longest time between two searches for silent or dead nodes, in ms."""

@@ -12,7 +12,6 @@ import random
 from collections.abc import Collection
 
 from understudy_router.cluster.catalogue import Stores, stores_of
-from understudy_router.cluster.polling import Polls
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
 from understudy_router.cluster.silent_nodes import MAX_TICK_MS, SilentNodePoller
 from understudy_router.cluster.tables import Tables
@@ -24,6 +23,7 @@ from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, EXPIRY_HEARTBEATS, Gossip, Spoken, digest_of
 from understudy_shared.bus.messages import Assignment, Catalogue, Farewell, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster.polling import Polls
 
 log = logging.getLogger(__name__)
 

@@ -109,9 +109,12 @@ class Remembered:
 
 
 class Memory:
-    """The writer of the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it."""
+    """The writer of the latest document of each kind, off the loop and at most once per MIN_GAP_S. One loop uses it.
 
-    def __init__(self, remembered: Remembered) -> None:
+    Without a folder (`remembered` is None) it keeps no document.
+    """
+
+    def __init__(self, remembered: Remembered | None) -> None:
         self.writes = 0
         """The number of documents that were written or are being written."""
         self._remembered = remembered
@@ -121,12 +124,13 @@ class Memory:
 
     def note(self, document: Message) -> None:
         """Save a document soon, in place of a waiting one of its kind."""
-        self._waiting[type(document)] = document
-        self._told.set()
+        if self._remembered is not None:
+            self._waiting[type(document)] = document
+            self._told.set()
 
     async def load(self, kind: type[M]) -> M | None:
         """Return the last saved document of a kind, of this process or an earlier one."""
-        return await asyncio.to_thread(self._remembered.load, kind)
+        return None if self._remembered is None else await asyncio.to_thread(self._remembered.load, kind)
 
     async def keep(self) -> None:
         """Save noted documents, until it is cancelled."""
@@ -154,8 +158,9 @@ class Memory:
         await asyncio.shield(self._writing)  # `flush` waits for this write: a later one must not overtake it
 
     def _save(self, documents: list[Message]) -> None:
-        for document in documents:
-            self._remembered.save(document)
+        if self._remembered is not None:
+            for document in documents:
+                self._remembered.save(document)
 
 
 def _name(kind: type[Message]) -> bytes:

@@ -12,28 +12,43 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.support.bus.documents import APPLICATION, assignment, eventually
+from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat
+from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
 from tests.support.cluster.fake_node import status as reply
 
+from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.context import MemberContext
+from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.listening import NodeListener
+from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.serve import main
 from understudy_node.node import Node
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.remembered import Memory, Remembered
 
 OWN = HostInfo("127.0.0.1", 9)
 
 
 @dataclass
 class World:
-    """One node's memory, with every assignment that was handed to it."""
+    """One node's memory, its follower, and every assignment that was handed to it."""
 
+    disk: Memory
     memory: Remembering
+    follower: ClusterFollower
     taken: list[Assignment] = field(default_factory=list)
+
+    def bus_is_away(self) -> None:
+        self.follower.call_failed()
 
     async def wait_to_take(self, *orders: tuple[int, int]) -> None:
         async def took() -> bool:
@@ -48,29 +63,51 @@ async def remembering(
 ) -> AsyncIterator[World]:
     """A node of that lineage that remembers in `folder`, running."""
     taken: list[Assignment] = []
-    calls = NodeCalls(APPLICATION)
-    memory = Remembering(
-        cast(Node, SimpleNamespace(host=OWN, lineage=lineage)),
-        calls,
-        remembered=None if folder is None else Remembered(folder, APPLICATION),
-        seeds=[each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds],
+    calls, gossip, neighbours = NodeCalls(APPLICATION), Gossip(LocalBus(), APPLICATION), Neighbours("n1")
+    context = MemberContext(
+        node=cast(Node, SimpleNamespace(host=OWN, lineage=lineage)),
+        gossip=gossip,
+        calls=calls,
+        neighbours=neighbours,
+        bus_state=BusState(),
+        changed=asyncio.Event(),
+        node_id="n1",
+        incarnation="i1",
         heartbeat_ms=10,
-        take=taken.append,
+        clock=SystemClock(),
     )
-    going = [asyncio.ensure_future(memory.keep()), asyncio.ensure_future(memory.go_on_without_the_bus())]
+
+    def take(found: Assignment) -> None:
+        if neighbours.follow(found):
+            taken.append(found)
+
+    disk = Memory(None if folder is None else Remembered(folder, APPLICATION))
+    asked = [each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds]
+    memory = Remembering(context, disk, seeds=asked, take=take)
+    part = NodeListener(
+        context,
+        follower=cast(AssignmentFollower, None),
+        remembering=memory,
+        own=cast(OwnMessages, None),
+        bus_came_back=lambda: None,
+    )
+    follower = ClusterFollower(gossip, neighbours, part, heartbeat_ms=lambda: 10, clock=context.clock)
+    going = [asyncio.ensure_future(disk.keep()), asyncio.ensure_future(follower.go_on_without_the_bus())]
     try:
-        yield World(memory, taken)
+        yield World(disk, memory, follower, taken)
         assert not any(task.done() for task in going)
     finally:
         for task in going:
             task.cancel()
         await asyncio.wait(going)
         await calls.close()
-        await memory.close()
+        await disk.flush()
 
 
 def publish(node: FakeNode, latest: Assignment) -> None:
     node.documents["/internal/v1/assignment"] = latest.encode()
+    beat = heartbeat("n2", term=latest.term, epoch=latest.epoch, lineage=latest.lineage)
+    node.documents["/internal/v1/lags"] = beat.encode()
 
 
 def first(epoch: int, **fields: object) -> Assignment:
@@ -79,11 +116,11 @@ def first(epoch: int, **fields: object) -> Assignment:
 
 async def test_what_was_noted_is_taken_at_the_next_start_without_the_bus(tmp_path: Path) -> None:
     async with remembering(tmp_path) as world:
-        world.memory.note(first(1))
-        world.memory.note(first(2))
+        world.disk.note(first(1))
+        world.disk.note(first(2))
     async with remembering(tmp_path) as again:
         assert again.taken == []
-        again.memory.bus_is_away()
+        again.bus_is_away()
         await again.wait_to_take((1, 2))
 
 
@@ -94,7 +131,7 @@ async def test_when_the_bus_is_there_what_is_remembered_comes_after_its_word_and
     async with fake_nodes(reply(500, b"")) as (seed,), remembering(tmp_path, [seed]) as world:
         await world.memory.bus_is_there(None)
         assert world.taken == [first(2)]
-        world.memory.bus_is_away()  # later in its life: it goes on with what it has
+        world.bus_is_away()  # later in its life: it goes on with what it has
         await world.memory.bus_is_there(None)
         assert world.taken == [first(2)]
         assert seed.requests == []
@@ -105,7 +142,7 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp
         fake_nodes(reply(500, b""), reply(500, b"")) as (deaf, seed),
         remembering(tmp_path, [HostInfo("127.0.0.1", 1), deaf, seed]) as world,
     ):
-        world.memory.bus_is_away()
+        world.bus_is_away()
 
         async def asked_often() -> bool:
             return len(seed.requests) >= 3
@@ -114,7 +151,7 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp
         publish(seed, first(4))
         await world.wait_to_take((1, 4))
         asked = len(deaf.requests)
-        world.memory.bus_is_away()
+        world.bus_is_away()
         await world.memory.bus_is_there(None)
         assert len(deaf.requests) == asked, "one answer is enough"
 
@@ -125,7 +162,7 @@ async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path:
         Remembered(tmp_path, APPLICATION).save(first(2, members=members))
         publish(other, first(3))
         async with remembering(tmp_path) as world:
-            world.memory.bus_is_away()
+            world.bus_is_away()
             await world.wait_to_take((1, 2), (1, 3))
 
 
@@ -139,7 +176,7 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
             remembering(tmp_path, [seed], lineage="l2") as world,
         ):
             publish(seed, first(3))
-            world.memory.bus_is_away()
+            world.bus_is_away()
 
             async def asked_often() -> bool:
                 return len(seed.requests) >= 3
@@ -154,8 +191,8 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
 async def test_without_a_place_only_seeds_are_asked() -> None:
     async with fake_nodes(reply(500, b"")) as (seed,), remembering(None, [seed]) as world:
         publish(seed, first(1))
-        world.memory.note(first(9))
-        world.memory.bus_is_away()
+        world.disk.note(first(9))
+        world.bus_is_away()
         await world.wait_to_take((1, 1))
 
 

@@ -64,16 +64,16 @@ async def start_while_reading(node: Node, settings: ClusterNodeSettings) -> None
     gossip = Gossip(bus, APPLICATION)
     written = await others_have_everything(gossip, node)
     member = ClusterMember(node, bus, settings, node_id="me", incarnation="1", clock=SystemClock())
-    listening = asyncio.ensure_future(member.listener.run())
+    listening = asyncio.ensure_future(member.cluster.run())
     try:
         await bus.is_scanned.wait()
-        assert not member.listener.is_current
+        assert not member.cluster.is_current
         await member.beat.turn()
         await member.beat.turn()
         assert await gossip.assignment() == written, "a node that knew nobody assigned all tasks to itself"
         assert await gossip.lease_holder() is None
         bus.may_answer.set()
-        await until(lambda: member.listener.is_current)
+        await until(lambda: member.cluster.is_current)
         await member.beat.turn()
         assert {"a", "b"} <= {each.heartbeat.node_id for each in await gossip.nodes()}
         assert member.assignment == written

@@ -1,0 +1,121 @@
+"""Follows the cluster of one application: over the bus while it is reachable, else by asking nodes.
+
+It decides when all keys of the bus are read: after each new subscription, and when the view may be wrong, because a
+call failed, this process paused, or a document was forged. Until then silence proves nothing. Nothing here ever stops a
+lookup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from understudy_shared.base.clock import Clock
+from understudy_shared.bus.base import Back, BusError, Lost
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Gossip, Seen, Spoken
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.view import ClusterView
+
+
+class Part(Protocol):
+    """The part that a node and a router do differently."""
+
+    def hear(self, heard: Spoken) -> None:
+        """Take in a message of the bus."""
+
+    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+        """Take in the keys of the bus. Raises BusError, and is called again then."""
+
+    def bus_lost(self, why: str) -> None:
+        """Note that no messages arrive, or that the keys cannot be read."""
+
+    async def ask_others(self) -> None:
+        """Use what is remembered, and ask nodes. Called once per heartbeat while the bus is away."""
+
+
+class ClusterFollower:
+    """The follower of one process. `heartbeat_ms` is the interval of the nodes' heartbeats."""
+
+    def __init__(
+        self, gossip: Gossip, view: ClusterView, part: Part, *, heartbeat_ms: Callable[[], int], clock: Clock
+    ) -> None:
+        self.is_subscribed = False
+        self._gossip = gossip
+        self._view = view
+        self._part = part
+        self._heartbeat_ms = heartbeat_ms
+        self._clock = clock
+        self._must_read = True
+        self._reading = asyncio.Lock()
+        self._away = asyncio.Event()
+        self._random = random.Random()  # noqa: S311  # jitter
+
+    @property
+    def is_away(self) -> bool:
+        """Whether messages were lost, or a call failed, and the keys were not read since."""
+        return self._away.is_set()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the subscription is active and all keys were read since; otherwise live nodes may seem missing."""
+        return self.is_subscribed and not self._must_read and not self._reading.locked()
+
+    def require_reading(self) -> None:
+        """Have the keys read before the next judgement, because the view may be old or forged."""
+        self._must_read = True
+
+    def call_failed(self) -> None:
+        """Note that a call to the bus failed: while the bus did not answer, this process heard no other."""
+        self._must_read = True
+        self._away.set()
+
+    async def read_if_required(self) -> None:
+        """Read all keys if that is required and the subscription is active, unless a reading is under way."""
+        if self._must_read and self.is_subscribed and not self._reading.locked():
+            await self.read()
+
+    async def read(self) -> None:
+        """Read all keys. With an active subscription no later message is missed."""
+        async with self._reading:
+            self._must_read = False  # first: a call that fails meanwhile requires another reading
+            began_ms = self._clock.monotonic_ms()
+            try:
+                assignment = await self._gossip.assignment()
+                seen = await self._gossip.nodes(known=self._view.holders)
+                if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # it hung, and keys expired in it
+                    self._view.reset_heartbeat_ages(self._clock.monotonic_ms())
+                await self._part.take_keys(seen, assignment)
+            except BusError as error:
+                self._lost(str(error))
+                return
+            if self.is_subscribed:
+                self._away.clear()
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        async for heard in self._gossip.listen():
+            match heard:
+                case Lost():
+                    self.is_subscribed = False  # calls may succeed before messages arrive again
+                    self._lost(heard.why)
+                case Back():
+                    if self.is_away:
+                        spread_ms = BACK_SPREAD_HEARTBEATS * self._heartbeat_ms()
+                        await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
+                    self.is_subscribed = self._must_read = True
+                    await self.read()
+                case _:
+                    self._gossip.handle(heard, self._part.hear)
+
+    async def go_on_without_the_bus(self) -> None:
+        """Ask other nodes once per heartbeat while the bus is away, until cancelled."""
+        while True:
+            await self._away.wait()
+            await self._part.ask_others()
+            await asyncio.sleep(self._heartbeat_ms() * self._random.uniform(0.8, 1.2) / 1000)
+
+    def _lost(self, why: str) -> None:
+        self._part.bus_lost(why)
+        self.call_failed()
