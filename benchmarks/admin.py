@@ -112,7 +112,7 @@ class World:
         tables.assigned(cluster.assignment(1), now_ms)
         self.hear()
         self.stores: Stores = stores_of(catalogue, digest)
-        self.router.watcher.stores = self.stores
+        self.router.watcher.catalogue.stores = self.stores
         self.router.watcher.bus_lost_why = None
 
     def hear(self) -> None:

@@ -80,9 +80,8 @@ class Router:
             self.gossip,
             self.tables,
             self.nodes,
+            RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
-            memory=RouterMemory(remembered),
-            seeds=parse_seeds(settings.seed),
         )
         self._neighbour_applications = NeighbourApplications(
             self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
@@ -141,7 +140,7 @@ class Router:
         """Wait until reads can be routed, for `within_ms` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_ms / 1000):
-                await self.watcher.has_learned.wait()
+                await self.watcher.catalogue.has_learned.wait()
 
     async def leave(self) -> None:
         """Announce that the router stops, while it still answers: load balancers look at /readyz."""
@@ -178,7 +177,7 @@ class Router:
             self.tables,
             bus_lost_why=self.watcher.bus_lost_why,
             unheard=self.watcher.silent_nodes.unheard(),
-            no_catalogue_why=self.watcher.unusable or self.watcher.last_catalogue_error,
+            no_catalogue_why=self.watcher.catalogue.unusable or self.watcher.catalogue.last_error,
             now_ms=self.clock.monotonic_ms(),
         )
         return {**found, **self.gossip.auth.causes()}
@@ -194,7 +193,7 @@ class Router:
         reasons = [self.dead] if self.dead else []
         if self._leaving:
             reasons.append("stopping: it answers for a moment more")
-        if self.watcher.stores is None:
+        if self.watcher.catalogue.stores is None:
             reasons.append("no catalogue is known yet")
         if self.tables.assignment is None:
             reasons.append("no assignment is known yet")
@@ -202,7 +201,7 @@ class Router:
 
     def stores(self) -> Stores:
         """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
-        stores = self.watcher.stores
+        stores = self.watcher.catalogue.stores
         if stores is None or self.tables.assignment is None:
             why = "; ".join([*self._not_ready(), *self.causes().values()])
             unheard = self._neighbour_applications.fix()
@@ -212,7 +211,7 @@ class Router:
 
     def _is_unheard(self) -> bool:
         """Whether the router waits for the documents of a node while the bus is reachable without any node."""
-        is_waiting = self.watcher.stores is None or self.tables.assignment is None
+        is_waiting = self.watcher.catalogue.stores is None or self.tables.assignment is None
         return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
 
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:

@@ -91,17 +91,17 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
     settings = RouterSettings(redis="redis://unused", application_id=APPLICATION)
     router = Router(settings, bus, host=HOST, clock=SystemClock())
     watcher = router.watcher
-    await watcher._listen()
-    await watcher._read_keys()
+    await watcher.cluster.run()
+    await watcher.cluster.read()
     router.tables.expire(SystemClock().monotonic_ms())
     watcher._note_nodes()
     digest = router.tables.catalogue_digest
     if digest is not None:
-        await watcher._catalogue_by(digest)
+        await watcher.catalogue.read(digest)
     stores = stores_of(CATALOGUE, "0" * 32)
     for partition in range(2):
         router.forwarder.context.choices.choose(stores.by_name["words"], partition, NO_BOUND)
-    watcher.stores = stores
+    watcher.catalogue.stores = stores
     for store in (None, "words"):
         snapshot = await Looking(router).snapshot()
         orjson.loads(b"".join(lag_tree(snapshot, Query(store=store))))

@@ -88,7 +88,9 @@ class Looking:
 
     def _is_recent(self, snapshot: Snapshot, max_age_ms: float) -> bool:
         router = self._router
-        is_same = snapshot.changes == router.tables.changes and snapshot.layout.stores is router.watcher.stores
+        is_same = (
+            snapshot.changes == router.tables.changes and snapshot.layout.stores is router.watcher.catalogue.stores
+        )
         return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
 
     async def _gathered(self) -> Snapshot:
@@ -107,7 +109,7 @@ class Looking:
             not_ready=tuple(router.not_ready()),
             causes=router.causes(),
         )
-        return await in_slices(gather(router.tables, router.watcher.stores, about, layout))
+        return await in_slices(gather(router.tables, router.watcher.catalogue.stores, about, layout))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ is unknown.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from pydantic import Field
@@ -41,12 +41,13 @@ class Recalled(NamedTuple):
 
 
 class RouterMemory(Memory):
-    """The memory of one router. `hosts` are the remembered nodes after `recall`."""
+    """The memory of one router. `hosts` are the seeds, and after `recall` the remembered nodes as well."""
 
-    def __init__(self, remembered: Remembered | None) -> None:
+    def __init__(self, remembered: Remembered | None, seeds: Collection[HostInfo] = ()) -> None:
         super().__init__(remembered)
-        self.hosts: frozenset[HostInfo] = frozenset()
+        self.hosts = self._seeds = frozenset(seeds)
         self._nodes: dict[str, Endpoint] = {}
+        self._is_recalled = False
 
     def note_nodes(self, tables: Tables, application_id: str) -> None:
         """Keep the addresses of live nodes, of nodes that died lately, and of remembered nodes without a heartbeat."""
@@ -58,12 +59,17 @@ class RouterMemory(Memory):
         self.note(KnownNodes(application_id=application_id, nodes=newest))
 
     async def recall(self) -> Recalled:
-        """Read the remembered documents. A catalogue of another lineage than the assignment's is dropped."""
+        """Read the remembered documents, once, unless the bus was there: it has newer ones. A catalogue of another
+        lineage than the assignment's is dropped.
+        """
+        if self._is_recalled:
+            return Recalled(None, None)
+        self._is_recalled = True
         assignment, catalogue = await self.load(Assignment), await self.load(Catalogue)
         nodes = await self.load(KnownNodes)
         if nodes is not None:
             self._nodes = dict(nodes.nodes)
-            self.hosts = frozenset(endpoint.host_info() for endpoint in nodes.nodes.values())
+            self.hosts |= {endpoint.host_info() for endpoint in nodes.nodes.values()}
         if catalogue is not None and assignment is not None and catalogue.lineage != assignment.lineage:
             catalogue = None
         stores = None if catalogue is None else _stores(catalogue)
@@ -71,14 +77,14 @@ class RouterMemory(Memory):
             "remembered: %s, %s stores, %d nodes",
             "no assignment" if assignment is None else "assignment {}.{}".format(*assignment.order),
             "no" if stores is None else len(stores.by_name),
-            len(self.hosts),
+            len(self._nodes),
             extra={"action": "recalled"},
         )
         return Recalled(assignment, stores)
 
-    def forget_nodes(self) -> None:
+    def bus_is_there(self) -> None:
         """Forget the remembered nodes: the bus names all nodes now, and a node that is not on it is gone."""
-        self._nodes, self.hosts = {}, frozenset()
+        self._nodes, self.hosts, self._is_recalled = {}, self._seeds, True
 
 
 def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartbeat]) -> bool:

@@ -1,7 +1,7 @@
 """Polls of nodes that are silent on the bus: the router drops a node only after it did not answer.
 
 This costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to
-be away, `watching` polls all nodes instead.
+be away, all nodes are polled instead.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class Read:
         if is_outdated(rejection.reason):
             context.watcher.refresh()
         if is_catalogue_outdated(rejection.reason):
-            context.watcher.doubt_catalogue()
+            context.watcher.catalogue.doubt()
 
     def _is_too_large_together(self, attempt: Attempt, reply: Outcomes) -> bool:
         """Whether the reply was too large but smaller parts may fit."""

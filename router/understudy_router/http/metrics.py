@@ -156,7 +156,7 @@ class RouterMetrics:
 
     def _known(self) -> Iterator[Metric]:
         """Yield the state of the tables by which this router routes."""
-        tables, stores = self._router.tables, self._router.watcher.stores
+        tables, stores = self._router.tables, self._router.watcher.catalogue.stores
         yield GaugeMetricFamily(
             "understudy_end_offset_position", "Last committed version that was heard of", tables.end_version
         )

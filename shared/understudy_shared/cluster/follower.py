@@ -50,7 +50,6 @@ class ClusterFollower:
         self._must_read = True
         self._reading = asyncio.Lock()
         self._away = asyncio.Event()
-        self._random = random.Random()  # noqa: S311  # jitter
 
     @property
     def is_away(self) -> bool:
@@ -103,7 +102,7 @@ class ClusterFollower:
                 case Back():
                     if self.is_away:
                         spread_ms = BACK_SPREAD_HEARTBEATS * self._heartbeat_ms()
-                        await asyncio.sleep(self._random.uniform(0, spread_ms) / 1000)
+                        await asyncio.sleep(random.uniform(0, spread_ms) / 1000)  # noqa: S311  # jitter
                     self.is_subscribed = self._must_read = True
                     await self.read()
                 case _:
@@ -114,8 +113,13 @@ class ClusterFollower:
         while True:
             await self._away.wait()
             await self._part.ask_others()
-            await asyncio.sleep(self._heartbeat_ms() * self._random.uniform(0.8, 1.2) / 1000)
+            await asyncio.sleep(jittered_s(self._heartbeat_ms()))
 
     def _lost(self, why: str) -> None:
         self._part.bus_lost(why)
         self.call_failed()
+
+
+def jittered_s(ms: float) -> float:
+    """Return about `ms`, in seconds: processes that started together must not stay in step."""
+    return ms * random.uniform(0.8, 1.2) / 1000  # noqa: S311  # jitter

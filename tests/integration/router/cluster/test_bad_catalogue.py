@@ -10,7 +10,7 @@ from tests.support.bus.documents import enveloped, eventually
 from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import TASK, assigned, beat, task
 
-from understudy_router.cluster import watching
+from understudy_router.cluster import catalogue_follower
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
@@ -50,7 +50,7 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(
         compiled.append(digest)
         return stores_of(each, digest)
 
-    monkeypatch.setattr(watching, "stores_of", counted)
+    monkeypatch.setattr(catalogue_follower, "stores_of", counted)
     bus = LocalBus()
     gossip = Gossip(bus, APPLICATION)
     good = catalogue(SCHEMA, "c0")
@@ -67,9 +67,11 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(
             message = beat("a", sequence=sequence, lineage="l1", catalogue=digest, heartbeat_ms=60_000)
             await bus.publish(gossip.names.channel, enveloped(message))
             if each is good:
-                await until(lambda: router.watcher.stores is not None and not router.watcher.unusable)
+                await until(
+                    lambda: router.watcher.catalogue.stores is not None and not router.watcher.catalogue.unusable
+                )
             else:
-                await until(lambda: bool(router.watcher.unusable))
+                await until(lambda: bool(router.watcher.catalogue.unusable))
                 assert "cannot be used" in str(router.degraded)
                 for _ in range(50):  # it is asked for again and again, and not compiled again
                     await asyncio.sleep(0.01)

@@ -126,7 +126,7 @@ async def test_a_catalogue_that_cannot_be_used_leaves_the_one_before_in_use_and_
         known.catalogue = known.catalogue.model_copy(update={"stores": [odd]})
         await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
         await known.beat(known.nodes[0])
-        await until(lambda: known.router.watcher.last_catalogue_error is not None, what="its refusal")
+        await until(lambda: known.router.watcher.catalogue.last_error is not None, what="its refusal")
         assert (await known.get("/livez")).status_code == 200
         assert (await known.get(f"{STORE}/keys/a")).status_code == 200
 

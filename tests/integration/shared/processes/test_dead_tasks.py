@@ -147,8 +147,8 @@ def _reading(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -
 
 
 def _following(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.watcher, "_catalogue_by", raises_async)
-    router.router.watcher.doubt_catalogue()
+    patch.setattr(router.router.watcher.catalogue, "read", raises_async)
+    router.router.watcher.catalogue.doubt()
 
 
 def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServer) -> None:

@@ -43,7 +43,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
         watcher.bus_lost_why = None
         monkeypatch.setattr(asyncio, "sleep", sleep)
-        monkeypatch.setattr(watcher, "_read_keys", hang)
+        monkeypatch.setattr(watcher.cluster, "read", hang)
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(watcher._keep())
         return reads

@@ -60,7 +60,7 @@ async def test_assignment_catalogue_and_nodes_are_recalled_and_no_heartbeat_is(t
     assert recalled.stores is not None
     assert recalled.stores.digest == digest_of(words)
     assert again.hosts == {beat(node).endpoint.host_info() for node in "ab"}
-    again.forget_nodes()
+    again.bus_is_there()
     assert again.hosts == frozenset()
 
 
@@ -92,7 +92,7 @@ async def test_nodes_that_were_remembered_and_not_heard_are_kept_until_the_bus_n
     third = await written(second, tmp_path)
     await third.recall()
     assert {host.port for host in third.hosts} == {port_of("a"), port_of("b")}
-    third.forget_nodes()
+    third.bus_is_there()
     third.note_nodes(tables_of(task("b"), beat("b")), APPLICATION)
     fourth = await written(third, tmp_path)
     await fourth.recall()
