@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from understudy_node.checkpoint.files import FetchMethod
 from understudy_node.generation import Generation, Layout
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.errors import UnderstudyError, UnsupportedError
 from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import Lineage
 from understudy_shared.spark.times import utc_text
@@ -39,6 +39,8 @@ class NodeEvents:
 
     def __init__(self, clock: Clock) -> None:
         self.error: UnderstudyError | None = None
+        self.has_polled = False
+        """Whether a poll worked."""
         self._clock = clock
         self._throttle = LogThrottle()
         self._events: deque[NodeEvent] = deque(maxlen=MAX_EVENTS)
@@ -55,6 +57,12 @@ class NodeEvents:
         """Keep and log an event."""
         self._events.append(NodeEvent(self._clock.wall_us(), what, detail))
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
+
+    def polled(self) -> None:
+        """Note that a poll worked. An unsupported checkpoint stays unsupported."""
+        self.has_polled = True
+        if not isinstance(self.error, UnsupportedError):
+            self.error = None
 
     def failed(self, error: UnderstudyError) -> None:
         """Note that a poll failed.

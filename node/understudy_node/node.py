@@ -7,6 +7,7 @@ or re-created, all tasks held are dropped: an answer from another history would 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
@@ -20,11 +21,11 @@ from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
-from understudy_node.follow.watch import log_watch
 from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Generations
 from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.pinned import PinnedViews
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
@@ -32,7 +33,7 @@ from understudy_node.replica.workers import Workers
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.errors import NotACheckpointError, UnderstudyError, UnsupportedError
+from understudy_shared.base.errors import NotACheckpointError, UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo, Lineage, Role
 from understudy_shared.bus.messages import Announcement, QueryProgress
@@ -62,14 +63,9 @@ class Node:
         """
         self.settings = settings
         self.host = host
-        self.is_tls = settings.tls_cert_file is not None
-        self.wants_keys = settings.credentials_file is not None
         self.node_id: str | None = None
         self.events = NodeEvents(clock)
-        self.measures = Measures()
-        self.batch_in_progress = False
         self.on_published: Callable[[], None] = _nobody
-        self._files = files
         self._clock = clock
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
         description = describe(files)
@@ -77,19 +73,40 @@ class Node:
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
-        self._disk = LocalBases(settings.data_directory)
-        self.cache = BlockCache(settings.statestore_cache_max_bytes)
         self._ceiling: int | None = None
-        self._around = self._new_surroundings()
-        self._workers = Workers(count=settings.workers)
-        self._schedule = WorkSchedule(self._workers, retry_ms=settings.lag_refresh_ms)
-        self._generations = Generations(self._workers, aliases, event=self.events.note)
+        self._around = Surroundings(
+            files=files,
+            history=CommitHistory(files),
+            disk=LocalBases(settings.data_directory),
+            cache=BlockCache(settings.statestore_cache_max_bytes),
+            overlay_max_bytes=settings.overlay_max_bytes,
+            ceiling=lambda: self._ceiling,
+        )
+        self._schedule = WorkSchedule(Workers(count=settings.workers), retry_ms=settings.lag_refresh_ms)
+        self._generations = Generations(self._schedule.workers, aliases, event=self.events.note)
         self._cadence = Cadence()
-        self._polled = False
-        self._is_local = isinstance(files, LocalFiles)
-        self._floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
-        self._loop = PollLoop(self._turn, floor_ms=self._floor_ms, clock=clock)
-        self._watch = log_watch(files, self._loop.wake)
+        floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
+        self._loop = PollLoop(self._turn, files, floor_ms=floor_ms, clock=clock)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it listens with TLS."""
+        return self.settings.tls_cert_file is not None
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether readers must show an API key."""
+        return self.settings.credentials_file is not None
+
+    @property
+    def measures(self) -> Measures:
+        """The measures of this process, for the metrics."""
+        return self._around.measures
+
+    @property
+    def cache(self) -> BlockCache:
+        """The cache that all replicas share."""
+        return self._around.cache
 
     @property
     def error(self) -> UnderstudyError | None:
@@ -158,24 +175,20 @@ class Node:
 
     def start(self) -> None:
         """Start to follow the checkpoint."""
-        self._workers.start()
-        if self._watch is not None:
-            self._watch.start()
+        self._schedule.workers.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Stop following, after the steps in flight; local files stay for the next start."""
         self._loop.stop(timeout_s=STOP_TIMEOUT_S)
-        if self._watch is not None:
-            self._watch.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
-        self._workers.stop(timeout_s=STOP_TIMEOUT_S)
-        self._disk.release()
+        self._schedule.workers.stop(timeout_s=STOP_TIMEOUT_S)
+        self._around.disk.release()
 
     @property
     def dead(self) -> str | None:
         """The bug that ended a background thread, so that this process cannot go on; None while it can."""
-        failure = self._loop.failure or self._workers.failure
+        failure = self._loop.failure or self._schedule.workers.failure
         return None if failure is None else f"a background task died: {failure!r}"
 
     def not_ready(self) -> list[str]:
@@ -187,7 +200,8 @@ class Node:
         reasons = [self.dead] if self.dead else []
         generation = self.generation
         if generation is None:
-            nothing_yet = "no batch has been committed yet" if self._polled else "the commit log has not been read yet"
+            is_read = self.events.has_polled
+            nothing_yet = "no batch has been committed yet" if is_read else "the commit log has not been read yet"
             reasons.append(str(self.error) if self.error else nothing_yet)
         else:
             reasons += [why for replica in generation.replicas if (why := replica.not_ready) is not None]
@@ -196,7 +210,7 @@ class Node:
     @property
     def waits_for(self) -> str | None:
         """The precondition without which the node cannot hold anything; None if it is met, or not known yet."""
-        if self.generation is not None or self.error is not None or not self._polled or self.end.version:
+        if self.generation is not None or self.error is not None or not self.events.has_polled or self.end.version:
             return None
         return f"the first commit of the query at {masked_location(self.settings.checkpoint)}"
 
@@ -227,7 +241,7 @@ class Node:
             "last_batch": self.end.version - 1 if self.end.version else None,
             "last_commit_at": None if committed_at_ns is None else utc_text(committed_at_ns // 1000),
             "last_commit_seen_ms_ago": None if since_ms is None else round(since_ms),
-            "batch_in_progress": self.batch_in_progress,
+            "batch_in_progress": self._cadence.is_batch_in_progress,
         }
 
     def query_progress(self) -> QueryProgress:
@@ -236,14 +250,10 @@ class Node:
 
     def _turn(self) -> float:
         """Poll once, and act on the result. Return the time until the next poll, in ms."""
-        if self._watch is not None:
-            self._watch.renew()
         try:
             poll = self._poller.poll()
             self._handle(poll)
-            self._polled = True
-            if not isinstance(self.error, UnsupportedError):
-                self.events.error = None
+            self.events.polled()
         except UnderstudyError as error:  # the storage failed: this poll does not confirm the end
             self.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)
@@ -255,10 +265,10 @@ class Node:
             self.history,
             end_version=self.end.version,
             # Remote files are not read ahead: a stat per task costs requests, and the commit names the file.
-            batch_in_progress=self.batch_in_progress and self._is_local,
+            batch_in_progress=self._cadence.is_batch_in_progress and self._is_local,
             now_ms=now_ms,
         )
-        self.events.note_ready(self.generation, self._disk.fetched)
+        self.events.note_ready(self.generation, self._around.disk.fetched)
         self.events.note_damaged(self.measures.damaged_copies)
         if self._cadence.turned_idle(now_ms):
             self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
@@ -270,14 +280,13 @@ class Node:
 
     def _poll_floor_ms(self) -> float:
         """Return the least time until the next poll, if no event wakes the loop."""
-        if self._watch is None or not self._watch.is_on or not self._generations.are_settled:
-            return self._floor_ms
-        if self.batch_in_progress:  # the watch does not cover the changelogs in the tasks' folders
+        if not self._loop.is_watched or not self._generations.are_settled:
+            return self._loop.floor_ms
+        if self._cadence.is_batch_in_progress:  # the watch does not cover the changelogs in the tasks' folders
             return min(WATCHED_POLL_MS, prefetch_interval_ms(len(self._generations.replicas())))
         return WATCHED_POLL_MS
 
     def _handle(self, poll: Poll) -> None:
-        self.batch_in_progress = poll.batch_in_progress
         now_ms = self._clock.monotonic_ms()
         self._cadence.saw_batch(poll.end.version, has_begun=poll.batch_in_progress, now_ms=now_ms)
         if self._cadence.saw(poll.end, now_ms=now_ms):
@@ -292,7 +301,7 @@ class Node:
             case Verdict.GONE:
                 raise NotACheckpointError(
                     "the checkpoint is gone",
-                    where=self._files.url,
+                    where=self._around.files.url,
                     fix="Answers go on, with unknown lag; restore it",
                 )
             case Verdict.AHEAD:
@@ -312,10 +321,11 @@ class Node:
         record = self.history.record(end.version) if end.version else None
         if record is None:
             return
-        is_new = self._generations.open(lambda: describe(self._files), layout_of(record), self._wiring())
+        files = self._around.files
+        is_new = self._generations.open(lambda: describe(files), layout_of(record), self._wiring())
         newest = self._generations.newest
         if not is_new and newest is not None and self._schemas.to_read(newest.description, end.version - 1):
-            description = describe(self._files)
+            description = describe(files)
             is_new = self._generations.renew(description, self._wiring())
             self._schemas.were_read(description)
             self.events.error = None
@@ -340,24 +350,18 @@ class Node:
         self.events.note(what, detail)
         self._generations.drop()
         before, lineage = self.history, self.lineage
-        self._poller = Poller(self._files, self._clock)
+        files = self._around.files
+        self._poller = Poller(files, self._clock)
         taken_back = before.known_above(self.end.version) if self.lineage == lineage else {}
-        self._around = self._new_surroundings(taken_back)
+        self._around = replace(self._around, history=CommitHistory(files, taken_back), pinned=PinnedViews())
         self.on_published()
 
     def _published(self) -> None:
         self.on_published()
 
-    def _new_surroundings(self, taken_back: Mapping[int, int] | None = None) -> Surroundings:
-        return Surroundings(
-            files=self._files,
-            history=CommitHistory(self._files, taken_back),
-            disk=self._disk,
-            cache=self.cache,
-            overlay_max_bytes=self.settings.overlay_max_bytes,
-            ceiling=lambda: self._ceiling,
-            measures=self.measures,
-        )
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._around.files, LocalFiles)
 
 
 def _nobody() -> None:

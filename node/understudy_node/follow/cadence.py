@@ -44,6 +44,11 @@ class Cadence:
         elif self._batch is None or self._batch[0] != after_version:
             self._batch = (after_version, now_ms)
 
+    @property
+    def is_batch_in_progress(self) -> bool:
+        """Whether a batch has begun that is not committed."""
+        return self._batch is not None
+
     def progress(self, now_ms: float) -> QueryProgress:
         """Return the observed progress of the query, for other processes."""
         since_ms, batch = self.since_commit_ms(now_ms), self._batch  # read once: another thread polls

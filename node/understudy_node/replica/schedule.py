@@ -27,7 +27,7 @@ class WorkSchedule:
     """The schedule that hands steps to `workers`. A replica that failed is tried again every `retry_ms`."""
 
     def __init__(self, workers: Workers, *, retry_ms: float) -> None:
-        self._workers = workers
+        self.workers = workers
         self._retry_ms = retry_ms
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
@@ -64,7 +64,7 @@ class WorkSchedule:
                     due.append(replica)
             elif prefetch and replica.want_prefetch():
                 due.append(replica)
-        self._workers.submit(*due)
+        self.workers.submit(*due)
         next_look_ms = now_ms + self._retry_ms * (LOOKS_AT_REST if is_at_rest else 1)
         self._next_retry_ms = next_look_ms if retry else min(self._next_retry_ms, next_look_ms)
         if prefetch:

@@ -144,7 +144,7 @@ def test_two_cluster_nodes_on_any_free_port_have_default_folders_of_their_own(
         folders = set()
         for _ in range(2):
             node, listener = open_node(settings)
-            opened.callback(node._disk.release)
+            opened.callback(node._around.disk.release)
             opened.enter_context(listener)
             folders.add(node.settings.data_directory)
             assert node.settings.data_directory.name.endswith(f"-127.0.0.1-{listener.getsockname()[1]}")
