@@ -1,0 +1,116 @@
+"""When a process reads all keys of the bus, and when it asks other nodes instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.support.bus.documents import APPLICATION, eventually, heartbeat
+from tests.support.bus.fragile_bus import FragileBus
+
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import Gossip, Seen, Spoken
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.cluster.follower import ClusterFollower
+from understudy_shared.cluster.view import ClusterView
+
+
+class Recorder:
+    """A part that counts, and whose keys are read when `may_read` is set."""
+
+    def __init__(self) -> None:
+        self.heard: list[Spoken] = []
+        self.read: list[list[str]] = []
+        self.lost: list[str] = []
+        self.asks = 0
+        self.fails = False
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+
+    def hear(self, heard: Spoken) -> None:
+        self.heard.append(heard)
+
+    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+        self.read.append([each.heartbeat.node_id for each in seen])
+        await self.may_read.wait()
+        if self.fails:
+            raise BusError("it was taken away")
+
+    def bus_lost(self, why: str) -> None:
+        self.lost.append(why)
+
+    async def ask_others(self) -> None:
+        self.asks += 1
+
+
+@asynccontextmanager
+async def following(bus: FragileBus) -> AsyncIterator[tuple[ClusterFollower, Recorder]]:
+    """A follower that runs on the bus, on which one node lives."""
+    gossip, part = Gossip(bus, APPLICATION), Recorder()
+    view = ClusterView(lambda kind, why: None, lambda: (None, 0))
+    follower = ClusterFollower(gossip, view, part, heartbeat_ms=lambda: 10, clock=SystemClock())
+    tasks = [asyncio.ensure_future(follower.run()), asyncio.ensure_future(follower.go_on_without_the_bus())]
+    try:
+        yield follower, part
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def until(condition: Callable[[], bool], *, what: str) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds, what=what)
+
+
+async def test_keys_are_read_at_each_subscription_and_nodes_are_asked_only_in_between() -> None:
+    bus = FragileBus()
+    assert await Gossip(bus, APPLICATION).beat(heartbeat("n1"))
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        assert (part.read, part.asks, part.lost) == ([["n1"]], 0, [])
+        bus.turn(away=True)
+        await until(lambda: part.asks >= 2, what="questions to nodes")
+        assert not follower.is_current
+        assert follower.is_away
+        bus.turn(away=False)
+        await until(lambda: follower.is_current, what="the second reading")
+        assert part.read == [["n1"]] * 2
+        assert not follower.is_away
+        assert set(part.lost) == {"it was taken away"}
+
+
+async def test_keys_that_cannot_be_read_are_read_again_before_the_view_counts() -> None:
+    bus = FragileBus()
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        part.fails = True
+        await follower.read()
+        assert follower.is_away
+        assert not follower.is_current
+        part.fails = False
+        await follower.read_if_required()
+        assert follower.is_current
+        await follower.read_if_required()
+        assert len(part.read) == 3, "once is enough"
+
+
+async def test_a_call_that_fails_while_keys_are_read_requires_another_reading() -> None:
+    bus = FragileBus()
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        part.may_read.clear()
+        reading = asyncio.ensure_future(follower.read())
+        await until(lambda: len(part.read) == 2, what="the second reading")
+        assert not follower.is_current
+        follower.call_failed()
+        part.may_read.set()
+        await reading
+        assert not follower.is_current
+        await follower.read_if_required()
+        assert follower.is_current
