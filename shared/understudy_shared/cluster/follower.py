@@ -81,8 +81,8 @@ class ClusterFollower:
             self._must_read = False  # first: a call that fails meanwhile requires another reading
             began_ms = self._clock.monotonic_ms()
             try:
-                assignment = await self._gossip.assignment()
                 seen = await self._gossip.nodes(known=self._view.holders)
+                assignment = await self._gossip.assignment()
                 if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # it hung, and keys expired in it
                     self._view.reset_heartbeat_ages(self._clock.monotonic_ms())
                 await self._part.take_keys(seen, assignment)
