@@ -23,7 +23,6 @@ from tests.support.bus.local_bus import LocalBus
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.scale_parts import Cluster
 from benchmarks.simulated import APPLICATION
-from understudy_router.admin.deltas import delta_of
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.lag_page import Query, page_of
@@ -165,7 +164,7 @@ def tree(snapshot: Snapshot) -> Generator[None, None, int]:
 
 def changed(first: Overview, second: Overview) -> Generator[None, None, bytes]:
     yield
-    return delta_of(first, second).text()
+    return second.since(first.tick)
 
 
 def written(overview: Overview) -> Generator[None, None, bytes]:

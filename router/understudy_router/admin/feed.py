@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import orjson
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from understudy_router.admin.deltas import RecentDeltas, delta_of
 from understudy_router.admin.overview import Overview
 from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -62,10 +60,10 @@ class Feed:
         self._max_viewers = max_viewers
         self._is_ending = False
         self._now: Overview | None = None
-        self._whole: bytes | None = None
+        self._texts: dict[int | None, bytes] = {}
+        """The messages of now, by the tick of the viewers that get them."""
         self._looked_ms = self._good_until_ms = float("-inf")
         """The time at which the last look began, and the time until which a new viewer may get its result."""
-        self._recent = RecentDeltas()
         self._looking = asyncio.Lock()
         self._watched = asyncio.Event()
         self._changed = asyncio.Event()
@@ -102,20 +100,13 @@ class Feed:
     async def _tick(self) -> None:
         """Look at the cluster, and send all viewers the changes."""
         before, began_ms, self.looks = self._now, self._clock.monotonic_ms(), self.looks + 1
-        now = await self._look(before)
+        self._now, self._texts = await self._look(before), {}
         was_good = self._is_good()
         self._looked_ms = began_ms
         self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
-        if before is not None:
-            delta = delta_of(before, now)
-            if delta.is_empty:  # only viewers that wait for an overview that is not too old get this one
-                self._now, self._whole = replace(now, tick=before.tick), None
-                if not was_good:
-                    self._tell()
-                return
-            self._recent.add(delta)
-        self._now, self._whole = now, None
-        self._tell()
+        # Without a change, only viewers that wait for an overview that is not too old get this one.
+        if before is None or self._now.tick != before.tick or not was_good:
+            self._tell()
 
     def _is_good(self) -> bool:
         return self._clock.monotonic_ms() <= self._good_until_ms
@@ -176,12 +167,12 @@ class Feed:
                 yield b"event: heartbeat\ndata: %b\n\n" % orjson.dumps(at)
 
     def _message(self, tick: int | None, now: Overview) -> bytes:
-        text = None if tick is None else self._recent.since(tick)
-        if text is not None:
-            return _event(b"delta", now.tick, text)
-        if self._whole is None:
-            self._whole = _event(b"overview", now.tick, now.whole())
-        return self._whole
+        since = tick if tick in now.known else None
+        text = self._texts.get(since)
+        if text is None:
+            name, data = (b"overview", now.whole()) if since is None else (b"delta", now.since(since))
+            text = self._texts[since] = _event(name, now.tick, data)
+        return text
 
 
 class EventStream(StreamingResponse):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import orjson
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.lag_page import Query, first_of
+from understudy_router.admin.parts import Now, Part, changed, settled_ms
 from understudy_router.admin.restoring import percent_of
-from understudy_router.admin.settling import Kept, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 
@@ -31,44 +32,65 @@ RowKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The rows of the grid. `columns` are node ids; `total` counts the rows without the limit."""
+    """The rows of the grid. `total` counts the rows without the limit."""
 
-    columns: tuple[str, ...]
-    rows: Mapping[RowKey, Kept]
-    total: int
-    order: str
+    members: Mapping[str, Part]
+    """All but the rows: `columns` (node ids), `total` and `order`."""
+    rows: Mapping[RowKey, Part]
+    gone: Mapping[RowKey, int]
+    """The rows that no longer exist, and the tick at which each went."""
+    tick: int
+    """The tick at which any of these last changed."""
     basis: object = None
     """The input of the rows: equal bases mean equal rows; `None` when the rows have to be compared."""
+
+    def head(self) -> bytes:
+        """Return the section without rows."""
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), part.text) for name, part in self.members.items())
 
     def whole(self) -> bytes:
         """Return the section of the document."""
         return b'%b,"rows":[%b]}' % (self.head()[:-1], b",".join(row.text for row in self.rows.values()))
 
-    def head(self) -> bytes:
-        """Return the section without rows."""
-        return orjson.dumps({"columns": self.columns, "total": self.total, "order": self.order})
+    def since(self, tick: int) -> bytes:
+        """Return the members of a delta: the rows that changed or went after a tick, and the other members that did."""
+        rows = changed(self.rows, tick) if self.tick > tick else {}
+        gone = sorted(key for key, went in self.gone.items() if went > tick)
+        members = [b',"grid_%b":%b' % (name.encode(), text) for name, text in changed(self.members, tick).items()]
+        return b'"grid_rows":[%b],"grid_gone":%b%b' % (b",".join(rows.values()), orjson.dumps(gone), b"".join(members))
 
 
-def grid_of(snapshot: Snapshot, before: Grid | None) -> Generator[None, None, Grid]:
+NO_GRID = Grid({}, {}, {}, 0)
+
+
+def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None, Grid]:
     """Make the grid of now."""
     layout = snapshot.layout
-    rows: dict[RowKey, Kept] = {}
     replicas = sum(len(layout.of_store(route)) for route in layout.routes)
     is_whole = replicas <= MAX_REPLICAS
     basis = _basis(snapshot) if is_whole else None
-    if before is not None and basis is not None and basis == before.basis:
+    if basis is not None and basis == before.basis:
         return before
     shown: Iterable[tuple[StoreRoute, int]]
     shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
+    rows: dict[RowKey, Part] = {}
     used: set[int] = set()
     for place, (route, task) in enumerate(shown, 1):
         key = (route.name, layout.partition(task))
-        rows[key] = _row(snapshot, key, task, None if before is None else before.rows.get(key))
+        rows[key] = _row(snapshot, key, task, before.rows.get(key), now)
         used.update(layout.node[replica] for replica in layout.holders(task))
         if place % SLICE_ROWS == 0:
             yield
-    columns = layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used))
-    return Grid(columns, rows, sum(route.partitions for route in layout.routes), "all" if is_whole else "worst", basis)
+    values = {
+        "columns": layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used)),
+        "total": sum(route.partitions for route in layout.routes),
+        "order": "all" if is_whole else "worst",
+    }
+    members = {name: now.part(before.members.get(name), value, value) for name, value in values.items()}
+    went = {**before.gone, **dict.fromkeys(before.rows, now.tick)}
+    gone = {key: tick for key, tick in went.items() if key not in rows and tick > now.oldest}
+    ticks = chain(gone.values(), (part.tick for part in chain(members.values(), rows.values())))
+    return Grid(members, rows, gone, max(ticks), basis)
 
 
 def _basis(snapshot: Snapshot) -> object:
@@ -103,7 +125,7 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
     return list(found.values())[:WORST_ROWS]
 
 
-def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kept:
+def _row(snapshot: Snapshot, key: RowKey, task: int, before: Part | None, now: Now) -> Part:
     layout = snapshot.layout
     replicas = [
         (layout.node_ids[layout.node[replica]], _LETTERS[layout.role[replica]], snapshot.facts(replica))
@@ -111,7 +133,7 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kep
     ]
     shape = tuple((node_id, role, _shape(facts)) for node_id, role, facts in replicas)
     if before is not None and before.shape == shape:
-        return before
+        return before  # before the document is made: most rows stay as they were
     store, partition = key
     cells = {
         node_id: {
@@ -125,7 +147,7 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: Kept | None) -> Kep
         }
         for node_id, role, facts in replicas
     }
-    return Kept(shape, orjson.dumps({"store": store, "partition": partition, "cells": cells}))
+    return now.part(before, shape, {"store": store, "partition": partition, "cells": cells})
 
 
 def _shape(facts: Facts) -> tuple[object, ...]:

@@ -14,13 +14,13 @@ import orjson
 
 from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.events import Happened, wall_text
-from understudy_router.admin.grid import SLICE_ROWS, Grid, grid_of
+from understudy_router.admin.grid import NO_GRID, SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
+from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
-from understudy_router.admin.settling import KEPT_MS, Kept, settled, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
 from understudy_router.admin.trends import NO_TREND, Trend
@@ -29,6 +29,9 @@ from understudy_shared.http.health import HealthReport
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
+
+MAX_KEPT = 60
+"""Number of earlier ticks from which a viewer that comes back or is slow gets the changes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +58,38 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The parts of the document. `sections` are all members but the tick, the time and the grid."""
+    """The parts of the document. `sections` are all members but the tick, the time and the grid. `tick` is when any
+    part last changed.
+
+    What changed since an earlier overview is known of the parts, for those of the ticks in `known`. A viewer who
+    applies it to that overview has exactly this one, the order of the rows aside.
+    """
 
     tick: int
     generated_at: str | None
-    sections: Mapping[str, Kept]
+    sections: Mapping[str, Part]
     grid: Grid
-    nodes: Mapping[str, Kept]
+    nodes: Mapping[str, Part]
     """The entries of the section `nodes`."""
+    known: tuple[int, ...] = ()
+    """The last MAX_KEPT ticks before this one."""
 
     def whole(self) -> bytes:
         """Return the document."""
         head = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
-        members = [b'"%b":%b' % (name.encode(), kept.text) for name, kept in self.sections.items()]
-        return b"".join([orjson.dumps(head)[:-1], b",", b",".join(members), b',"grid":', self.grid.whole(), b"}"])
+        sections = _members({name: part.text for name, part in self.sections.items()})
+        return b'%b,%b,"grid":%b}' % (orjson.dumps(head)[:-1], sections, self.grid.whole())
+
+    def since(self, tick: int) -> bytes:
+        """Return the changes since the overview of a tick, in the form that a viewer gets."""
+        head = orjson.dumps({"tick": self.tick, "generated_at": self.generated_at})[:-1]
+        return b'%b,"sections":{%b},%b}' % (head, _members(changed(self.sections, tick)), self.grid.since(tick))
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
         """Return the document as Python objects, in slices."""
         found: dict[str, Any] = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
-        for name, kept in self.sections.items():
-            found[name] = orjson.loads(kept.text)
+        for name, part in self.sections.items():
+            found[name] = orjson.loads(part.text)
             yield
         found["grid"] = orjson.loads(self.grid.head())
         rows = found["grid"]["rows"] = []
@@ -88,23 +103,29 @@ class Overview:
 def overview_of(material: Material, before: Overview | None) -> Generator[None, None, Overview]:
     """Return the overview of now. A part that differs from the one before only by noise is kept as it was."""
     snapshot = material.snapshot
-    nodes: dict[str, Kept] = {}
+    known = before or Overview(0, None, {}, NO_GRID, {})
+    now = Now(max(snapshot.tick, known.tick + 1), snapshot.about.now_ms, next(iter(known.known), 0))
+    nodes: dict[str, Part] = {}
     for place, (node_id, view) in enumerate(snapshot.nodes.items(), 1):
         document = node_document(snapshot, view, material.losses[node_id])
-        known = None if before is None else before.nodes.get(node_id)
         shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
-        nodes[node_id] = settled(known, shape, document, snapshot.about.now_ms)
+        nodes[node_id] = now.part(known.nodes.get(node_id), shape, document)
         if place % SLICE_NODES == 0:
             yield
-    grid = yield from grid_of(snapshot, None if before is None else before.grid)
-    known_sections = {} if before is None else before.sections
+    grid = yield from grid_of(snapshot, known.grid, now)
     sections = {
-        name: settled(known_sections.get(name), _shape(name, value), value, snapshot.about.now_ms, keep_ms=KEPT_MS)
+        name: now.part(known.sections.get(name), _shape(name, value), value, keep_ms=KEPT_MS)
         for name, value in _sections(material).items()
     }
-    entries = b"[%b]" % b",".join(kept.text for kept in nodes.values())
-    sections["nodes"] = Kept(entries, entries)
-    return Overview(snapshot.tick, utc_text(snapshot.about.now_us), sections, grid, nodes)
+    entries = b"[%b]" % b",".join(part.text for part in nodes.values())
+    sections["nodes"] = now.joined(known.sections.get("nodes"), entries, entries)
+    tick = max(grid.tick, *(part.tick for part in sections.values()))
+    ticks = known.known if before is None or tick == before.tick else (*before.known, before.tick)[-MAX_KEPT:]
+    return Overview(tick, utc_text(snapshot.about.now_us), sections, grid, nodes, ticks)
+
+
+def _members(texts: Mapping[str, bytes]) -> bytes:
+    return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in texts.items())
 
 
 def _sections(material: Material) -> dict[str, object]:

@@ -12,13 +12,13 @@ from tests.support.services.openapi import resolved
 
 from understudy_node.http.health import INDICATORS as OF_NODES
 from understudy_router.admin.admin import HISTORY_MINUTES
-from understudy_router.admin.deltas import MAX_KEPT
 from understudy_router.admin.feed import MAX_VIEWERS
 from understudy_router.admin.grid import WORST_ROWS
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, SORTS, STATES
 from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
 from understudy_router.admin.layout import ROLES
+from understudy_router.admin.overview import MAX_KEPT
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.http.edge import MAX_BODY_BYTES

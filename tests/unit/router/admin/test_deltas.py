@@ -1,10 +1,9 @@
-"""Deltas: applied to what a viewer has they give exactly what there is, one by one and merged; noise is not sent."""
+"""Deltas: applied to what a viewer has they give exactly what there is, of one tick or many; noise is not sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -15,12 +14,11 @@ from tests.support.router.tables import assigned, beat, task
 from tests.support.services.event_streams import applied
 
 from understudy_router.admin import grid
-from understudy_router.admin.deltas import MAX_KEPT, Delta, RecentDeltas, delta_of, merged
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
-from understudy_router.admin.overview import Material, Overview, overview_of
-from understudy_router.admin.settling import settled_ms
+from understudy_router.admin.overview import MAX_KEPT, Material, Overview, overview_of
+from understudy_router.admin.parts import Now, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Applied
@@ -46,6 +44,10 @@ def in_order(document: dict[str, Any]) -> dict[str, Any]:
 
 def whole(found: Overview) -> dict[str, Any]:
     return in_order(orjson.loads(found.whole()))
+
+
+def delta(before: Overview, now: Overview) -> dict[str, Any]:
+    return dict(orjson.loads(now.since(before.tick)))
 
 
 changes = st.lists(
@@ -104,14 +106,10 @@ def test_a_viewer_that_applies_every_delta_sees_what_one_that_just_came_sees(
         overviews = history_of(what)
     finally:
         grid.MAX_REPLICAS, grid.WORST_ROWS = kept
-    deltas = [delta_of(before, now) for before, now in pairwise(overviews)]
-    document = whole(overviews[0])
-    for delta, now in zip(deltas, overviews[1:], strict=True):
-        document = in_order(applied(document, orjson.loads(delta.text())))
-        assert document == whole(now)
-    for first in range(len(deltas)):
-        late = in_order(applied(whole(overviews[first]), orjson.loads(merged(deltas[first:]).text())))
-        assert late == whole(overviews[-1])
+    for place, first in enumerate(overviews):
+        for now in overviews[place:]:
+            assert now.tick == first.tick or first.tick in now.known
+            assert in_order(applied(whole(first), delta(first, now))) == whole(now)
 
 
 @given(changes)
@@ -124,10 +122,10 @@ def test_nothing_is_sent_while_only_the_ages_of_what_is_well_change() -> None:
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     first = overview(snapshot_of(tables, STORES))
     later = overview(snapshot_of(tables, STORES, now_ms=900, tick=2), first)
-    delta = delta_of(first, later)
-    assert (set(delta.sections) & {"nodes", "stores", "health"}, delta.rows, delta.gone) == (set(), {}, frozenset())
+    found = delta(first, later)
+    assert (set(found["sections"]) & {"nodes", "stores", "health"}, found["grid_rows"]) == (set(), [])
     old = overview(snapshot_of(tables, STORES, now_ms=2500, tick=3), later)
-    assert "nodes" in delta_of(later, old).sections
+    assert "nodes" in delta(later, old)["sections"]
 
 
 def test_the_lag_that_a_replica_once_had_is_not_shown_for_longer_than_some_seconds() -> None:
@@ -145,11 +143,12 @@ def test_the_lag_that_a_replica_once_had_is_not_shown_for_longer_than_some_secon
 
 @given(changes)
 def test_a_grid_that_is_kept_is_the_one_that_would_be_made_row_by_row(what: list[Any]) -> None:
-    before: grid.Grid | None = None
+    before = grid.NO_GRID
     for snapshot in snapshots_of(what):
-        compared = None if before is None else replace(before, basis=None)
-        now, row_by_row = finished(grid.grid_of(snapshot, before)), finished(grid.grid_of(snapshot, compared))
-        assert (now.rows, now.columns, now.total) == (row_by_row.rows, row_by_row.columns, row_by_row.total)
+        at = Now(snapshot.tick, snapshot.about.now_ms)
+        now = finished(grid.grid_of(snapshot, before, at))
+        row_by_row = finished(grid.grid_of(snapshot, replace(before, basis=None), at))
+        assert replace(now, basis=None) == replace(row_by_row, basis=None)
         before = now
 
 
@@ -161,9 +160,9 @@ def test_while_all_nodes_say_the_same_no_row_is_made_or_compared() -> None:
     assert later.grid is first.grid
     tables.heard(beat("a", sequence=2, exceptions={"0_0": Applied(version=5)}), age_ms=0, now_ms=1000)
     third = overview(snapshot_of(tables, STORES, now_ms=1000, tick=3, layout=snapshot.layout), later)
-    assert set(delta_of(later, third).rows) == {("one", 0), ("two", 0)}
+    assert [(row["store"], row["partition"]) for row in delta(later, third)["grid_rows"]] == [("one", 0), ("two", 0)]
     again = overview(snapshot_of(tables, STORES, now_ms=1100, tick=4, layout=snapshot.layout), third)
-    assert delta_of(third, again).rows == {}
+    assert delta(third, again)["grid_rows"] == []
 
 
 def test_ages_are_alike_while_fresh_then_a_second_each_then_ever_longer() -> None:
@@ -173,33 +172,15 @@ def test_ages_are_alike_while_fresh_then_a_second_each_then_ever_longer() -> Non
     assert steps == sorted(step for step in steps if step is not None)
 
 
-def delta(since: int, tick: int, size: int = 10) -> Delta:
-    return Delta(since, tick, "t", {f"s{tick}": b'"%b"' % (b"x" * size)}, {}, frozenset(), {})
-
-
-def test_a_viewer_that_comes_back_gets_what_it_missed_or_nothing_when_that_is_not_known_any_more() -> None:
-    recent = RecentDeltas()
-    for tick in range(100):
-        recent.add(delta(tick, tick + 1))
-    assert len(recent) == MAX_KEPT
-    text = recent.since(95)
-    assert text is not None
-    assert list(orjson.loads(text)["sections"]) == ["s96", "s97", "s98", "s99", "s100"]
-    assert recent.since(95) is text
-    assert recent.since(100 - MAX_KEPT) is not None
-    for unknown in (100 - MAX_KEPT - 1, 100, 101, 7_000_000, -1):
-        assert recent.since(unknown) is None
-
-
-def test_what_is_kept_of_the_past_is_bounded_in_bytes() -> None:
-    recent = RecentDeltas(max_bytes=1000)
-    for tick in range(20):
-        recent.add(delta(tick, tick + 1, size=300))
-    assert len(recent) == 3
-    recent.add(delta(20, 21, size=5000))
-    assert len(recent) == 0
-    recent.add(delta(21, 22))
-    assert recent.since(21) is not None
+def test_the_changes_of_the_last_ticks_are_known_and_a_look_without_a_change_is_no_tick() -> None:
+    first = found = overview(snapshot_of(tables_with({}, beat("a", end_version=1)), STORES))
+    for end in range(2, MAX_KEPT + 10):
+        snapshot = snapshot_of(tables_with({}, beat("a", end_version=end)), STORES, tick=end)
+        found = overview(snapshot, found)
+        again = overview(replace(snapshot, about=replace(snapshot.about, tick=end)), found)
+        assert (again.tick, again.known) == (found.tick, found.known)
+    assert found.known == tuple(range(found.tick - MAX_KEPT, found.tick))
+    assert first.tick not in found.known
 
 
 def test_in_a_large_cluster_the_grid_has_the_worst_partitions() -> None:

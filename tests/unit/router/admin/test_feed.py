@@ -14,12 +14,11 @@ from tests.support.router.snapshots import finished, snapshot_of, stores_named, 
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin import feed as module
-from understudy_router.admin.deltas import MAX_KEPT
 from understudy_router.admin.feed import Feed, pause_ms
 from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
-from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.overview import MAX_KEPT, Material, Overview, overview_of
 from understudy_router.page.live import Drawings, Viewer
 from understudy_router.page.page_query import PageQuery
 from understudy_shared.base.supervise import Supervisor
