@@ -23,13 +23,13 @@ from tests.support.bus.local_bus import LocalBus
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.scale_parts import Cluster
 from benchmarks.simulated import APPLICATION
-from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.lag_page import Query, page_of
 from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.layout import lay_out
 from understudy_router.admin.node_documents import losses_of_all
-from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.observed import Observed
+from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.recording import points_of
 from understudy_router.admin.safe_to_stop import losses_of
@@ -142,12 +142,12 @@ def costs(world: World) -> Iterator[Cost]:
     cost, losses = least("may each node be stopped", lambda: losses_of_all(snapshot, lambda _: NO_BOUND))
     yield cost
     yield least("a point of history", lambda: points_of(snapshot, (None, None), Rates()))[0]
-    material = Material(snapshot=snapshot, health=drained(health_of(Situation(snapshot=snapshot)))[0], losses=losses)
-    cost, first = least("the overview, the first time", lambda: overview_of(material, None))
+    seen = Observed(snapshot, health=drained(health_of(Observed(snapshot)))[0])
+    cost, first = least("the overview, the first time", lambda: overview_of(seen, losses, {}, None))
     yield cost
     later: Snapshot = drained(gather(tables, stores, world.about(2), layout))[0]
-    again = Material(snapshot=later, health=drained(health_of(Situation(snapshot=later)))[0], losses=losses)
-    cost, second = least("the overview, a tick later", lambda: overview_of(again, first))
+    again = Observed(later, health=drained(health_of(Observed(later)))[0])
+    cost, second = least("the overview, a tick later", lambda: overview_of(again, losses, {}, first))
     yield cost
     yield least("what changed, as text", lambda: changed(first, second))[0]
     yield least("the whole overview, as text", lambda: written(second))[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any
 
 from starlette.requests import Request
@@ -18,12 +17,13 @@ from understudy_router.admin.cursors import BadCursorError
 from understudy_router.admin.feed import EventStream, Feed, Written
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
-from understudy_router.admin.node_documents import Document, losses_of_all, node_document
-from understudy_router.admin.overview import Material, Overview, overview_of
+from understudy_router.admin.node_documents import losses_of_all, node_document
+from understudy_router.admin.observed import Document, Observed
+from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.reads_served import ServedReads
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.watching import TICK_MS, Looking, Observed, Observer, in_slices
+from understudy_router.admin.watching import TICK_MS, Looking, Observer, in_slices
 from understudy_router.router import Router
 from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
@@ -62,7 +62,6 @@ class Admin:
         self._observer = Observer(served, causes or router.causes, exposure=exposure)
         self._router = router
         self._bounds = bounds
-        self._release = version("understudy")
         self._shown: Mapping[str, list[Number]] = {}
         self._shown_of: object = None
         self._last_losses: Mapping[str, Losses] = {}
@@ -177,24 +176,9 @@ class Admin:
         return self.feed.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     async def _overview(self, before: Overview | None) -> Overview:
-        observed = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early
-        snapshot = observed.snapshot
-        material = Material(
-            snapshot=snapshot,
-            health=observed.health,
-            losses=await self._losses(snapshot),
-            rates=observed.rates,
-            staleness=self._observer.reads.staleness(),
-            freshness=observed.freshness,
-            trends=observed.trends,
-            history=await self._store_history(snapshot),
-            restores=observed.restores,
-            disagreements=observed.disagreements,
-            events=observed.events,
-            served=observed.served,
-            release=self._release,
-        )
-        return await in_slices(overview_of(material, before))
+        seen = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early
+        losses, histories = await self._losses(seen.snapshot), await self._store_history(seen.snapshot)
+        return await in_slices(overview_of(seen, losses, histories, before))
 
     async def _losses(self, snapshot: Snapshot) -> Mapping[str, Losses]:
         """Return the cost of a stop of each node, computed once for each snapshot."""

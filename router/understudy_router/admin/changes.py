@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_router.admin.indicator import named
-from understudy_router.admin.query_looks import Quiet
-from understudy_router.admin.reader_looks import blind_nodes
+from understudy_router.admin.faults import blind_nodes, named
+from understudy_router.admin.quiet_query import Quiet
 from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import deque
 
 from understudy_router.admin.changes import Known, changes
-from understudy_router.admin.query_looks import Quiet
+from understudy_router.admin.observed import Document
+from understudy_router.admin.quiet_query import Quiet
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_shared.spark.times import utc_text
 
 MAX_SHOWN = 100
-
-Happened = dict[str, object]
 
 
 class EventLog:
@@ -27,10 +26,10 @@ class EventLog:
     def __init__(self) -> None:
         self._last: TableEvent | None = None
         self._known = Known()
-        self._happened: deque[Happened] = deque(maxlen=MAX_SHOWN)
+        self._happened: deque[Document] = deque(maxlen=MAX_SHOWN)
         self._next = 1
 
-    def see(self, snapshot: Snapshot, quiet: Quiet | None = None) -> list[Happened]:
+    def see(self, snapshot: Snapshot, quiet: Quiet | None = None) -> list[Document]:
         """Take in the events that the tables keep now, and the changes since the last look. Return the newest first."""
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]

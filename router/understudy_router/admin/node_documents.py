@@ -6,13 +6,12 @@ from collections.abc import Generator, Mapping, Sequence
 
 from understudy_router.admin.facts import NodeView
 from understudy_router.admin.layout import ROLES
+from understudy_router.admin.observed import Document
 from understudy_router.admin.restoring import is_restoring
 from understudy_router.admin.safe_to_stop import BoundOf, Losses, losses_of, nodes_at_risk, usual_losses
 from understudy_router.admin.snapshot import Snapshot
 
 SLICE_NODES = 20
-
-Document = dict[str, object]
 
 
 def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:

@@ -7,25 +7,26 @@ ages below two seconds count as equal, and a part in which only they changed is 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import orjson
 
 from understudy_router.admin.disagreement import Disagreement
-from understudy_router.admin.events import Happened, wall_text
+from understudy_router.admin.events import wall_text
 from understudy_router.admin.grid import NO_GRID, SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
+from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
-from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.store_reads import NOTHING_SERVED, StoreServed
-from understudy_router.admin.trends import NO_TREND, Trend
+from understudy_router.admin.store_reads import NOTHING_SERVED
+from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_shared.http.health import HealthReport
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
@@ -34,26 +35,8 @@ MAX_KEPT = 60
 """Number of earlier ticks from which a viewer that comes back or is slow gets the changes alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """The inputs of an overview, besides the one that was sent before."""
-
-    snapshot: Snapshot
-    health: HealthReport
-    losses: Mapping[str, Losses]
-    rates: Rates = field(default_factory=Rates)
-    staleness: Mapping[str, object] = field(default_factory=dict)
-    freshness: tuple[int | None, int | None] = (None, None)
-    """The p50 and the p99 in milliseconds."""
-    trends: Mapping[str, Trend] = field(default_factory=dict)
-    history: Mapping[str, Sequence[Number]] = field(default_factory=dict)
-    """The worst lags by store, oldest first."""
-    restores: Sequence[Mapping[str, object]] = ()
-    disagreements: Sequence[Disagreement] = ()
-    events: Sequence[Happened] = ()
-    served: Mapping[str, StoreServed] = field(default_factory=dict)
-    """The reads of the readers, by store."""
-    release: str = ""
+Histories = Mapping[str, Sequence[Number]]
+"""The worst lags of the last hour, oldest first, by store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +83,18 @@ class Overview:
         return found
 
 
-def overview_of(material: Material, before: Overview | None) -> Generator[None, None, Overview]:
-    """Return the overview of now. A part that differs from the one before only by noise is kept as it was."""
-    snapshot = material.snapshot
+def overview_of(
+    seen: Observed, losses: Mapping[str, Losses], histories: Histories, before: Overview | None
+) -> Generator[None, None, Overview]:
+    """Return the overview of now. A part that differs from the one before only by noise is kept as it was. `losses` has
+    the cost of a stop of each node.
+    """
+    snapshot = seen.snapshot
     known = before or Overview(0, None, {}, NO_GRID, {})
     now = Now(max(snapshot.tick, known.tick + 1), snapshot.about.now_ms, next(iter(known.known), 0))
     nodes: dict[str, Part] = {}
     for place, (node_id, view) in enumerate(snapshot.nodes.items(), 1):
-        document = node_document(snapshot, view, material.losses[node_id])
+        document = node_document(snapshot, view, losses[node_id])
         shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
         nodes[node_id] = now.part(known.nodes.get(node_id), shape, document)
         if place % SLICE_NODES == 0:
@@ -115,7 +102,7 @@ def overview_of(material: Material, before: Overview | None) -> Generator[None, 
     grid = yield from grid_of(snapshot, known.grid, now)
     sections = {
         name: now.part(known.sections.get(name), _shape(name, value), value, keep_ms=KEPT_MS)
-        for name, value in _sections(material).items()
+        for name, value in _sections(seen, histories).items()
     }
     entries = b"[%b]" % b",".join(part.text for part in nodes.values())
     sections["nodes"] = now.joined(known.sections.get("nodes"), entries, entries)
@@ -124,25 +111,30 @@ def overview_of(material: Material, before: Overview | None) -> Generator[None, 
     return Overview(tick, utc_text(snapshot.about.now_us), sections, grid, nodes, ticks)
 
 
+@cache
+def _release() -> str:
+    return version("understudy")
+
+
 def _members(texts: Mapping[str, bytes]) -> bytes:
     return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in texts.items())
 
 
-def _sections(material: Material) -> dict[str, object]:
+def _sections(seen: Observed, histories: Histories) -> Document:
     """Return the small sections, in the order of the document."""
-    snapshot, about, rates = material.snapshot, material.snapshot.about, material.rates
+    snapshot, about, rates = seen.snapshot, seen.snapshot.about, seen.rates
     return {
         "application_id": about.application_id,
         "lineage": snapshot.lineage,
-        "release": material.release,
+        "release": _release(),
         **about.view_of,
-        "health": material.health.document(),
-        "freshness": {"p50_ms": material.freshness[0], "p99_ms": material.freshness[1]},
+        "health": seen.health.document(),
+        "freshness": dict(zip(("p50_ms", "p99_ms"), seen.freshness, strict=True)),
         "reads": {
             "per_s": rates.per_s,
             "errors_per_s": rates.errors_per_s,
             "within_bound_percent": rates.within_bound_percent,
-            "staleness": material.staleness,
+            "staleness": seen.staleness,
         },
         "lag": _worst_lag(snapshot),
         "end": {
@@ -152,10 +144,10 @@ def _sections(material: Material) -> dict[str, object]:
         },
         "bus": bus_document(about.bus_lost_why or about.unheard),
         "counts": _counts(snapshot),
-        "stores": [_store(material, route) for route in snapshot.layout.routes],
-        "restores": list(material.restores),
-        "disagreement": [_disagreement(snapshot, each) for each in material.disagreements],
-        "events": list(material.events),
+        "stores": [_store(seen, histories, route) for route in snapshot.layout.routes],
+        "restores": seen.restores,
+        "disagreement": [_disagreement(snapshot, each) for each in seen.disagreements],
+        "events": seen.events,
     }
 
 
@@ -170,7 +162,7 @@ def _shape(name: str, value: Any) -> object:
     return value
 
 
-def _worst_lag(snapshot: Snapshot) -> dict[str, object]:
+def _worst_lag(snapshot: Snapshot) -> Document:
     summaries = list(snapshot.totals.summaries.values())
     known = [each for each in summaries if each.worst_lag is not None]
     worst = max(known, key=lambda each: each.worst_lag or 0, default=None)
@@ -185,7 +177,7 @@ def _worst_lag(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _counts(snapshot: Snapshot) -> dict[str, object]:
+def _counts(snapshot: Snapshot) -> Document:
     summaries = snapshot.totals.summaries.values()
     return {
         "nodes_live": sum(view.is_live for view in snapshot.nodes.values()),
@@ -198,10 +190,10 @@ def _counts(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _store(material: Material, route: StoreRoute) -> dict[str, object]:
-    summary = material.snapshot.totals.summaries[route.operator_id]
-    trend = material.trends.get(route.name, NO_TREND)
-    served = material.served.get(route.name, NOTHING_SERVED)
+def _store(seen: Observed, histories: Histories, route: StoreRoute) -> Document:
+    summary = seen.snapshot.totals.summaries[route.operator_id]
+    trend = seen.trends.get(route.name, NO_TREND)
+    served = seen.served.get(route.name, NOTHING_SERVED)
     columns = route.codec.columns
     return {
         "store": route.name,
@@ -220,13 +212,13 @@ def _store(material: Material, route: StoreRoute) -> dict[str, object]:
         "within_bound_percent": served.within_bound_percent,
         "staleness_p99_ms": served.staleness_p99_ms,
         "staleness_is_more": served.is_more,
-        "history": list(material.history.get(route.name, ())),
+        "history": histories.get(route.name, ()),
         "key": [{"name": column["name"], "type": column["type"]} for column in columns],
         "example": orjson.dumps([column["example"] for column in columns]).decode(),
     }
 
 
-def _disagreement(snapshot: Snapshot, found: Disagreement) -> dict[str, object]:
+def _disagreement(snapshot: Snapshot, found: Disagreement) -> Document:
     return {
         "node_id": found.difference.node_id,
         "router_says": found.difference.router_says,

@@ -8,14 +8,13 @@ from itertools import islice
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, Key, Point, worst
 from understudy_router.admin.layout import WARMUP
+from understudy_router.admin.observed import Freshness
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.summary import Summary
 
 SLICE_SERIES = 300
 """Number of series whose points are made in one slice: one or two milliseconds."""
-
-Freshness = tuple[int | None, int | None]
 
 
 def points_of(

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from understudy_router.admin.facts import Facts
+from understudy_router.admin.observed import Document
 from understudy_router.admin.snapshot import Snapshot
 
 MAX_SHOWN = 200
@@ -30,10 +31,10 @@ class Restoring:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], _Seen] = {}
 
-    def see(self, snapshot: Snapshot) -> Generator[None, None, list[dict[str, object]]]:
+    def see(self, snapshot: Snapshot) -> Generator[None, None, list[Document]]:
         """Return the first MAX_SHOWN restores."""
         before, seen_now = self._seen, dict[tuple[str, str], _Seen]()
-        found: list[dict[str, object]] = []
+        found: list[Document] = []
         now_ms, stores_of = snapshot.about.now_ms, snapshot.layout.stores_of
         for each in _restoring(snapshot):
             if each is None:

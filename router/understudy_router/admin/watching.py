@@ -10,22 +10,21 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeVar
 
-from understudy_router.admin.disagreement import Disagreement, Disagreements
-from understudy_router.admin.events import EventLog, Happened
+from understudy_router.admin.disagreement import Disagreements
+from understudy_router.admin.events import EventLog
 from understudy_router.admin.history import History
-from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.layout import Layout
-from understudy_router.admin.query_looks import quiet_query
-from understudy_router.admin.reads_served import Rates, ReadRates, ServedReads
-from understudy_router.admin.recording import Freshness, freshness_of, lag_of, points_of
+from understudy_router.admin.observed import Observed
+from understudy_router.admin.quiet_query import quiet_query
+from understudy_router.admin.reads_served import ReadRates, ServedReads
+from understudy_router.admin.recording import freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
 from understudy_router.admin.snapshot import About, Snapshot, gather
-from understudy_router.admin.store_reads import StoreServed
-from understudy_router.admin.trends import Pace, Trend, Trends
+from understudy_router.admin.trends import Pace, Trends
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport
@@ -112,22 +111,6 @@ class Looking:
         return await in_slices(gather(router.tables, router.watcher.catalogue.stores, about, layout))
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """A snapshot, and what was seen over time until then."""
-
-    snapshot: Snapshot
-    health: HealthReport
-    rates: Rates
-    freshness: Freshness
-    trends: dict[str, Trend]
-    restores: list[dict[str, object]]
-    disagreements: list[Disagreement]
-    events: list[Happened]
-    served: dict[str, StoreServed]
-    """The reads by store."""
-
-
 class Observer:
     """The memory of what was seen; it takes each snapshot in once."""
 
@@ -140,8 +123,7 @@ class Observer:
         self._causes = causes
         self._exposure = exposure
         self.history = History()
-        self.reads = ReadRates(served)
-        self._trends, self._pace = Trends(), Pace()
+        self._reads, self._trends, self._pace = ReadRates(served), Trends(), Pace()
         self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
         self._last: Observed | None = None
         self._recorded: Layout | None = None
@@ -162,40 +144,29 @@ class Observer:
             return last
 
     def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
-        now_ms, routes = snapshot.about.now_ms, snapshot.layout.routes
-        summaries = snapshot.totals.summaries
-        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in routes]
+        now_ms, summaries = snapshot.about.now_ms, snapshot.totals.summaries
+        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in snapshot.layout.routes]
         self._trends.see(now_ms, snapshot.end_version, lags)
         if snapshot.end_version:
             self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
-        trends = yield from self._trends.of_all(store for store, _ in lags)
-        rates, freshness = self.reads.see(now_ms), freshness_of(snapshot)
         yield
-        disagreements = self._disagreements.see(snapshot)
-        yield
-        restores = yield from self._restoring.see(snapshot)
-        situation = Situation(
-            snapshot=snapshot,
-            rates=rates,
+        seen = Observed(
+            snapshot,
+            rates=self._reads.see(now_ms),
+            staleness=self._reads.staleness(),
+            served=self._reads.of_stores(now_ms),
+            freshness=freshness_of(snapshot),
+            trends=(yield from self._trends.of_all(store for store, _ in lags)),
             usual_commit_ms=self._pace.usual_ms,
             silent_ms=self._pace.silent_ms(now_ms),
-            trends=tuple(trends.items()),
-            disagreements=disagreements,
+            disagreements=self._disagreements.see(snapshot),
+            restores=(yield from self._restoring.see(snapshot)),
             causes=self._causes(),
             exposure=self._exposure,
         )
-        health = yield from health_of(situation, None if self._last is None else self._last.health)
-        return Observed(
-            snapshot=snapshot,
-            health=health,
-            rates=rates,
-            freshness=freshness,
-            trends=trends,
-            restores=restores,
-            disagreements=disagreements,
-            events=self._events.see(snapshot, quiet_query(situation)),
-            served=self.reads.of_stores(now_ms),
-        )
+        yield
+        health = yield from health_of(seen, self.health)
+        return replace(seen, health=health, events=self._events.see(snapshot, quiet_query(seen)))
 
     async def _record(self, observed: Observed) -> None:
         """Take a point of the last hour, when one is due."""

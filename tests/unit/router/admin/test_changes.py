@@ -12,7 +12,7 @@ from tests.support.router.tables import assigned, beat, catalogue, task
 
 from understudy_router.admin.changes import _ENDINGS, EVENTS, Known, changes
 from understudy_router.admin.events import MAX_SHOWN, EventLog
-from understudy_router.admin.query_looks import Quiet
+from understudy_router.admin.quiet_query import Quiet
 from understudy_router.admin.schema_changes import Line
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import stores_of
@@ -180,7 +180,7 @@ def test_whatever_happens_each_condition_begins_and_ends_in_turn(steps: list[tup
         happened = log.see(snapshot, quiet)
         assert len(happened) <= MAX_SHOWN
         numbers = [each["id"] for each in happened]
-        assert numbers == sorted(numbers, reverse=True)  # type: ignore[type-var]
+        assert numbers == sorted(numbers, reverse=True)
     for began, (ended, _) in {**_ENDINGS, "drain": ("drain-undone", "")}.items():
         turns = [kind for kind in told if kind in {began, ended}]
         assert turns == [began, ended] * (len(turns) // 2) + [began] * (len(turns) % 2)

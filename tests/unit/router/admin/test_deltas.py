@@ -14,10 +14,10 @@ from tests.support.router.tables import assigned, beat, task
 from tests.support.services.event_streams import applied
 
 from understudy_router.admin import grid
-from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
-from understudy_router.admin.overview import MAX_KEPT, Material, Overview, overview_of
+from understudy_router.admin.observed import Observed
+from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.admin.parts import Now, settled_ms
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.tables import Tables
@@ -29,12 +29,9 @@ STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
 
 
 def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
-    material = Material(
-        snapshot=snapshot,
-        health=replace(finished(health_of(Situation(snapshot=snapshot))), since_us={}),
-        losses=finished(losses_of_all(snapshot, lambda _: NO_BOUND)),
-    )
-    return finished(overview_of(material, before))
+    seen = Observed(snapshot)
+    seen = replace(seen, health=replace(finished(health_of(seen)), since_us={}))
+    return finished(overview_of(seen, finished(losses_of_all(snapshot, lambda _: NO_BOUND)), {}, before))
 
 
 def in_order(document: dict[str, Any]) -> dict[str, Any]:

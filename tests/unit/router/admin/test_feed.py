@@ -15,13 +15,13 @@ from tests.support.router.tables import beat, task
 
 from understudy_router.admin import feed as module
 from understudy_router.admin.feed import Feed, pause_ms
-from understudy_router.admin.indicator import Situation
-from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_documents import losses_of_all
-from understudy_router.admin.overview import MAX_KEPT, Material, Overview, overview_of
+from understudy_router.admin.observed import Observed
+from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.page.live import Drawings, Viewer
 from understudy_router.page.page_query import PageQuery
 from understudy_shared.base.supervise import Supervisor
+from understudy_shared.http.health import HealthReport, Indicator
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND
 
@@ -50,8 +50,7 @@ class World:
             self.tables.heard(beat("a", sequence=self.number, end_version=end), age_ms=0, now_ms=0)
         snapshot = snapshot_of(self.tables, STORES, tick=self.number)
         losses = finished(losses_of_all(snapshot, lambda _: NO_BOUND))
-        material = Material(snapshot=snapshot, health=finished(health_of(Situation(snapshot=snapshot))), losses=losses)
-        return finished(overview_of(material, before))
+        return finished(overview_of(Observed(snapshot, health=HealthReport((Indicator("reads"),))), losses, {}, before))
 
     async def tick(self) -> None:
         self.clock.advance(1000)

@@ -10,8 +10,8 @@ from tests.support.router.snapshots import finished, kill, snapshot_of, stores_n
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.disagreement import Disagreements
-from understudy_router.admin.indicator import Situation
 from understudy_router.admin.indicators import INDICATORS, health_of
+from understudy_router.admin.observed import Observed
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
@@ -31,7 +31,7 @@ def well(**fields: Any) -> Snapshot:
 
 
 def looked(snapshot: Snapshot, **fields: Any) -> HealthReport:
-    return finished(health_of(Situation(snapshot=snapshot, **fields)))
+    return finished(health_of(Observed(snapshot=snapshot, **fields)))
 
 
 def by_name(report: HealthReport) -> dict[str, Indicator]:
@@ -105,7 +105,7 @@ def test_nodes_that_wait_for_their_checkpoint_are_named_with_what_they_wait_for(
 
 def test_since_when_an_indicator_is_in_its_state_stays_while_it_does() -> None:
     def at(now_ms: float, before: HealthReport | None, **fields: Any) -> HealthReport:
-        return finished(health_of(Situation(well(now_ms=now_ms, **fields)), before))
+        return finished(health_of(Observed(well(now_ms=now_ms, **fields)), before))
 
     first = at(0, None)
     lost = at(1, first, bus_lost_why="connection refused")
@@ -222,7 +222,7 @@ def test_a_router_that_has_seen_no_commit_knows_the_pace_and_the_silence_by_the_
 
 
 def test_stores_that_fall_behind_are_named() -> None:
-    report = looked(well(), trends=(("one", Trend("growing", None)), ("two", Trend("steady", None))))
+    report = looked(well(), trends={"one": Trend("growing", None), "two": Trend("steady", None)})
     assert by_name(report)["freshness"].affected == ("one",)
 
 

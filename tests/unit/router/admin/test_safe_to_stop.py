@@ -150,4 +150,4 @@ def test_no_node_is_safe_to_stop_while_it_is_not_known_who_holds_what() -> None:
         assert "does not know yet" in found.why("a")
         of_all = finished(losses_of_all(snapshot, lambda _: NO_BOUND))["a"]
         assert not of_all.is_safe
-        assert node_document(snapshot, snapshot.nodes["a"], of_all)["safe_to_stop"]["safe"] is None  # type: ignore[index]
+        assert node_document(snapshot, snapshot.nodes["a"], of_all)["safe_to_stop"]["safe"] is None

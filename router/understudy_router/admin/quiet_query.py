@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from understudy_router.admin.facts import NodeView
-from understudy_router.admin.indicator import Situation
+from understudy_router.admin.observed import Observed
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.durations import duration_text
 from understudy_shared.bus.messages import QueryProgress
@@ -26,18 +26,18 @@ class Quiet(NamedTuple):
     action: str
 
 
-def quiet_query(situation: Situation) -> Quiet | None:
+def quiet_query(seen: Observed) -> Quiet | None:
     """Describe a query that has not committed for much longer than usual; return `None` while it commits, and before
     its pace is known.
     """
-    said = _said(situation.snapshot)
-    usual_ms = situation.usual_commit_ms or _usual_ms(said)
+    said = _said(seen.snapshot)
+    usual_ms = seen.usual_commit_ms or _usual_ms(said)
     if usual_ms is None:
         return None
-    silent_ms = max(situation.silent_ms, _silent_ms(said))
+    silent_ms = max(seen.silent_ms, _silent_ms(said))
     if silent_ms <= max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
         return None
-    why, action = _why(situation.snapshot, said)
+    why, action = _why(seen.snapshot, said)
     return Quiet(
         f"The query has not committed for {duration_text(round(silent_ms))}",
         f"it usually commits every {duration_text(round(usual_ms))}; {why}",

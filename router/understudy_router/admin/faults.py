@@ -1,0 +1,98 @@
+"""The fault that an indicator shows, and words for it (data)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from understudy_router.admin.snapshot import Snapshot
+from understudy_shared.http.health import MAX_AFFECTED, Indicator, State
+
+FEW = 3
+"""Most names in a sentence."""
+
+CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
+"""The cause by which a node is degraded that cannot follow its checkpoint."""
+
+
+T = TypeVar("T")
+
+
+class Fault(NamedTuple):
+    """One fault: what is seen of it, whom it hurts, why it is so, what to do, and where."""
+
+    state: State
+    symptom: str
+    impact: str = ""
+    cause: str = ""
+    action: str = ""
+    affected: Collection[str] = ()
+
+    def indicator(self, name: str) -> Indicator:
+        """Return the indicator that shows this fault."""
+        return Indicator(name, *self[:-1], affected=tuple(self.affected))
+
+
+def attention(
+    symptom: str, impact: str = "", cause: str = "", action: str = "", affected: Collection[str] = ()
+) -> Fault:
+    """Return a fault that takes away a reserve."""
+    return Fault(State.ATTENTION, symptom, impact, cause, action, affected)
+
+
+def hurt(symptom: str, impact: str, cause: str, action: str, affected: Collection[str] = ()) -> Fault:
+    """Return a fault that readers notice."""
+    return Fault(State.HURT, symptom, impact, cause, action, affected)
+
+
+def unknown(symptom: str, cause: str, action: str) -> Fault:
+    """Return the fault of an indicator that cannot be judged."""
+    return Fault(State.UNKNOWN, symptom, cause=cause, action=action)
+
+
+def named(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    return ", ".join(known[:FEW]) + (f" and {len(known) - FEW} more" if len(known) > FEW else "")
+
+
+def first(found: Mapping[str, T]) -> T:
+    """Return what was found of the first name."""
+    return next(iter(found.values()))
+
+
+def be(names: Collection[object], one: str = "is", many: str = "are") -> str:
+    """Return the verb for one thing or for many."""
+    return one if len(names) == 1 else many
+
+
+def store_partitions(snapshot: Snapshot, tasks: Iterable[int]) -> tuple[str, ...]:
+    """Return the store partitions of the first tasks, as `store/partition`."""
+    layout = snapshot.layout
+    found: list[str] = []
+    for task in islice(tasks, MAX_AFFECTED):
+        operator = layout.operator_of(task)
+        found += [f"{store}/{task - operator.first}" for store in layout.stores_of[operator.operator_id]]
+    return tuple(found)
+
+
+def count_of(snapshot: Snapshot, tasks: Mapping[int, int]) -> int:
+    """Return the number of the store partitions of so many tasks of each operator."""
+    return sum(count * len(snapshot.layout.stores_of[operator_id]) for operator_id, count in tasks.items())
+
+
+def store_partitions_in_all(snapshot: Snapshot) -> int:
+    return sum(route.partitions for route in snapshot.layout.routes)
+
+
+def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
+    """Return the live nodes that wait for their checkpoint, and the part of it that they wait for."""
+    beats = [(view.node_id, view.heartbeat) for view in snapshot.nodes.values()]
+    return {node_id: beat.waits_for for node_id, beat in beats if beat is not None and beat.waits_for is not None}
+
+
+def blind_nodes(snapshot: Snapshot) -> list[str]:
+    """Return the live nodes that cannot read the checkpoint."""
+    beats = [view.heartbeat for view in snapshot.nodes.values() if view.heartbeat is not None]
+    return [beat.node_id for beat in beats if CHECKPOINT_UNREADABLE in beat.degraded]

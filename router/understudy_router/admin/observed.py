@@ -1,0 +1,46 @@
+"""All that a router knows at one moment, and what it saw until then: the value of which every report is made (data)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from understudy_router.admin.disagreement import Disagreement
+from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.store_reads import StoreServed
+from understudy_router.admin.trends import Trend
+from understudy_shared.auth.binding import Exposure
+from understudy_shared.http.health import HealthReport
+
+Document = dict[str, Any]
+
+Freshness = tuple[int | None, int | None]
+"""The p50 and the p99 of the time from a commit until it is visible, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot, and what was seen over time until then."""
+
+    snapshot: Snapshot
+    rates: Rates = field(default_factory=Rates)
+    staleness: Document = field(default_factory=dict)
+    """The ages of the answers since the router started, as a histogram."""
+    served: Mapping[str, StoreServed] = field(default_factory=dict)
+    """The reads of the readers, by store."""
+    freshness: Freshness = (None, None)
+    trends: Mapping[str, Trend] = field(default_factory=dict)
+    usual_commit_ms: float | None = None
+    silent_ms: float = 0.0
+    """Milliseconds since the end last changed."""
+    restores: Sequence[Document] = ()
+    disagreements: Sequence[Disagreement] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """The reasons why this router's process is degraded, by cause."""
+    exposure: Exposure | None = None
+    """The part of this router that other machines can reach."""
+    health: HealthReport = field(default_factory=lambda: HealthReport(()))
+    """The judgement of the indicators of all of this."""
+    events: Sequence[Document] = ()

@@ -1,0 +1,140 @@
+"""The faults that concern readers: answers, known lag, a query that commits, fresh answers (pure).
+
+Each function yields the faults of one indicator in the order of severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from understudy_router.admin.faults import (
+    Fault,
+    attention,
+    blind_nodes,
+    count_of,
+    hurt,
+    named,
+    store_partitions,
+    store_partitions_in_all,
+    unknown,
+    waiting_nodes,
+)
+from understudy_router.admin.observed import Observed
+from understudy_router.admin.quiet_query import quiet_query
+from understudy_router.admin.snapshot import Snapshot
+from understudy_shared.base.durations import duration_text
+from understudy_shared.http.health import State
+
+MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
+"""The shares of failed reads over the last minute from which readers count as hurt, or deserve a look."""
+
+OLD_MS = 60_000
+"""The p99 from commit to visible, in ms, above which it deserves a look."""
+
+
+def reads(seen: Observed) -> Iterator[Fault]:
+    """Whether readers get answers, and all of these are within their bounds."""
+    snapshot, rates = seen.snapshot, seen.rates
+    if snapshot.about.not_ready:
+        yield _not_ready(snapshot, "; ".join(snapshot.about.not_ready))
+    totals = snapshot.totals
+    unserved = count_of(snapshot, {operator_id: each.unserved for operator_id, each in totals.summaries.items()})
+    if unserved:
+        dead = named(view.node_id for view in snapshot.nodes.values() if not view.is_live)
+        yield hurt(
+            f"{unserved} of {store_partitions_in_all(snapshot)} store partitions cannot be read",
+            "their readers get 503",
+            f"no replica is open; dead: {dead}" if dead else "no replica is open yet",
+            f"start {dead} again" if dead else "wait while the nodes restore; understudy lag shows how far",
+            store_partitions(snapshot, totals.unserved),
+        )
+    if rates.violations:
+        symptom = f"{rates.violations} answers were older than their readers asked for"
+        yield hurt(symptom, "a reader may have acted on them", "a bug", "report it with the log of router and node")
+    percent = rates.error_percent or 0.0
+    if percent >= SOME_ERRORS_PERCENT:
+        yield Fault(
+            State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
+            f"{percent:g} % of the reads of the last minute failed",
+            f"{rates.errors_per_s:g} readers a second get an error",
+            action="see understudy_router_fallbacks_total: it counts them by reason; then the nodes below",
+        )
+
+
+def _not_ready(snapshot: Snapshot, why: str) -> Fault:
+    """Return the fault of a router that does not answer readers yet, or stops."""
+    if "stopping" in why:
+        return attention("This router stops", cause=why, action="ask another router")
+    for node_id, what in waiting_nodes(snapshot).items():
+        action = "start the query, or mend the path of the checkpoint in the settings of the nodes"
+        return unknown(f"No reader is answered yet: {node_id} waits for {what}", why, action)
+    action = "look whether a node of this application runs on this Redis: its /readyz says what it waits for"
+    return unknown("No reader is answered yet", why, action)
+
+
+def checkpoint(seen: Observed) -> Iterator[Fault]:
+    """Whether the end of the commit log is known, so that lag is."""
+    snapshot = seen.snapshot
+    live = [view.node_id for view in snapshot.nodes.values() if view.is_live]
+    blind, count = blind_nodes(snapshot), store_partitions_in_all(snapshot)
+    if not live:
+        yield unknown("No node can say how the checkpoint is", "", "start a node")
+    if not count and not blind:
+        waiting = "; ".join(f"{node_id} waits for {what}" for node_id, what in waiting_nodes(snapshot).items())
+        action = "wait; if it stays, look at /readyz of a node"
+        yield unknown("No node has read a commit of the query yet", waiting or "the nodes start", action)
+    if not snapshot.end_confirmed:
+        age = "" if snapshot.end_age_ms is None else f" for {duration_text(snapshot.end_age_ms)}"
+        yield hurt(
+            f"{count} store partitions answer only readers without a lag bound",
+            "their lag is unknown",
+            f"no node confirmed the end of the commit log{age}"
+            + (f"; {named(blind)} cannot read the checkpoint" if blind else ""),
+            f"look at the checkpoint's storage as {named(blind or live)} see it",
+            blind,
+        )
+    if blind:
+        yield attention(
+            f"{named(blind)} cannot read the checkpoint",
+            "what they serve does not get newer",
+            "reading the commit log fails there",
+            "see the error in GET /admin/v1/lag of that node, then its mount or its access to the storage",
+            blind,
+        )
+
+
+def query(seen: Observed) -> Iterator[Fault]:
+    """Whether the query commits as it did."""
+    if not seen.snapshot.end_confirmed:
+        yield unknown("Whether the query commits is not known", END_UNKNOWN, "see checkpoint")
+    quiet = quiet_query(seen)
+    if quiet is not None:
+        yield attention(quiet.symptom, "answers stay what they are", quiet.cause, quiet.action)
+
+
+END_UNKNOWN = "the end of the commit log is not known"
+
+
+def freshness(seen: Observed) -> Iterator[Fault]:
+    """Whether the commits of the query are soon visible."""
+    if not seen.snapshot.end_confirmed:
+        yield unknown("How fresh answers are is not known", END_UNKNOWN, "see checkpoint")
+    growing = [store for store, trend in seen.trends.items() if trend.direction == "growing"]
+    if growing:
+        yield attention(
+            f"{named(growing)} fall behind",
+            "answers get older",
+            "commits come faster than the last of their replicas applies them",
+            "find that replica with understudy lag; the runbook tells a slow storage from a node without CPU",
+            growing,
+        )
+    beats = [view.heartbeat for view in seen.snapshot.nodes.values() if view.heartbeat is not None]
+    late = {each.node_id: each.freshness.p99_ms for each in beats if each.freshness and each.freshness.p99_ms > OLD_MS}
+    if late:
+        yield attention(
+            f"Commits take up to {duration_text(max(late.values()))} to be visible on {named(late)}",
+            "answers are older than usual",
+            "by the commits of the last minute, from a commit until a replica that was in step showed it",
+            "follow the runbook: it tells a slow storage from a node without CPU",
+            late,
+        )
