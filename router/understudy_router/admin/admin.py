@@ -17,10 +17,9 @@ from understudy_router.admin.cursors import BadCursorError
 from understudy_router.admin.feed import EventStream, Feed, Written
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
-from understudy_router.admin.node_documents import losses_of_all, node_document
+from understudy_router.admin.node_documents import SLICE_NODES, losses_of_all, node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.overview import Overview, overview_of
-from understudy_router.admin.reads_served import ServedReads
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer, in_slices
@@ -43,23 +42,20 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """The functions of the admin API. `served` counts the reads of readers, `None` where no reads are counted. `causes`
-    returns why the process is degraded, by cause, `None` to take the router's own. `exposure` says what strangers can
-    reach.
+    """The functions of the admin API. `causes` returns why the process is degraded, by cause. `exposure` says what
+    strangers can reach.
     """
 
     def __init__(
         self,
         router: Router,
         bounds: StoreBounds,
-        served: ServedReads | None = None,
-        *,
-        causes: Callable[[], Mapping[str, str]] | None = None,
+        causes: Callable[[], Mapping[str, str]],
         exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(served, causes or router.causes, exposure=exposure)
+        self._observer = Observer(router.served, causes, exposure)
         self._router = router
         self._bounds = bounds
         self._shown: Mapping[str, list[Number]] = {}
@@ -108,25 +104,22 @@ class Admin:
         return self._observer.health
 
     async def health(self) -> Document:
-        observed = await self.observed()
-        snapshot = observed.snapshot
-        return {
-            "schema": 1,
-            "generated_at": generated_at(snapshot),
-            "application_id": snapshot.about.application_id,
-            **snapshot.about.view_of,
-            **observed.health.document(),
-        }
+        """Return the judgement of the indicators."""
+        seen = await self.observed()
+        about = seen.snapshot.about
+        head = {"schema": 1, "generated_at": utc_text(about.now_us), "application_id": about.application_id}
+        return {**head, **about.view_of, **seen.health.document()}
 
     async def nodes(self) -> Document:
+        """Return every known node, and whether it may be stopped."""
         snapshot = (await self.observed()).snapshot
         losses = await self._losses(snapshot)
         nodes = []
         for node_id, view in snapshot.nodes.items():
             nodes.append(node_document(snapshot, view, losses[node_id]))
-            if len(nodes) % 20 == 0:
+            if len(nodes) % SLICE_NODES == 0:
                 await asyncio.sleep(0)
-        return {"generated_at": generated_at(snapshot), "view_of": snapshot.about.view_of, "nodes": nodes}
+        return {"generated_at": utc_text(snapshot.about.now_us), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:
         """Return whether a node may be stopped. Raises ProblemError for an unknown node."""
@@ -137,29 +130,23 @@ class Admin:
             "node_id": node_id,
             "safe": losses.is_safe,
             "why": losses.why(node_id),
-            "would_lose": _listed(losses),
-            "checked_at": generated_at(snapshot),
+            "would_lose": losses.document(),
+            "checked_at": utc_text(snapshot.about.now_us),
         }
 
-    async def history(self, store: str | None, partition: int | None, minutes: int) -> Document:
+    async def history(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document:
         """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
         is not kept.
         """
-        snapshot = (await self.observed()).snapshot
-        self._require_kept(snapshot, store, partition)
-        now_ms, kept = snapshot.about.now_ms, self._observer.history
-        lag, time_lag = kept.series(Key(LAG, store, partition), now_ms, minutes)
-        series: dict[str, list[Number]] = {"lag_batches": lag, "time_lag_ms": time_lag}
-        nothing: list[Number] = [None] * len(lag)
-        of_all = store is None
-        p50, p99 = kept.series(Key(FRESHNESS), now_ms, minutes) if of_all else (nothing, nothing)
-        reads, _ = kept.series(Key(READS), now_ms, minutes) if of_all else (nothing, nothing)
-        series |= {"freshness_p50_ms": p50, "freshness_p99_ms": p99, "reads_per_s": reads}
-        return {"schema": 1, "step_ms": STEP_MS, "end": generated_at(snapshot), "series": series}
-
-    async def last_hour(self, store: str | None, partition: int | None) -> Document:
-        """Return the history that the page draws."""
-        return await self.history(store, partition, HISTORY_MINUTES)
+        about, kept = (await self.observed()).snapshot.about, self._observer.history
+        self._require_kept(store, partition)
+        lag, time_lag = kept.series(Key(LAG, store, partition), about.now_ms, minutes)
+        # There are no series of these two but for the whole: those of a store are all null.
+        p50, p99 = kept.series(Key(FRESHNESS, store, partition), about.now_ms, minutes)
+        reads, _ = kept.series(Key(READS, store, partition), about.now_ms, minutes)
+        series = {"lag_batches": lag, "time_lag_ms": time_lag, "freshness_p50_ms": p50, "freshness_p99_ms": p99}
+        series["reads_per_s"] = reads
+        return {"schema": 1, "step_ms": STEP_MS, "end": utc_text(about.now_us), "series": series}
 
     async def overview(self) -> Overview:
         """Return all that the page shows, at most a tick old: callers within a tick share it."""
@@ -217,40 +204,21 @@ class Admin:
         tables = self._router.tables
         known = tables.nodes.keys() | tables.dead.keys() | tables.holders
         if node_id is not None and node_id not in known:
-            few = ", ".join(sorted(known)[:20]) or "none"
-            what = f"there is no node {node_id!r}"
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "node", f"Nodes known here: {few}"))
+            fix = f"Nodes known here: {', '.join(sorted(known)[:20]) or 'none'}"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "node", fix))
 
-    def _require_kept(self, snapshot: Snapshot, store: str | None, partition: int | None) -> None:
-        if store is None:
-            if partition is not None:
-                raise ProblemError(
-                    Problem(
-                        ProblemType.BAD_REQUEST,
-                        "the partition is given without its store",
-                        "partition",
-                        "Give store, too",
-                    )
-                )
+    def _require_kept(self, store: str | None, partition: int | None) -> None:
+        kept, kind = self._observer.history, ProblemType.UNKNOWN_PATH
+        partitions = None if store is None else self._router.stores().get(store).partitions
+        if partition is None:
             return
-        route = self._router.stores().get(store)
-        if partition is not None and not 0 <= partition < route.partitions:
-            what = f"there is no partition {partition} of {store}"
-            fix = f"It has {route.partitions}, from 0 on"
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", fix))
-        kept = self._observer.history
-        if partition is not None and kept.is_full and Key(LAG, store, partition) not in kept:
+        if partitions is None:
+            kind, what, fix = ProblemType.BAD_REQUEST, "the partition is given without its store", "Give store, too"
+        elif not 0 <= partition < partitions:
+            what, fix = f"there is no partition {partition} of {store}", f"It has {partitions}, from 0 on"
+        elif kept.is_full and Key(LAG, store, partition) not in kept:
             what = f"the history of this partition is not kept: there are at most {MAX_SERIES} series"
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, what, "partition", "Ask for the store without it"))
-
-
-def generated_at(snapshot: Snapshot) -> str | None:
-    return utc_text(snapshot.about.now_us)
-
-
-def _listed(losses: Losses) -> Document:
-    kinds = {"last_replica": losses.last_replica, "active": losses.active, "bound": losses.bound}
-    return {
-        **{name: loss.listed for name, loss in kinds.items()},
-        "counts": {name: loss.count for name, loss in kinds.items()},
-    }
+            fix = "Ask for the store without it"
+        else:
+            return
+        raise ProblemError(Problem(kind, what, "partition", fix))

@@ -80,6 +80,19 @@ class NodeView(NamedTuple):
         return None if self.report is None else self.report.heartbeat
 
     @property
+    def zone(self) -> str | None:
+        """The zone of the node, after its death too."""
+        known = self.report or self.dead
+        return None if known is None else known.heartbeat.zone
+
+    @property
+    def reason(self) -> str:
+        """The reason why the node is not well; empty while it is."""
+        if self.health is not None:
+            return self.health.why
+        return "" if self.dead is None else self.dead.why
+
+    @property
     def state(self) -> str:
         """The state that the node reports; `dead`, or `unheard` when only the assignment names it."""
         if self.report is not None:

@@ -97,6 +97,14 @@ class Layout:
         holders = self.holders(operator.first + int(partition))
         return next((replica for replica in holders if self.node[replica] == node), None)
 
+    def counts_by_role(self, node_id: str) -> list[int]:
+        """Return the number of tasks that a node has in each role."""
+        counts = [0] * len(ROLES)
+        number = self.number_of.get(node_id)
+        for (_, role), count in () if number is None else self.duties[number].items():
+            counts[role] += count
+        return counts
+
     def of_store(self, route: StoreRoute) -> range:
         """Return the replicas of a store."""
         operator = self.operators[route.operator_id]

@@ -16,14 +16,12 @@ SLICE_NODES = 20
 
 def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
     """Return one node. Unknown values are `None`."""
-    number, beat = snapshot.layout.number_of.get(view.node_id), view.heartbeat
-    duties = {} if number is None else snapshot.layout.duties[number]
-    by_role = [sum(count for (_, role), count in duties.items() if role == place) for place in range(len(ROLES))]
+    beat = view.heartbeat
     return {
-        **node_row(view, by_role),
-        "degraded": [] if beat is None else list(beat.degraded),
+        **node_row(view, snapshot.layout.counts_by_role(view.node_id)),
+        "degraded": [] if beat is None else beat.degraded,
         "waits_for": None if beat is None else beat.waits_for,
-        "restoring": _restoring(snapshot, view, number),
+        "restoring": _restoring(snapshot, view),
         "applied_version": None if beat is None else beat.applied.version,
         "safe_to_stop": {"safe": losses.is_safe if losses.is_known else None, "why": losses.why(view.node_id)},
     }
@@ -34,20 +32,18 @@ def node_row(view: NodeView, duties: Sequence[int]) -> Document:
     no tasks.
     """
     beat = view.heartbeat
-    reason = view.health.why if view.health is not None else "" if view.dead is None else view.dead.why
-    known = beat or (None if view.dead is None else view.dead.heartbeat)
     return {
         "node_id": view.node_id,
         "host": view.endpoint.host,
         "port": view.endpoint.port,
-        "zone": None if known is None else known.zone,
+        "zone": view.zone,
         "state": view.state,
         "live": view.is_live,
         "health": None if view.health is None else str(view.health.health),
         "heartbeat_age_ms": view.age_ms,
         "version": None if beat is None else beat.applied.version,
         **dict(zip(ROLES, [0, 0, 0] if beat is None else duties, strict=True)),
-        "reason": reason,
+        "reason": view.reason,
     }
 
 
@@ -67,8 +63,9 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     return found
 
 
-def _restoring(snapshot: Snapshot, view: NodeView, number: int | None) -> int:
+def _restoring(snapshot: Snapshot, view: NodeView) -> int:
     """Return how many replicas of a node restore."""
+    number = snapshot.layout.number_of.get(view.node_id)
     if number is None or not view.is_live:
         return 0
     known = snapshot.layout.replica_by_key

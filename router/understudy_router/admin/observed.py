@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_router.admin.disagreement import Disagreement
-from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.reads_served import Rates, StoreServed
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.store_reads import StoreServed
 from understudy_router.admin.trends import Trend
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport

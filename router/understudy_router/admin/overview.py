@@ -22,9 +22,9 @@ from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
+from understudy_router.admin.reads_served import NOTHING_SERVED
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.store_reads import NOTHING_SERVED
 from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text

@@ -1,13 +1,16 @@
-"""The rates of reads over the last minute, from the counters of the reads served (pure; time is passed in)."""
+"""The recent reads of readers, by the counters of the reads served: all reads of the last minute, those of each store
+of the last one or two (pure; time is passed in).
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from understudy_router.admin.store_reads import StoreReadRates, StoreReads, StoreServed
+from understudy_router.served import ServedReads, StoreReads
+from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, upper_bound
 
 WINDOW_MS = 60_000
 MIN_MS = 900
@@ -15,41 +18,7 @@ MIN_MS = 900
 
 MAX_SEEN = 128
 
-
-class HistogramLike(Protocol):
-    """Counts of values up to each bound, and above the last."""
-
-    @property
-    def bounds(self) -> Sequence[float]: ...
-    @property
-    def counts(self) -> Sequence[int]: ...
-
-
-class ServedReads(Protocol):
-    """The counters of a router's answers, which only grow."""
-
-    @property
-    def staleness_ms(self) -> HistogramLike: ...
-    @property
-    def violations(self) -> int: ...
-    @property
-    def refused_by_bound(self) -> int: ...
-    @property
-    def answers(self) -> int: ...
-    @property
-    def errors(self) -> int: ...
-    @property
-    def stores(self) -> Mapping[str, StoreReads]: ...
-
-
-class Counts(NamedTuple):
-    """The counters at one moment."""
-
-    at_ms: float
-    answers: int
-    errors: int
-    refused: int
-    violations: int
+P99 = 0.99
 
 
 class Rates(NamedTuple):
@@ -63,56 +32,110 @@ class Rates(NamedTuple):
     """Answers beyond the bound that was asked for, since the router started."""
 
 
-class ReadRates:
-    """The memory of the counters. `served` is `None` where no reads are counted."""
+class StoreServed(NamedTuple):
+    """The reads of one store in the last one or two minutes. `None`: without reads, or of unknown age.
 
-    def __init__(self, served: ServedReads | None) -> None:
+    `staleness_p99_ms` is rounded up to a bound; with `is_more` it is above the last one.
+    """
+
+    within_bound_percent: float | None = None
+    staleness_p99_ms: float | None = None
+    is_more: bool = False
+
+
+NOTHING_SERVED = StoreServed()
+
+
+class Counts(NamedTuple):
+    """The counters at one moment."""
+
+    at_ms: float
+    answers: int
+    errors: int
+    refused: int
+
+
+class StoreCounts(NamedTuple):
+    """The counters of a store at one moment."""
+
+    answers: int = 0
+    refused: int = 0
+    staleness: tuple[int, ...] = (0,) * (len(STALENESS_BOUNDS_MS) + 1)
+
+
+class ReadRates:
+    """The memory of the counters of a router."""
+
+    def __init__(self, served: ServedReads) -> None:
         self._served = served
         self._seen: deque[Counts] = deque(maxlen=MAX_SEEN)
         self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
         """Look at the counters now. Return the rates over the last minute."""
-        served = self._served
-        if served is None:
-            return Rates()
-        now = Counts(now_ms, served.answers, served.errors, served.refused_by_bound, served.violations)
-        while len(self._seen) > 1 and now_ms - self._seen[1].at_ms >= WINDOW_MS:
-            self._seen.popleft()
-        rates = rates_between(self._seen[0], now) if self._seen else Rates(violations=now.violations)
-        if not self._seen or now_ms - self._seen[-1].at_ms >= MIN_MS:
-            self._seen.append(now)
-        return rates
+        served, seen = self._served, self._seen
+        now = Counts(now_ms, served.answers, served.errors, served.refused_by_bound)
+        while len(seen) > 1 and now_ms - seen[1].at_ms >= WINDOW_MS:
+            seen.popleft()
+        rates = rates_between(seen[0], now) if seen else Rates()
+        if not seen or now_ms - seen[-1].at_ms >= MIN_MS:
+            seen.append(now)
+        return rates._replace(violations=served.violations)
 
     def of_stores(self, now_ms: float) -> dict[str, StoreServed]:
         """Look at the counters of each store now."""
-        return {} if self._served is None else self._stores.see(now_ms, self._served.stores)
+        return self._stores.see(now_ms, self._served.stores)
 
-    def staleness(self) -> dict[str, list[float | None]]:
+    def staleness(self) -> dict[str, Any]:
         """Return how old the answers were, since the router started: counts up to each bound, the last above all."""
-        if self._served is None:
-            return {"le_ms": [None], "counts": [0]}
         found = self._served.staleness_ms
-        bounds: list[float | None] = [bound for bound in found.bounds if math.isfinite(bound)]
-        return {"le_ms": [*bounds, None], "counts": list(found.counts)}
+        return {"le_ms": [*(bound for bound in found.bounds if math.isfinite(bound)), None], "counts": [*found.counts]}
+
+
+class StoreReadRates:
+    """The counters of stores as they were at the last two marks, a minute apart: the rates are over the time since the
+    older one. Two marks cost little for a thousand stores; a look each second would not.
+    """
+
+    def __init__(self) -> None:
+        self._older: Mapping[str, StoreCounts] = {}
+        self._newer: Mapping[str, StoreCounts] = {}
+        self._marked_ms = -math.inf
+
+    def see(self, now_ms: float, stores: Mapping[str, StoreReads]) -> dict[str, StoreServed]:
+        """Look at the counters now."""
+        now = {
+            name: StoreCounts(each.answers, each.refused_by_bound, tuple(each.staleness_ms.counts))
+            for name, each in stores.items()
+        }
+        if now_ms - self._marked_ms >= WINDOW_MS:
+            self._older, self._newer, self._marked_ms = self._newer, now, now_ms
+        return {name: served_between(self._older.get(name, StoreCounts()), counts) for name, counts in now.items()}
 
 
 def rates_between(before: Counts, now: Counts) -> Rates:
     """Return the rates of the reads between two looks."""
     took_s = (now.at_ms - before.at_ms) / 1000
     if took_s * 1000 < MIN_MS:
-        return Rates(violations=now.violations)
-    answers, errors, refused = (
-        now.answers - before.answers,
-        now.errors - before.errors,
-        now.refused - before.refused,
-    )
-    asked = answers + errors + refused
-    bounded = answers + refused
+        return Rates()
+    _, answers, errors, refused = (after - earlier for earlier, after in zip(before, now, strict=True))
     return Rates(
         per_s=round(answers / took_s, 1),
         errors_per_s=round(errors / took_s, 1),
-        within_bound_percent=round(100 * answers / bounded, 2) if bounded else None,
-        error_percent=round(100 * errors / asked, 2) if asked else None,
-        violations=now.violations,
+        within_bound_percent=_percent(answers, answers + refused),
+        error_percent=_percent(errors, answers + errors + refused),
     )
+
+
+def served_between(before: StoreCounts, now: StoreCounts) -> StoreServed:
+    """Return the reads of a store between two looks."""
+    answers = now.answers - before.answers
+    staleness = [after - earlier for earlier, after in zip(before.staleness, now.staleness, strict=True)]
+    p99 = upper_bound(STALENESS_BOUNDS_MS, staleness, P99)
+    is_more = p99 is not None and math.isinf(p99)
+    within = _percent(answers, answers + now.refused - before.refused)
+    return StoreServed(within, STALENESS_BOUNDS_MS[-1] if is_more else p99, is_more)
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return round(100 * part / whole, 2) if whole else None

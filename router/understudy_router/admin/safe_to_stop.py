@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import Facts, Standing
 from understudy_router.admin.layout import ACTIVE
+from understudy_router.admin.observed import Document
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
@@ -28,15 +29,13 @@ SLICE_SETTLED = 1500
 BoundOf = Callable[[str], Bound]
 """The function that returns the bound of a store for readers that give no bound."""
 
-Partition = dict[str, object]
-
 
 @dataclass(slots=True)
 class Loss:
     """The store partitions of one kind of loss."""
 
     count: int = 0
-    listed: list[Partition] = field(default_factory=list)
+    listed: list[Document] = field(default_factory=list)
 
     def add(self, store: str, partition: int) -> None:
         self.count += 1
@@ -53,6 +52,12 @@ class Losses:
     last_replica: Loss = field(default_factory=Loss)
     active: Loss = field(default_factory=Loss)
     bound: Loss = field(default_factory=Loss)
+
+    def document(self) -> Document:
+        """Return the store partitions by kind, and how many there are of each."""
+        kinds = {"last_replica": self.last_replica, "active": self.active, "bound": self.bound}
+        listed = {kind: loss.listed for kind, loss in kinds.items()}
+        return {**listed, "counts": {kind: loss.count for kind, loss in kinds.items()}}
 
     @property
     def is_safe(self) -> bool:

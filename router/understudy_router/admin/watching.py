@@ -20,12 +20,13 @@ from understudy_router.admin.indicators import health_of
 from understudy_router.admin.layout import Layout
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.quiet_query import quiet_query
-from understudy_router.admin.reads_served import ReadRates, ServedReads
+from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.recording import freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.admin.trends import Pace, Trends
 from understudy_router.router import Router
+from understudy_router.served import ServedReads
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport
 
@@ -114,9 +115,7 @@ class Looking:
 class Observer:
     """The memory of what was seen; it takes each snapshot in once."""
 
-    def __init__(
-        self, served: ServedReads | None, causes: Callable[[], Mapping[str, str]], *, exposure: Exposure | None = None
-    ) -> None:
+    def __init__(self, served: ServedReads, causes: Callable[[], Mapping[str, str]], exposure: Exposure | None) -> None:
         """Begin without observations. `causes` returns why the process is degraded; `exposure` says what of the router
         other machines can reach.
         """

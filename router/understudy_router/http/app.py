@@ -47,7 +47,7 @@ def create_app(
     def causes() -> Mapping[str, str]:
         return {**router.causes(), **guard.causes(), **app.access.causes(), **group.causes()}
 
-    admin = Admin(router, bounds, router.served, causes=causes, exposure=exposure)
+    admin = Admin(router, bounds, causes, exposure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -82,7 +82,7 @@ def create_app(
     http.include_router(admin_routes(router, group))
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
-    http.include_router(page_routes(admin.overview_document, admin.last_hour, admin.events))
+    http.include_router(page_routes(admin.overview_document, admin.history, admin.events))
     add_document(http, "router", is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app

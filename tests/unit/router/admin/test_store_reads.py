@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.admin.store_reads import (
+from understudy_router.admin.reads_served import (
     NOTHING_SERVED,
     WINDOW_MS,
-    Counts,
+    StoreCounts,
     StoreReadRates,
     StoreServed,
     served_between,
 )
-from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, Histogram
+from understudy_router.served import StoreReads
+from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS
 
 
-@dataclass
-class Reads:
-    answers: int = 0
-    refused_by_bound: int = 0
-    staleness_ms: Histogram = field(default_factory=lambda: Histogram(STALENESS_BOUNDS_MS))
+class Reads(StoreReads):
+    def __init__(self, *, answers: int = 0, refused_by_bound: int = 0) -> None:
+        super().__init__()
+        self.answers, self.refused_by_bound = answers, refused_by_bound
 
     def read(self, *ages_ms: float) -> None:
         for age_ms in ages_ms:
@@ -73,10 +71,10 @@ def test_what_was_two_minutes_ago_counts_no_more() -> None:
 def test_only_what_came_in_between_is_said(before: list[float], since: list[float], refused: int) -> None:
     reads = Reads(refused_by_bound=3)
     reads.read(*before)
-    earlier = Counts(reads.answers, reads.refused_by_bound, tuple(reads.staleness_ms.counts))
+    earlier = StoreCounts(reads.answers, reads.refused_by_bound, tuple(reads.staleness_ms.counts))
     reads.read(*since)
     reads.refused_by_bound += refused
-    now = Counts(reads.answers, reads.refused_by_bound, tuple(reads.staleness_ms.counts))
+    now = StoreCounts(reads.answers, reads.refused_by_bound, tuple(reads.staleness_ms.counts))
     found = served_between(earlier, now)
     asked = len(since) + refused
     assert found.within_bound_percent == (round(100 * len(since) / asked, 2) if asked else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.restoring import SLICE, Restoring, percent_of
 from understudy_router.admin.trends import SLICE_STORES, Pace, Seen, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
+from understudy_router.served import ServedReads
 from understudy_shared.bus.messages import Applied, Restore
 
 ONE = stores_named({"one": 0}, partitions=1)
@@ -120,7 +121,7 @@ class Counts:
 
 def test_rates_are_those_of_the_last_minute_and_unknown_before_there_are_two_looks() -> None:
     served = Served()
-    reads = ReadRates(served)
+    reads = ReadRates(cast(ServedReads, served))
     assert reads.see(0).per_s is None
     served.answers, served.errors, served.refused_by_bound = 900, 10, 100
     rates = reads.see(10_000)
@@ -130,11 +131,6 @@ def test_rates_are_those_of_the_last_minute_and_unknown_before_there_are_two_loo
         rates = reads.see(second * 1000.0)
     assert (rates.per_s, rates.within_bound_percent, rates.error_percent) == (0.0, None, None)
     assert reads.staleness() == {"le_ms": [10, 100, None], "counts": [3, 2, 1]}
-
-
-def test_where_nothing_counts_nothing_is_known() -> None:
-    assert ReadRates(None).see(5).per_s is None
-    assert ReadRates(None).staleness() == {"le_ms": [None], "counts": [0]}
 
 
 def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_not_say() -> None:
