@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
 
@@ -108,19 +108,12 @@ def first_of(
 ) -> Generator[None, None, tuple[list[Entry], int]]:
     """Return the first entries of a list after a place, one more than its limit, and how many the whole list has."""
     best: list[Entry] = []
-    worst: Entry | None = None
     total = 0
     for few in matching(snapshot, query):
         total += len(few)
-        best += [
-            entry for entry in few if (worst is None or entry[:2] < worst[:2]) and (after is None or entry[:2] > after)
-        ]
-        if len(best) > query.limit + 1:
-            best.sort(key=_key)
-            del best[query.limit + 1 :]
-            worst = best[-1]
+        later = few if after is None else [entry for entry in few if entry[:2] > after]
+        best = heapq.nsmallest(query.limit + 1, chain(best, later))
         yield
-    best.sort(key=_key)
     return best, total
 
 
@@ -128,10 +121,10 @@ def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
     """Yield all rows in order, in slices; the slices are empty while the rows are sorted."""
     runs = []
     for few in matching(snapshot, query):
-        few.sort(key=_key)
+        few.sort()
         runs.append(few)
         yield ()
-    merged = heapq.merge(*runs, key=_key)
+    merged = heapq.merge(*runs)
     while few := list(islice(merged, SLICE_SHOWN)):
         yield _rows(snapshot, few)
 
@@ -164,10 +157,6 @@ def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
         "report_age_ms": facts.report_age_ms,
         "error": facts.error,
     }
-
-
-def _key(entry: Entry) -> tuple[float, float]:
-    return entry[:2]
 
 
 def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+import csv
+import io
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from typing import Annotated
 from zlib import crc32
 
@@ -12,9 +14,8 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from understudy_router.admin.admin import Admin
-from understudy_router.admin.csv_rows import CSV_TYPE, csv_text
 from understudy_router.admin.cursors import decoded, encoded
-from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, every_row
+from understudy_router.admin.lag_page import COLUMNS, DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, Row, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.lag_tree import lag_head, lag_tree
 from understudy_router.admin.layout import ROLES
@@ -23,6 +24,9 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import streamed_json_response
 
 FORMATS = ("json", "csv")
+CSV_TYPE = "text/csv; charset=utf-8; header=present"
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Filter = Annotated[str | None, Query(max_length=256)]
 Limit = Annotated[int | None, Query(ge=1, le=MAX_LIMIT)]
@@ -91,6 +95,24 @@ async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes
         await asyncio.sleep(0)
 
 
+def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
+    """Yield the heading and the rows as comma-separated values (RFC 4180). An unknown value is an empty field."""
+    yield _lines([COLUMNS])
+    for rows in slices:
+        yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])
+
+
+def _lines(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode(errors="replace")
+
+
+def _cell(value: object) -> object:
+    """Return a value with an apostrophe in front if a spreadsheet would take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
 def _document(snapshot: Snapshot, page: Page) -> dict[str, object]:
     return {
         **lag_head(snapshot, snapshot.about.bus_lost_why),
@@ -119,8 +141,5 @@ def _accepts_csv(request: Request) -> bool:
 
 def _require_known(name: str, value: str | None, known: Collection[str]) -> None:
     if value is not None and value not in known:
-        raise _bad(name, f"{name}={value[:64]!r} is not a choice", f"One of: {', '.join(known)}")
-
-
-def _bad(where: str, what: str, fix: str) -> ProblemError:
-    return ProblemError(Problem(ProblemType.BAD_REQUEST, what, where, fix))
+        what, fix = f"{name}={value[:64]!r} is not a choice", f"One of: {', '.join(known)}"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, name, fix))

@@ -21,9 +21,9 @@ from tests.support.router.snapshots import (
 )
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.csv_rows import csv_text
 from understudy_router.admin.cursors import BadCursorError, Cursor, decoded, encoded
 from understudy_router.admin.lag_page import COLUMNS, SLICE_ROWS, SORTS, STATES, Page, Query, every_row, page_of
+from understudy_router.admin.lag_routes import csv_text
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
