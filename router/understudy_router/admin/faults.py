@@ -15,7 +15,6 @@ FEW = 3
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 """The cause by which a node is degraded that cannot follow its checkpoint."""
 
-
 T = TypeVar("T")
 
 

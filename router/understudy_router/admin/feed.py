@@ -34,6 +34,10 @@ LOOP_SHARE = 0.1
 HEARTBEAT_S = 1.0
 PIECE_BYTES = 64 * 1024
 
+MAX_TEXTS_BYTES = 8 * 1024 * 1024
+"""Bytes of the messages of one tick beyond which other late viewers get the whole document, which all share. In a large
+cluster in trouble the changes since each tick are nearly as long as the document."""
+
 Look = Callable[[Overview | None], Awaitable[Overview]]
 """The function that makes the overview of now, given the one before."""
 
@@ -168,6 +172,8 @@ class Feed:
 
     def _message(self, tick: int | None, now: Overview) -> bytes:
         since = tick if tick in now.known else None
+        if since not in self._texts and sum(map(len, self._texts.values())) > MAX_TEXTS_BYTES:
+            since = None
         text = self._texts.get(since)
         if text is None:
             name, data = (b"overview", now.whole()) if since is None else (b"delta", now.since(since))

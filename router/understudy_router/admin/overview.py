@@ -19,6 +19,7 @@ from understudy_router.admin.events import wall_text
 from understudy_router.admin.grid import NO_GRID, SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
+from understudy_router.admin.layout import ROLES
 from understudy_router.admin.node_documents import SLICE_NODES, node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
@@ -30,6 +31,9 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
+
+COUNTED = ("running", "restoring", "dead", "unknown")
+"""The members of a summary that are summed up over all operators."""
 
 MAX_KEPT = 60
 """Number of earlier ticks from which a viewer that comes back or is slow gets the changes alone."""
@@ -183,10 +187,7 @@ def _counts(snapshot: Snapshot) -> Document:
         "nodes_live": sum(view.is_live for view in snapshot.nodes.values()),
         "nodes_known": len(snapshot.nodes.keys() | {view.node_id for view in snapshot.holders}),
         "replicas": sum(each.replicas for each in summaries),
-        "running": sum(each.running for each in summaries),
-        "restoring": sum(each.restoring for each in summaries),
-        "dead": sum(each.dead for each in summaries),
-        "unknown": sum(each.unknown for each in summaries),
+        **{kind: sum(getattr(each, kind) for each in summaries) for kind in COUNTED},
     }
 
 
@@ -199,9 +200,7 @@ def _store(seen: Observed, histories: Histories, route: StoreRoute) -> Document:
         "store": route.name,
         "operator_id": route.operator_id,
         "partitions": route.partitions,
-        "active": summary.by_role[0],
-        "standby": summary.by_role[1],
-        "warmup": summary.by_role[2],
+        **dict(zip(ROLES, summary.by_role, strict=True)),
         "restoring": summary.restoring,
         "unserved": summary.unserved,
         "worst_lag": summary.worst_lag,
@@ -209,9 +208,7 @@ def _store(seen: Observed, histories: Histories, route: StoreRoute) -> Document:
         "unknown": summary.unknown,
         "trend": trend.direction,
         "eta_s": trend.eta_s,
-        "within_bound_percent": served.within_bound_percent,
-        "staleness_p99_ms": served.staleness_p99_ms,
-        "staleness_is_more": served.is_more,
+        **served._asdict(),
         "history": histories.get(route.name, ()),
         "key": [{"name": column["name"], "type": column["type"]} for column in columns],
         "example": orjson.dumps([column["example"] for column in columns]).decode(),

@@ -35,12 +35,12 @@ class Rates(NamedTuple):
 class StoreServed(NamedTuple):
     """The reads of one store in the last one or two minutes. `None`: without reads, or of unknown age.
 
-    `staleness_p99_ms` is rounded up to a bound; with `is_more` it is above the last one.
+    `staleness_p99_ms` is rounded up to a bound; with `staleness_is_more` it is above the last one.
     """
 
     within_bound_percent: float | None = None
     staleness_p99_ms: float | None = None
-    is_more: bool = False
+    staleness_is_more: bool = False
 
 
 NOTHING_SERVED = StoreServed()

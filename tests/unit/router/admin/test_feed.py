@@ -118,6 +118,17 @@ async def test_a_viewer_that_comes_back_with_its_last_event_goes_on_from_there()
     assert kind == "overview"
 
 
+async def test_the_messages_of_one_tick_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TEXTS_BYTES", 100)
+    world = World()
+    ticks = []
+    for _ in range(3):
+        await world.tick()
+        ticks.append((await world.feed.overview()).tick)
+    kinds = [(await event(world.feed.messages(tick)))[0] for tick in (ticks[1], ticks[0], ticks[1])]
+    assert kinds == ["delta", "overview", "delta"]
+
+
 async def test_a_heartbeat_comes_when_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
     world = World()

@@ -44,7 +44,9 @@ def test_the_share_within_the_bound_counts_what_was_refused_by_it() -> None:
 def test_an_age_above_every_bound_is_more_than_the_last_one() -> None:
     reads = Reads()
     reads.read(10**9)
-    assert StoreReadRates().see(0, {"one": reads})["one"] == StoreServed(100.0, STALENESS_BOUNDS_MS[-1], is_more=True)
+    assert StoreReadRates().see(0, {"one": reads})["one"] == StoreServed(
+        100.0, STALENESS_BOUNDS_MS[-1], staleness_is_more=True
+    )
 
 
 def test_answers_of_unknown_age_have_no_age_and_are_within_their_bound() -> None:
@@ -80,7 +82,7 @@ def test_only_what_came_in_between_is_said(before: list[float], since: list[floa
     assert found.within_bound_percent == (round(100 * len(since) / asked, 2) if asked else None)
     if since:
         assert found.staleness_p99_ms is not None
-        assert found.is_more == (max(since) > STALENESS_BOUNDS_MS[-1])
-        assert found.is_more or found.staleness_p99_ms >= max(since)
+        assert found.staleness_is_more == (max(since) > STALENESS_BOUNDS_MS[-1])
+        assert found.staleness_is_more or found.staleness_p99_ms >= max(since)
     else:
-        assert (found.staleness_p99_ms, found.is_more) == (None, False)
+        assert (found.staleness_p99_ms, found.staleness_is_more) == (None, False)
