@@ -1,19 +1,25 @@
-"""The log of events with lasting numbers: events that the tables note, and changes from one look to the next (pure).
+"""The log of events in the overview: those that the tables note, and changes from one look to the next (pure).
 
-More events may happen between two looks than the tables keep; then as many numbers are left out as events can be
-missing.
+A look happens each second while a viewer watches, else every ten seconds; a condition that begins and ends in between
+is not seen. Each kind of event is one line, however many things it is about, so that a thousand nodes do not push
+everything else out of the list.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from understudy_router.admin.changes import Known, changes
+from understudy_router.admin.faults import blind_nodes, named
 from understudy_router.admin.observed import Document
 from understudy_router.admin.quiet_query import Quiet
+from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
 from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
-from understudy_shared.spark.times import utc_text
 
 MAX_SHOWN = 100
 
@@ -21,6 +27,9 @@ MAX_SHOWN = 100
 class EventLog:
     """The last events. The text of each time is made once: made again, it could differ by a microsecond, because two
     clocks never agree exactly.
+
+    More events may happen between two looks than the tables keep; then as many numbers are left out as events can be
+    missing.
     """
 
     def __init__(self) -> None:
@@ -36,11 +45,11 @@ class EventLog:
         if not places and self._last is not None and events:
             self._next += MAX_EVENTS
         for event in events[places[-1] + 1 if places else 0 :]:
-            self._note(wall_text(snapshot, event.at_ms), event.event, event.detail)
+            self._note(snapshot.about.wall_text(event.at_ms), event.event, event.detail)
         self._last = events[-1] if events else self._last
         self._known, lines = changes(self._known, snapshot, quiet)
         for kind, detail in lines:
-            self._note(wall_text(snapshot, snapshot.about.now_ms), kind, detail)
+            self._note(snapshot.about.wall_text(snapshot.about.now_ms), kind, detail)
         return list(reversed(self._happened))
 
     def _note(self, at: str | None, event: str, detail: str) -> None:
@@ -48,7 +57,110 @@ class EventLog:
         self._next += 1
 
 
-def wall_text(snapshot: Snapshot, at_ms: float) -> str | None:
-    """Convert a moment of this machine's monotonic clock to wall time."""
-    about = snapshot.about
-    return utc_text(about.now_us - round((about.now_ms - at_ms) * 1000))
+class Draining(NamedTuple):
+    """A live node that drains. `holds`: whether the assignment still gives it any task."""
+
+    incarnation: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The state at the last look, with which the next look is compared."""
+
+    draining: Mapping[str, Draining] = field(default_factory=dict)
+    stores: Stores | None = None
+    conditions: frozenset[str] = frozenset()
+    """The conditions that hold, by the name of the event with which they began."""
+    quiet_at: tuple[str | None, int] = (None, 0)
+    """History and version at which the query was last seen to be quiet."""
+
+
+_ENDINGS = {
+    "bus-unheard": ("bus-heard", "Redis carries again what the nodes say"),
+    "bus-refuses-writes": ("bus-takes-writes", "no node says any more that Redis refuses what it writes"),
+    "lag-unknown": ("lag-known", "a node confirms the end of the commit log"),
+    "query-quiet": ("query-commits", "the query commits again, or began anew"),
+}
+"""The event that ends a condition and its text, by the event with which the condition begins."""
+
+EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for ended, _ in _ENDINGS.values()))
+"""Every kind of event that is found here."""
+
+
+def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:
+    """Return the state of now, and the events since `known`. `quiet` is set for a query that does not commit as it
+    did.
+    """
+    end = (snapshot.lineage, snapshot.end_version)
+    present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
+    conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
+    conditions |= {event for event, why in present.items() if why is not None}
+    draining = dict(_draining(snapshot))
+    stores = snapshot.layout.stores or known.stores
+    lines = [
+        *_drains(known.draining, draining, snapshot),
+        *schema_changes(known.stores, stores),
+        *((event, why) for event, why in present.items() if why is not None and event not in known.conditions),
+        *(_ENDINGS[event] for event in _ENDINGS if event in known.conditions and event not in conditions),
+    ]
+    return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
+
+
+def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> Mapping[str, str | None]:
+    """Return the reason of each condition that holds. The reason is `None` for one that cannot be judged now, so it
+    counts as it did before.
+    """
+    about, found = snapshot.about, dict[str, str | None]()
+    is_any_live = any(view.is_live for view in snapshot.nodes.values())
+    if about.bus_lost_why is not None or about.unheard is not None:
+        found["bus-unheard"] = None if about.bus_lost_why is not None else about.unheard
+    refused = about.causes.get(Cause.WRITES_REFUSED)
+    if refused is not None or not is_any_live:
+        found["bus-refuses-writes"] = refused
+    if not snapshot.end_confirmed:
+        is_told = is_any_live and snapshot.end_version > 0
+        found["lag-unknown"] = _why_unknown(snapshot) if is_told else None
+        found["query-quiet"] = None
+    elif quiet is not None or not has_moved:
+        # While the end does not move, a quiet query stays quiet, although its pace may be forgotten when nodes restart.
+        found["query-quiet"] = None if quiet is None else f"{quiet.symptom}: {quiet.cause}"
+    return found
+
+
+def _why_unknown(snapshot: Snapshot) -> str:
+    blind = blind_nodes(snapshot)
+    who = f": {named(blind)} cannot read the checkpoint" if blind else ""
+    return f"no node confirms the end of the commit log{who}"
+
+
+def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
+    assignment, holders = snapshot.assignment, snapshot.layout.number_of
+    for node_id, view in snapshot.nodes.items():
+        beat = view.heartbeat
+        if beat is not None and beat.state == "draining":
+            yield node_id, Draining(beat.incarnation, assignment is None or node_id in holders)
+
+
+def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: Snapshot) -> Iterator[Line]:
+    """Yield lines for drains that began, ended, or were undone. A node that left or died has an event of its own."""
+    # A drain belongs to a process: comparing incarnations tells an undone drain from a node that was started again.
+    begun = [node_id for node_id in now if node_id not in before]
+    if begun:
+        yield "drain", f"{named(begun)}: somebody asked for it; other nodes take over what it has"
+    empty = [node_id for node_id, each in now.items() if not each.holds and _held(before, node_id)]
+    if empty:
+        yield "drained", f"{named(empty)}: nothing is left there, it may be stopped"
+    live = {node_id: view.heartbeat for node_id, view in snapshot.nodes.items() if node_id in before}
+    back = {node_id: beat for node_id, beat in live.items() if beat is not None and node_id not in now}
+    undone = [node_id for node_id, beat in back.items() if beat.incarnation == before[node_id].incarnation]
+    if undone:
+        yield "drain-undone", f"{named(undone)}: somebody took the drain back"
+    anew = [node_id for node_id in back if node_id not in undone]
+    if anew:
+        yield "drain-undone", f"{named(anew)}: it was started again, and a drain ends with its process"
+
+
+def _held(before: Mapping[str, Draining], node_id: str) -> bool:
+    known = before.get(node_id)
+    return known is not None and known.holds

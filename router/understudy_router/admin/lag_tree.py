@@ -14,7 +14,6 @@ from itertools import islice
 
 import orjson
 
-from understudy_router.admin.events import wall_text
 from understudy_router.admin.lag_page import Query, Row, matching, replica_row
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.node_documents import node_row
@@ -52,9 +51,9 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
     for number, route in enumerate(routes):
         yield b"," * bool(number)
         yield from _store(snapshot, route, wanted)
+    about = snapshot.about
     events = [
-        {"at": wall_text(snapshot, event.at_ms), "event": event.event, "detail": event.detail}
-        for event in snapshot.events
+        {"at": about.wall_text(event.at_ms), "event": event.event, "detail": event.detail} for event in snapshot.events
     ]
     yield b'],"events":' + orjson.dumps(events) + b"}"
 

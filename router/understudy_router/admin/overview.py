@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 
 from understudy_router.admin.disagreement import Disagreement
-from understudy_router.admin.events import wall_text
 from understudy_router.admin.grid import NO_GRID, SLICE_ROWS, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
@@ -220,5 +219,5 @@ def _disagreement(snapshot: Snapshot, found: Disagreement) -> Document:
         "node_id": found.difference.node_id,
         "router_says": found.difference.router_says,
         "node_says": found.difference.node_says,
-        "since": wall_text(snapshot, found.since_ms),
+        "since": snapshot.about.wall_text(found.since_ms),
     }

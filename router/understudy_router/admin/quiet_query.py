@@ -31,10 +31,13 @@ def quiet_query(seen: Observed) -> Quiet | None:
     its pace is known.
     """
     said = _said(seen.snapshot)
-    usual_ms = seen.usual_commit_ms or _usual_ms(said)
+    usual = (query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None)
+    since = (query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None)
+    # A router that has seen no commits takes what the nodes saw: no node saw a commit before it was there.
+    usual_ms = seen.usual_commit_ms or max(usual, default=None)
     if usual_ms is None:
         return None
-    silent_ms = max(seen.silent_ms, _silent_ms(said))
+    silent_ms = max([seen.silent_ms, *since])
     if silent_ms <= max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
         return None
     why, action = _why(seen.snapshot, said)
@@ -55,17 +58,6 @@ def _said(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
         and beat.lineage == snapshot.lineage
         and beat.end_version == snapshot.end_version
     ]
-
-
-def _usual_ms(said: list[tuple[NodeView, QueryProgress]]) -> float | None:
-    """Return the time between commits that nodes saw, for a router that has seen no commits itself."""
-    return max((query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None), default=None)
-
-
-def _silent_ms(said: list[tuple[NodeView, QueryProgress]]) -> float:
-    """Return the time since the last commit arrived, at least: no node saw it before it was there."""
-    since = [query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None]
-    return max(since, default=0)
 
 
 def _why(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:

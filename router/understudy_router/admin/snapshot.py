@@ -21,6 +21,7 @@ from understudy_router.routing.candidates import NOTHING_OPEN
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 from understudy_shared.cluster.view import DeadNode, NodeReport
+from understudy_shared.spark.times import utc_text
 
 SLICE_NODES = 100
 SLICE_EXCEPTIONS = 500
@@ -47,6 +48,10 @@ class About:
     def view_of(self) -> dict[str, str]:
         """Return address and name of the router, as reports show them."""
         return {"router": f"{self.router.host}:{self.router.port}", "router_id": self.router_id}
+
+    def wall_text(self, at_ms: float) -> str | None:
+        """Convert a moment of this machine's monotonic clock to wall time."""
+        return utc_text(self.now_us - round((self.now_ms - at_ms) * 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.bus.local_bus import LocalBus
 from tests.support.repository import ROOT
 
-from understudy_router.admin.changes import EVENTS
+from understudy_router.admin.events import EVENTS
 from understudy_router.admin.feed import MAX_VIEWERS
 from understudy_router.admin.history import MAX_SERIES
 from understudy_router.admin.indicators import INDICATORS

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import kill, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import assigned, beat, catalogue, task
 
-from understudy_router.admin.changes import _ENDINGS, EVENTS, Known, changes
-from understudy_router.admin.events import MAX_SHOWN, EventLog
+from understudy_router.admin.events import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, changes
 from understudy_router.admin.quiet_query import Quiet
 from understudy_router.admin.schema_changes import Line
 from understudy_router.admin.snapshot import Snapshot
