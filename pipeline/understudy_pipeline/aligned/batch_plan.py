@@ -31,9 +31,6 @@ class Batch(NamedTuple):
     deadlines: Mapping[TopicPartition, float]
     """For the next plan: when the wait for each input ends that this batch leaves empty."""
 
-    wake_ms: float | None
-    """The time of the next plan that gives more without an arrival. None: it takes new records, or a new lag."""
-
 
 def plan_batch(
     tasks: Mapping[int, Sequence[Queue]],
@@ -67,16 +64,11 @@ def plan_batch(
     passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass
     together = {partition: count for counts in taken.values() for partition, count in counts.items() if count}
     after = decide(before.deadlines, together)
-    moments = [
-        now_ms if shares.allowed[task] < available[task] else _idle_deadline_ms(queues, taken[task], after)
-        for task, queues in tasks.items()
-    ]
     return Batch(
         taken=together,
         enforced={task: count_enforced(queues, taken[task], passed) for task, queues in tasks.items()},
         ring=shares.next_first,
         deadlines=after.deadlines,
-        wake_ms=min((moment for moment in moments if moment is not None), default=None),
     )
 
 
@@ -96,14 +88,3 @@ def _input_states(
         for queues in tasks.values()
         for partition, _, times_ms in queues
     }
-
-
-def _idle_deadline_ms(
-    queues: Sequence[Queue], taken: Mapping[TopicPartition, int], after: IdleDecision
-) -> float | None:
-    """Return when the last wait of a task ends, if that releases a record; else, or without a deadline, None."""
-    left = {queue.partition for queue in queues if taken[queue.partition] < len(queue.times_ms)}
-    awaited = {queue.partition for queue in queues} - left - after.may_pass
-    if not left or not awaited <= after.deadlines.keys():
-        return None
-    return max(after.deadlines[partition] for partition in awaited)

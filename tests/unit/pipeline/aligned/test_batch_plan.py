@@ -61,7 +61,7 @@ def left(tasks: Mapping[int, Sequence[Queue]], batch: Batch) -> Tasks:
 
 def test_statement_24_never_waiting_takes_everything_of_inputs_of_which_nothing_is_known() -> None:
     tasks = one(flights=[1, 9], weather=[])
-    assert plan(tasks, lags={}, idle_ms=-1) == Batch({A: 2}, {0: 0}, 0, {}, None)
+    assert plan(tasks, lags={}, idle_ms=-1) == Batch({A: 2}, {0: 0}, 0, {})
 
 
 def test_statement_25_with_all_inputs_buffered_a_batch_goes_up_to_the_first_that_runs_out() -> None:
@@ -73,23 +73,23 @@ def test_statement_25_with_all_inputs_buffered_a_batch_goes_up_to_the_first_that
 @pytest.mark.parametrize("idle_ms", [0, 50])
 def test_statement_26_27_known_to_exist_or_unknown_is_awaited_without_limit(idle_ms: int, lag: int | None) -> None:
     tasks, lags = one(flights=[1, 9], weather=[]), {A: 0, B: lag}
-    assert plan(tasks, lags, {B: 7}, idle_ms=idle_ms, now_ms=1e12) == Batch({}, {0: 0}, 0, {}, None)
+    assert plan(tasks, lags, {B: 7}, idle_ms=idle_ms, now_ms=1e12) == Batch({}, {0: 0}, 0, {})
 
 
 def test_statement_28_the_idle_time_counts_from_when_nothing_is_left_behind_a_batch() -> None:
     """Not from the next look, which may come any time later: the batch is being processed first."""
     tasks = one(flights=[1, 9], weather=[5])
     first = plan(tasks, idle_ms=50, now_ms=1000)
-    assert (first.taken, first.deadlines, first.wake_ms) == ({A: 1, B: 1}, {B: 1050}, 1050)
+    assert (first.taken, first.deadlines) == ({A: 1, B: 1}, {B: 1050})
     rest = left(tasks, first)
     early = plan(rest, known=first.deadlines, idle_ms=50, now_ms=1049)
-    assert early == Batch({}, {0: 0}, 0, {B: 1050}, 1050)
+    assert early == Batch({}, {0: 0}, 0, {B: 1050})
     assert plan(rest, known=early.deadlines, idle_ms=50, now_ms=1050).taken == {A: 1}
 
 
 def test_statement_28_at_0_what_is_caught_up_is_passed_over_in_the_very_batch_that_empties_it() -> None:
     batch = plan(one(flights=[1, 9], weather=[5]))
-    assert (batch.taken, batch.wake_ms) == ({A: 2, B: 1}, None)
+    assert batch.taken == {A: 2, B: 1}
 
 
 def test_statement_29_an_input_stays_given_up_on_until_it_has_something() -> None:
@@ -103,13 +103,13 @@ def test_statement_30_the_idle_times_of_all_inputs_of_all_tasks_begin_together()
     """In Kafka those behind the first that blocks begin later, so that k of them cost up to k times as long."""
     tasks = {0: [queue(A, [1]), queue(B), queue(C)], 1: [queue(A1), queue(B1, [3])]}
     first = plan(tasks, idle_ms=50)
-    assert (first.deadlines, first.wake_ms) == ({B: 1050, C: 1050, A1: 1050}, 1050)
+    assert first.deadlines == {B: 1050, C: 1050, A1: 1050}
     assert plan(tasks, known=first.deadlines, idle_ms=50, now_ms=1050).taken == {A: 1, B1: 1}
 
 
 def test_statement_31_where_everything_is_empty_there_is_nothing_to_do_and_nothing_to_count() -> None:
-    assert plan(one(flights=[], weather=[])) == Batch({}, {0: 0}, 0, {A: 1000, B: 1000}, None)
-    assert plan({0: []}) == Batch({}, {0: 0}, 0, {}, None)
+    assert plan(one(flights=[], weather=[])) == Batch({}, {0: 0}, 0, {A: 1000, B: 1000})
+    assert plan({0: []}) == Batch({}, {0: 0}, 0, {})
 
 
 def test_statement_32_enforced_records_are_counted_for_each_task() -> None:
@@ -152,11 +152,11 @@ def test_statement_36_a_plan_that_nobody_uses_leaves_no_trace() -> None:
     assert [list(each.times_ms) for each in tasks[0]] == [[1, 9], [5]]
 
 
-def test_statement_37_a_plan_that_waits_says_until_when_and_does_not_wait_itself() -> None:
+def test_statement_37_a_plan_does_not_wait_itself_and_plans_other_tasks() -> None:
     """Idling does not stop polling: here it blocks no other task."""
     tasks = {0: [queue(A, [1]), queue(B)], 1: [queue(A1, [2]), queue(B1, [1])]}
     batch = plan(tasks, idle_ms=50)
-    assert (batch.taken, batch.wake_ms) == ({B1: 1}, 1050)
+    assert batch.taken == {B1: 1}
 
 
 def test_statement_38_a_lag_below_0_is_0_and_never_unknown() -> None:
@@ -177,8 +177,8 @@ def test_statement_47_what_is_left_over_comes_with_the_next_batches_and_nothing_
     for _ in range(3):
         batch = plan(tasks, records=2)
         tasks = left(tasks, batch)
-        batches.append((dict(batch.taken), batch.wake_ms))
-    assert batches == [({A: 2}, 1000), ({B: 2}, 1000), ({A: 1}, None)]
+        batches.append(batch.taken)
+    assert batches == [{A: 2}, {B: 2}, {A: 1}]
 
 
 def test_statement_49_tasks_take_turns_from_one_batch_to_the_next() -> None:
@@ -205,40 +205,7 @@ def test_statement_50_the_records_of_a_task_that_waits_are_set_aside_and_lose_ne
 
 def test_a_finished_input_is_no_reason_to_wait() -> None:
     tasks = one(flights=[1, 9], weather=[5])
-    assert plan(tasks, {}, finished={A, B}, idle_ms=50) == Batch({A: 2, B: 1}, {0: 1}, 0, {}, None)
-
-
-@pytest.mark.parametrize(
-    ("tasks", "lags", "expected_ms"),
-    [
-        (one(flights=[1], weather=[]), CAUGHT_UP, 1030),
-        (one(flights=[1], weather=[], alerts=[]), CAUGHT_UP, 1050),
-        (one(flights=[1], weather=[], alerts=[]), CAUGHT_UP | {C: None}, None),
-        (one(flights=[1], weather=[], alerts=[]), CAUGHT_UP | {B: 1}, None),
-        (one(flights=[], weather=[]), CAUGHT_UP, None),
-        ({0: [queue(A, [1]), queue(B)], 1: [queue(A1, [1]), queue(B1)]}, CAUGHT_UP, 1030),
-        ({0: [queue(A), queue(B, [1])], 1: [queue(A1, [1]), queue(B1)]}, CAUGHT_UP | {A: None}, 1050),
-        ({0: [queue(A), queue(B, [1])], 1: [queue(A1, [1]), queue(B1)]}, CAUGHT_UP | {B1: None}, 1050),
-    ],
-    ids=[
-        "known before",
-        "of a task that waits for two, the later",
-        "never, while the other's lag is unknown",
-        "never, while the other is known to have more",
-        "never, without a record",
-        "of two tasks, the earlier",
-        "of the task that can",
-        "of the other one that can",
-    ],
-)
-def test_planning_again_pays_when_the_last_input_that_a_task_waits_for_is_given_up_on(
-    tasks: Mapping[int, Sequence[Queue]], lags: Mapping[TopicPartition, int | None], expected_ms: float | None
-) -> None:
-    batch = plan(tasks, lags, {B: 1030}, idle_ms=50)
-    assert (batch.taken, batch.wake_ms) == ({}, expected_ms)
-    if expected_ms is not None:
-        assert plan(tasks, lags, batch.deadlines, idle_ms=50, now_ms=expected_ms - 1).taken == {}
-        assert plan(tasks, lags, batch.deadlines, idle_ms=50, now_ms=expected_ms).taken != {}
+    assert plan(tasks, {}, finished={A, B}, idle_ms=50) == Batch({A: 2, B: 1}, {0: 1}, 0, {})
 
 
 def test_the_turn_moves_on_only_where_the_budget_ran_out() -> None:

@@ -232,23 +232,3 @@ def test_a_batch_is_what_kafkas_loop_takes_and_counts(logs: Logs, steps: Steps, 
             expected = counted(queues[task], popped.taken)
             assert {each: batch.taken.get(each, 0) for each in expected} == expected
             assert batch.enforced[task] == popped.enforced
-
-
-@FEWER
-@given(LOGS, STEPS, RECORDS, st.sampled_from([0, 20]))
-def test_between_two_plans_nothing_is_missed_by_sleeping_until_the_wake_time(
-    logs: Logs, steps: Steps, records: int, idle_ms: int
-) -> None:
-    """Without news a plan before `wake_ms` gives nothing, and one at that moment something."""
-    run = Run(logs, idle_ms=idle_ms, records=records)
-    for batch in played(run, steps):
-        if batch.wake_ms is None:
-            run.now_ms += 10**6
-            assert not run.plan().taken
-        elif batch.wake_ms > run.now_ms:
-            run.now_ms = batch.wake_ms - 1
-            assert not run.plan().taken
-            run.now_ms = batch.wake_ms
-            assert run.plan().taken
-        else:
-            assert run.plan().taken
