@@ -2,7 +2,7 @@
 
 Pure: equal arguments give equal batches. Within a task a batch is a prefix of the merge sequence. So all batches
 together give the merge sequence, however records arrived and wherever batches end, as long as no wait for an empty
-input ran out.
+input ran out, and `max_drift_ms` is not set.
 """
 
 from __future__ import annotations
@@ -11,6 +11,14 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from understudy_pipeline.aligned.cut import Queue, count_enforced, limit_counts, ready_counts
+from understudy_pipeline.aligned.drift import (
+    END_OF_TIME_MS,
+    NOT_HELD_BACK,
+    HeldBack,
+    counts_until,
+    find_held_back,
+    find_slowest,
+)
 from understudy_pipeline.aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
 from understudy_pipeline.aligned.ring import share
 from understudy_pipeline.inputs.records import TopicPartition
@@ -23,13 +31,17 @@ class Batch(NamedTuple):
     """Records taken from the head of each queue. Partitions without records in the batch are left out."""
 
     enforced: Mapping[int, int]
-    """For each task: records taken after the wait for one of its empty inputs ran out (enforced processing)."""
+    """For each task: records taken although one of its inputs was empty and may have an earlier one (enforced
+    processing): the wait for it ran out, or `max_drift_ms` allows it."""
 
     ring: int
     """The task that is served first in the next batch."""
 
     deadlines: Mapping[TopicPartition, float]
     """For the next plan: when the wait for each input ends that this batch leaves empty."""
+
+    held_back: HeldBack = NOT_HELD_BACK
+    """With `max_drift_ms`: the inputs that wait for the slowest ones."""
 
 
 def plan_batch(
@@ -39,6 +51,7 @@ def plan_batch(
     *,
     finished: Set[TopicPartition],
     max_task_idle_ms: int,
+    max_drift_ms: int | None = None,
     max_poll_records: int,
     ring: int,
     now_ms: float,
@@ -47,7 +60,8 @@ def plan_batch(
 
     `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. With
     `max_task_idle_ms` -1 nothing counts as enforced. What follows the end of a `finished` input does: a later query may
-    find more there.
+    find more there. With `max_drift_ms` an empty input does not block its task: it holds all tasks back when they are
+    that far ahead.
     """
 
     # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
@@ -56,20 +70,63 @@ def plan_batch(
         observed = _input_states(tasks, planned, lags, finished)
         return decide_idle(known, observed, max_task_idle_ms=max_task_idle_ms, now_ms=now_ms)
 
-    before = decide(deadlines, {})
-    ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
-    available = {task: sum(counts.values()) for task, counts in ready.items()}
-    shares = share(available, budget=max_poll_records, first=ring)
-    taken = {task: limit_counts(queues, ready[task], shares.allowed[task]) for task, queues in tasks.items()}
+    before, held_back = decide(deadlines, {}), NOT_HELD_BACK
     passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass
-    together = {partition: count for counts in taken.values() for partition, count in counts.items() if count}
-    after = decide(before.deadlines, together)
+    if max_drift_ms is None:
+        ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
+        shared = _share(tasks, ready, max_poll_records, ring)
+    else:
+        shared, held_back = _within_drift(tasks, before.may_pass, max_drift_ms, max_poll_records, ring)
+        passed = frozenset(shared.taken)
+    after = decide(before.deadlines, shared.taken)
     return Batch(
-        taken=together,
-        enforced={task: count_enforced(queues, taken[task], passed) for task, queues in tasks.items()},
-        ring=shares.next_first,
+        taken={partition: count for partition, count in shared.taken.items() if count},
+        enforced={task: count_enforced(queues, shared.taken, passed) for task, queues in tasks.items()},
+        ring=shared.next_first,
         deadlines=after.deadlines,
+        held_back=held_back,
     )
+
+
+class _Shared(NamedTuple):
+    taken: Mapping[TopicPartition, int]
+    """By every partition."""
+    next_first: int
+
+
+def _share(
+    tasks: Mapping[int, Sequence[Queue]], ready: Mapping[int, Mapping[TopicPartition, int]], budget: int, ring: int
+) -> _Shared:
+    """Share the budget among tasks. Each takes the first records of what is `ready`."""
+    shares = share({task: sum(counts.values()) for task, counts in ready.items()}, budget=budget, first=ring)
+    taken: dict[TopicPartition, int] = {}
+    for task, queues in tasks.items():
+        taken.update(limit_counts(queues, ready[task], shares.allowed[task]))
+    return _Shared(taken, shares.next_first)
+
+
+def _within_drift(
+    tasks: Mapping[int, Sequence[Queue]],
+    may_pass: Set[TopicPartition],
+    max_drift_ms: int,
+    budget: int,
+    ring: int,
+) -> tuple[_Shared, HeldBack]:
+    """Share what leaves no input more than `max_drift_ms` ahead of the slowest.
+
+    Which input is the slowest depends on the shares. So the bound begins behind every record, and moves back until the
+    shares agree with it. There the next record of the slowest input is within the bound: a batch that is not empty
+    exists unless an empty input holds all back.
+    """
+    every = [queue for queues in tasks.values() for queue in queues]
+    bound_ms = END_OF_TIME_MS
+    while True:
+        ready = {task: counts_until(queues, bound_ms) for task, queues in tasks.items()}
+        shared = _share(tasks, ready, budget, ring)
+        slowest = find_slowest(every, shared.taken, may_pass)
+        if slowest.progress_ms + max_drift_ms >= bound_ms:
+            return shared, find_held_back(every, shared.taken, slowest, max_drift_ms=max_drift_ms)
+        bound_ms = slowest.progress_ms + max_drift_ms
 
 
 def _input_states(
@@ -86,5 +143,5 @@ def _input_states(
             finished=partition in finished,
         )
         for queues in tasks.values()
-        for partition, _, times_ms in queues
+        for partition, _, times_ms, _ in queues
     }

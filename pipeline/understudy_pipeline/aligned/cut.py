@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 
 class Queue(NamedTuple):
@@ -23,6 +23,9 @@ class Queue(NamedTuple):
     rank: int
     times_ms: NDArray[np.int64]
     """Effective times, ascending; may be empty."""
+
+    reached_ms: int = NO_TIME_MS
+    """The partition time before the first of them."""
 
     @property
     def tie_breaker(self) -> tuple[int, int]:
@@ -76,15 +79,16 @@ def limit_counts(
 
 
 def count_enforced(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], passed: Set[TopicPartition]) -> int:
-    """Count the records of a batch after one of the `passed` queues has run empty: Kafka's enforced processing.
+    """Count the records of a task after one of the `passed` queues has run empty: Kafka's enforced processing.
 
-    `counts` are the batch's records of each queue. A record counts once, however many queues were empty by then.
+    `queues` are the task's, `counts` the batch's records of each queue. A record counts once, however many queues were
+    empty by then.
     """
     ending = [queue for queue in queues if queue.partition in passed]
     if not ending:
         return 0
     if any(not len(queue.times_ms) for queue in ending):
-        return sum(counts.values())
+        return sum(counts[queue.partition] for queue in queues)
     # Records up to the first of these ends were taken while every passed queue still had one.
     first = min(_last_position(queue) for queue in ending)
     return sum(max(0, counts[queue.partition] - _count_up_to(first, queue)) for queue in queues)

@@ -63,7 +63,13 @@ def _order(metrics: PlannerMetrics) -> Iterator[Metric]:
     yield _series("partition_time_seconds", "Greatest timestamp of a partition in a batch, Unix time", _PLACE, times)
     reached = [((str(task),), time_ms / 1000) for task, time_ms in metrics.stream_times_ms.items()]
     yield _series("stream_time_seconds", "Greatest timestamp of a task in a batch, Unix time", ["task"], reached)
-    yield _counter("enforced_processing", "Records taken after the wait for an empty input ran out", metrics.enforced)
+    held_back = [(_place(tp), int(tp in metrics.held_back.ahead_ms)) for tp in metrics.partitions]
+    yield _series("held_back", "1 while the partition waits for the slowest input, else 0", _PLACE, held_back)
+    ahead = [(_place(tp), ms / 1000) for tp, ms in metrics.held_back.ahead_ms.items() if ms is not None]
+    yield _series(
+        "held_back_seconds", "How far a partition that waits for the slowest input is ahead of it", _PLACE, ahead
+    )
+    yield _counter("enforced_processing", "Records taken although an input of their task was empty", metrics.enforced)
     late = metrics.run_lateness
     yield _summary("record_lateness_seconds", "How far records were behind stream time", late.records, late.total_ms)
     greatest = [] if not metrics.lateness.records else [((), metrics.lateness.max_ms / 1000)]

@@ -52,6 +52,7 @@ _OPTIONS = frozenset(
         "fail_on_data_loss",
         "include_headers",
         "lag_max_age_ms",
+        "max_drift_ms",
         "max_poll_records",
         "max_task_idle_ms",
         "max_timestamp_jump_ms",
@@ -76,6 +77,7 @@ _OPTIONS = frozenset(
 
 _OFF = "off"
 _DAY_MS = 86_400_000
+_CENTURY_MS = 36_525 * _DAY_MS
 
 
 def parse_options(given: Mapping[str, str]) -> AlignedOptions:
@@ -97,6 +99,8 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
     # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
     undecodable = options.choice("undecodable", get_args(Undecodable), "keep" if timestamp.field is None else "fail")
+    available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
+    _check_order(options, available_now)
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
@@ -110,7 +114,8 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         starting=options.choice("starting", get_args(Starting), default.starting),
         start_positions=_start_positions(given, parsed),
         max_task_idle_ms=_or(_idle_ms(options), default.max_task_idle_ms),
-        available_now=_available_now(options),
+        max_drift_ms=options.whole("max_drift_ms", least=0, most=_CENTURY_MS),
+        available_now=available_now,
         max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
         input_buffer_max_bytes=_or(max_bytes, default.input_buffer_max_bytes),
         buffered_records_per_partition=max_records,
@@ -165,15 +170,20 @@ def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPos
     return found
 
 
-def _available_now(options: GivenOptions) -> AvailableNow:
-    found: AvailableNow = options.choice("available_now", get_args(AvailableNow), "all")
-    if found == "ordered" and options.text("max_task_idle_ms") == str(NEVER_WAIT):
-        raise SettingsError(
-            "available_now is 'ordered' and max_task_idle_ms is -1, which keeps no order",
-            where="option available_now",
-            fix="Leave one of them out",
-        )
-    return found
+def _check_order(options: GivenOptions, available_now: AvailableNow) -> None:
+    """Refuse two options of which one keeps the order and the other one does not, or not as strictly."""
+    never_waits = options.text("max_task_idle_ms") == str(NEVER_WAIT)
+    for name, other, is_given in (
+        ("available_now", "max_task_idle_ms", available_now == "ordered" and never_waits),
+        ("available_now", "max_drift_ms", available_now == "ordered" and "max_drift_ms" in options),
+        ("max_drift_ms", "max_task_idle_ms", "max_drift_ms" in options and never_waits),
+    ):
+        if is_given:
+            raise SettingsError(
+                f"{name} is '{options.text(name)}' and {other} is '{options.text(other)}': they cannot both hold",
+                where=f"option {name}",
+                fix="Leave one of them out",
+            )
 
 
 def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:

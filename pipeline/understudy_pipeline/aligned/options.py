@@ -38,6 +38,11 @@ class AlignedOptions:
     max_task_idle_ms: int = 0
     """KIP-353/695. -1: never wait for an empty input. 0: wait for records that exist. More: wait for new ones too."""
 
+    max_drift_ms: int | None = None
+    """Flink's watermark alignment. Longest time by which a record may be ahead of the slowest input. None: an empty
+    input blocks its task instead.
+    """
+
     max_poll_records: int = -1
     """KIP-41. Most records of a micro-batch; -1: no bound but memory."""
 

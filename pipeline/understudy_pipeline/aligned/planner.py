@@ -270,11 +270,12 @@ class Planner:
             ahead.deadlines,
             finished=ahead.finished - self._held(),
             max_task_idle_ms=self._options.max_task_idle_ms,
+            max_drift_ms=self._options.max_drift_ms,
             max_poll_records=self._options.max_poll_records,
             ring=start.ring,
             now_ms=now_ms,
         )
-        ahead.deadlines = batch.deadlines
+        ahead.deadlines, ahead.held_back = batch.deadlines, batch.held_back
         if self._options.undecodable == "fail":
             batch = before_poison(batch, queues, ahead.retained)
         return self._take_batch(start, batch, now_ms) if batch.taken else None
@@ -290,7 +291,12 @@ class Planner:
         retained = self._shared.ahead.retained
         if self._shared.failure is not None or not all(retained.values()):
             return None
-        taken = settled_counts(self._queues(), max_poll_records=self._options.max_poll_records, ring=self._offset.ring)
+        taken = settled_counts(
+            self._queues(),
+            max_poll_records=self._options.max_poll_records,
+            max_drift_ms=self._options.max_drift_ms,
+            ring=self._offset.ring,
+        )
         if taken is None or self._options.undecodable != "fail":
             return taken
         # A poison record ends the batch before it, and then the query.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from understudy_pipeline.aligned.drift import HeldBack
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.offset import SourceOffset
@@ -70,6 +71,9 @@ class PlannerMetrics:
     unread: Sequence[TopicPartition]
     """Partitions that another topic lacks: they are not read until it grows, too."""
 
+    held_back: HeldBack
+    """The partitions that wait for the slowest ones (`max_drift_ms`)."""
+
     partition_times_ms: Mapping[TopicPartition, int]
     """The greatest timestamp of each partition in a batch. A partition without one is left out."""
 
@@ -108,6 +112,8 @@ class PlannerMetrics:
             "partitions": len(self.partitions),
             "unread-partitions": _texts(self.unread),
             "paused-partitions": _texts(self.paused),
+            "held-back": {str(tp): ahead_ms for tp, ahead_ms in sorted(self.held_back.ahead_ms.items())},
+            "held-back-by": _texts(sorted(self.held_back.slowest)),
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
             "unknown-lag": _texts(self.unknown_lags),
             "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
@@ -167,6 +173,7 @@ def measure(
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
         unread=ahead.unread,
+        held_back=ahead.held_back,
         partition_times_ms=partition_times_ms,
         stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
         servers=shared.server_names(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from understudy_pipeline.aligned.drift import NOT_HELD_BACK
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.lags import Lags
 from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
@@ -31,6 +32,8 @@ class ReadAhead:
         self.lags = Lags(options.lag_max_age_ms)
         self.deadlines: Mapping[TopicPartition, float] = {}
         """By the last plan: when the wait for each empty input ends."""
+        self.held_back = NOT_HELD_BACK
+        """By the last plan: the inputs that wait for the slowest ones."""
         self.generation = 0
         self.finished: set[TopicPartition] = set()
         """Partitions that are fetched up to the ends that `set_ends` gave."""

@@ -85,7 +85,7 @@ class Retained:
 
         Valid until the next `take`.
         """
-        return Queue(self.partition, rank, self._effective_ms.values)
+        return Queue(self.partition, rank, self._effective_ms.values, self.cursor.time_ms)
 
     def first_undecodable(self, count: int) -> int | None:
         """Return the index of the first poison record among the first `count` records, if there is one."""

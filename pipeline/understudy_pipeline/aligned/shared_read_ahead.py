@@ -89,7 +89,7 @@ class SharedReadAhead:
         self.last_arrival_ms = clock.monotonic_ms()
         """The time when the last records arrived."""
         self._clock = clock
-        self._max_task_idle_ms = options.max_task_idle_ms
+        self._options = options
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
         self._servers = [_Server(config.server, config.topics) for config in options.inputs]
 
@@ -178,9 +178,10 @@ class SharedReadAhead:
             if all(server.away_since_ms is None for server in self._servers):
                 return
             inputs = self._input_states()
+            slowest = None if self._options.max_drift_ms is None else self.ahead.held_back.slowest
             for server in self._servers:
                 if server.away_since_ms is None or not is_waited_for(
-                    server.topics, inputs, max_task_idle_ms=self._max_task_idle_ms
+                    server.topics, inputs, max_task_idle_ms=self._options.max_task_idle_ms, slowest=slowest
                 ):
                     server.waits_since_ms = None
                 elif server.waits_since_ms is None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState
 from understudy_pipeline.inputs.records import TopicPartition
 
 
 def is_waited_for(
-    topics: Collection[str], inputs: Mapping[TopicPartition, InputState], *, max_task_idle_ms: int
+    topics: Collection[str],
+    inputs: Mapping[TopicPartition, InputState],
+    *,
+    max_task_idle_ms: int,
+    slowest: Set[TopicPartition] | None = None,
 ) -> bool:
     """Whether the query waits for a server that is away and has these topics. `inputs` are all partitions it reads.
 
     Nothing is read before the partitions of every topic are known. From then on a task waits for a partition of which
     every record is in a batch and whose lag is unknown: its next record may be the next of all. With `max_task_idle_ms`
-    -1 it does not wait.
+    -1 it does not wait, and with `max_drift_ms` only for the `slowest` inputs, which hold others back.
     """
     if not inputs:
         return True
@@ -24,6 +28,7 @@ def is_waited_for(
     return any(
         place.topic in topics and seen.empty and seen.lag is None and not seen.finished
         for place, seen in inputs.items()
+        if slowest is None or place in slowest
     )
 
 

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.repository import ROOT
 
+from understudy_pipeline.aligned.drift import HeldBack
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector
@@ -48,6 +49,7 @@ EVERYTHING = PlannerMetrics(
     lags={KNOWN: Lag(19, 0)},
     paused=[KNOWN],
     unread=[TopicPartition("weather", 1)],
+    held_back=HeldBack({KNOWN: 23}, frozenset({UNKNOWN})),
     partition_times_ms={KNOWN: 20},
     stream_times_ms={0: 20},
     servers=["broker:9092", "redis://host"],

@@ -99,11 +99,13 @@ class KeptTwice(Kept):
             self.differing.append(batch_id)
 
 
+@pytest.mark.parametrize("waits", [{"max_task_idle_ms": "0"}, {"max_task_idle_ms": "0", "max_drift_ms": "25"}])
 def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_then_the_query_ends(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path, waits: dict[str, str]
 ) -> None:
+    """With bounded drift a batch that is read again is the same, too, in an order that is near that of time."""
     spool = tmp_path / "spool"
-    frame = load(spark, files_options(logs, TOPICS, max_poll_records="20", max_task_idle_ms="0", spool=str(spool)))
+    frame = load(spark, files_options(logs, TOPICS, max_poll_records="20", spool=str(spool), **waits))
     assert frame.schema.simpleString() == f"{SCHEMA}{ORDER}"
     kept = KeptTwice(spool=spool)
     run_to_end(frame, checkpoint, kept)
@@ -113,7 +115,7 @@ def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_
     assert all(len(rows) <= 20 for rows in kept.batches.values())
     for partition in range(2):
         of_task = of_partition(kept.rows, partition)
-        assert of_task == merged(of_task)
+        assert "max_drift_ms" in waits or of_task == merged(of_task)
 
 
 def test_a_running_query_takes_what_comes_reports_its_metrics_and_leaves_nothing_when_it_is_stopped(

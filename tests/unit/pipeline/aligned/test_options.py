@@ -146,6 +146,9 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"checkpoint": "s3://bucket/checkpoint"}, "not a folder of this machine"),
         ({"undecodable": "aside"}, "undecodable_path is not set"),
         ({"available_now": "ordered", "max_task_idle_ms": "-1"}, "option available_now"),
+        ({"available_now": "ordered", "max_drift_ms": "5"}, "option available_now"),
+        ({"max_drift_ms": "5", "max_task_idle_ms": "-1"}, "option max_drift_ms"),
+        ({"max_drift_ms": "-1"}, "'-1' is not a whole number from 0"),
         ({"undecodable_path": "/tmp/x"}, "undecodable is 'keep' and undecodable_path is set"),
         ({"kafka.client.id": "x"}, "kafka.client.id is set and kafka is not"),
         ({"topics": ""}, "the value is empty"),
@@ -215,3 +218,9 @@ def test_statement_61_the_name_of_the_cache_is_reported_as_the_nodes(caplog: pyt
 @pytest.mark.parametrize(("given", "spool"), [("off", None), ("OFF", None), ("/x", Path("/x"))])
 def test_the_spool_can_be_elsewhere_or_off(given: str, spool: Path | None) -> None:
     assert parsed(spool=given).spool == spool
+
+
+def test_a_drift_of_any_whole_number_goes_with_any_idle_time_that_waits() -> None:
+    assert parsed().max_drift_ms is None
+    assert parsed(max_drift_ms="0").max_drift_ms == 0
+    assert parsed(max_drift_ms="60000", max_task_idle_ms="5").max_drift_ms == 60_000

@@ -112,6 +112,30 @@ def test_records_come_in_the_same_order_wherever_batches_end(
     assert len(first) == sum(map(len, logs))
 
 
+def test_with_bounded_drift_an_input_goes_on_so_far_without_another_and_again_after_a_restart(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, *range(100, 200, 10))
+    server.put("b", 0, 105)
+    bounded = options(max_drift_ms=30, max_task_idle_ms=1_000)
+    query = start(server, options=bounded)
+    assert sorted(at for batch in query.until(5) for at in times(batch)) == [100, 105, 110, 120, 130]
+    assert query.offset.enforced >= 3
+    again = start(server, options=bounded)
+    again.offset = query.offset
+    for each in (query, again):
+        assert each.at_once() is None, "how far inputs are is in the offset"
+        each.wait_for_records(6)
+        each.wait_for_lag(0, "b")
+        assert each.at_once() is None
+        metrics = each.planner.snapshot().as_json()
+        assert (metrics["held-back"], metrics["held-back-by"]) == ({"a-0": 35}, ["b-0"])
+    server.put("b", 0, 170)
+    for each in (query, again):
+        assert times(each.next()) == [140, 150, 160, 170, 170, 180, 190]
+        assert each.planner.snapshot().as_json()["held-back"] == {}
+    assert query.offset == again.offset
+
+
 def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(start: Start) -> None:
     """Spark asks for the next batch with the end of the last one once that is committed, and not before."""
     server = topics("a")

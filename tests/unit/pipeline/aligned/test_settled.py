@@ -44,7 +44,7 @@ def one(**times_ms: Sequence[int]) -> dict[int, list[Queue]]:
     finished=SOME,
     records=st.integers(1, 6),
     ring=st.integers(0, 2),
-    idle_ms=st.sampled_from([-1, 0, 20]),
+    waits=st.sampled_from([(-1, None), (0, None), (20, None), (0, 0), (0, 4), (20, 4), (20, 100)]),
 )
 def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
     *,
@@ -55,10 +55,11 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
     finished: set[TopicPartition],
     records: int,
     ring: int,
-    idle_ms: int,
+    waits: tuple[int, int | None],
 ) -> None:
     """Records arrive in any partition and with any timestamp, inputs are given up on, end, or are unknown."""
-    settled = settled_counts(queues(fetched), max_poll_records=records, ring=ring)
+    idle_ms, drift_ms = waits
+    settled = settled_counts(queues(fetched), max_poll_records=records, ring=ring, max_drift_ms=drift_ms)
     event(f"settled: {settled is not None}")
     if settled is None:
         return
@@ -70,6 +71,7 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
             deadlines,
             finished=finished,
             max_task_idle_ms=idle_ms,
+            max_drift_ms=drift_ms,
             max_poll_records=records,
             ring=ring,
             now_ms=30.0,
@@ -82,9 +84,16 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
     assert not any(later.enforced.values())
 
 
-def test_a_backlog_of_every_input_is_settled() -> None:
+@pytest.mark.parametrize("drift_ms", [None, 2])
+def test_a_backlog_of_every_input_is_settled(drift_ms: int | None) -> None:
     backlog = one(flights=[1, 3, 5, 7], weather=[2, 4, 6])
-    assert settled_counts(backlog, max_poll_records=3, ring=0) == {FLIGHTS: 2, WEATHER: 1}
+    assert settled_counts(backlog, max_poll_records=3, ring=0, max_drift_ms=drift_ms) == {FLIGHTS: 2, WEATHER: 1}
+
+
+def test_what_another_task_holds_back_is_not_settled() -> None:
+    backlog = {0: [queue(tp("flights"), [1, 2, 3])], 1: [queue(tp("flights", 1), [90, 91, 92])]}
+    assert settled_counts(backlog, max_poll_records=2, ring=0, max_drift_ms=100) is not None
+    assert settled_counts(backlog, max_poll_records=2, ring=0, max_drift_ms=50) is None
 
 
 @pytest.mark.parametrize(
