@@ -10,30 +10,27 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.ends import current_ends, first_cursors
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
-from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
-from understudy_pipeline.aligned.load_checks import check_even, check_inputs
+from understudy_pipeline.aligned.load_checks import check_even
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, measure
 from understudy_pipeline.aligned.poison import before_poison
 from understudy_pipeline.aligned.prefetch import Prefetch
-from understudy_pipeline.aligned.retained import Segment
 from understudy_pipeline.aligned.run_counts import RunCounts, Sample
 from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
+from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, take_batch
 from understudy_pipeline.inputs.opening import open_input
-from understudy_pipeline.inputs.protocol import InputError, Range
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_pipeline.inputs.protocol import InputError
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 
@@ -50,24 +47,6 @@ ENDS_TIMEOUT_MS = 60_000
 
 _STOP_S = 3.0
 """Time for which `stop` waits for all threads together."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBatch:
-    """A batch of at least one record: everything from its start offset up to `end`."""
-
-    end: SourceOffset
-    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
-    """The range and the records of each partition that is in the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettledBatch:
-    """The batch after the last one, which nothing can change any more. It is not planned yet."""
-
-    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
-    topic_ids: Mapping[str, str]
-    """Those that the offset of the batch will have."""
 
 
 class Planner:
@@ -90,14 +69,8 @@ class Planner:
         Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
-        self._check_even()
+        check_even(self._options)
         return SourceOffset(self._fingerprint, cursors=first_cursors(self._options, timeout_ms=timeout_ms))
-
-    def _check_even(self) -> None:
-        if self._options.merge == "task" and len(self._options.topics) > 1:
-            # A server that went away since `load()` is waited for. If counts then differ, `unread` tells of it.
-            with suppress(InputError):
-                check_even(self._options, check_inputs(self._options))
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
         """Read up to the current ends only (the trigger AvailableNow).
@@ -304,46 +277,12 @@ class Planner:
         return None if has_poison else taken
 
     def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
-        ahead = self._shared.ahead
-        before = {
-            task: max(ahead.retained[tp].cursor.time_ms for tp in partitions)
-            for task, partitions in ahead.tasks.items()
-        }
-        begun = ahead.take_beginnings()
-        segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
-        lateness = sum(
-            (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
+        planned, lateness = take_batch(self._shared.ahead, start, batch, fingerprint=self._fingerprint)
+        self._offset = end = planned.end
+        sample = Sample(
+            now_ms, end.records, sum(batch.enforced.values()), lateness, self._clock.monotonic_ms() - now_ms
         )
-        enforced = sum(batch.enforced.values())
-        end = replace(
-            start,
-            fingerprint=self._fingerprint,
-            cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
-            topic_ids={**start.topic_ids, **ahead.topic_ids},
-            ring=batch.ring,
-            batches=start.batches + 1,
-            records=sum(batch.taken.values()),
-            bytes=sum(segment.bytes for segment in segments.values()),
-            enforced=start.enforced + enforced,
-            undecodable=start.undecodable + sum(map(_undecodable, segments.values())),
-        )
-        self._offset = end
-        sample = Sample(now_ms, end.records, enforced, lateness, self._clock.monotonic_ms() - now_ms)
         is_aside = self._options.undecodable == "aside"
         self.counts.add(sample, dead_letters=end.undecodable - start.undecodable if is_aside else 0)
         self._shared.changed.notify_all()
-        return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()])
-
-
-def _lateness(
-    partitions: Sequence[TopicPartition], segments: Mapping[TopicPartition, Segment], stream_time_ms: int
-) -> Lateness:
-    of_task = [segments[tp] for tp in partitions if tp in segments]
-    return record_lateness(
-        [Taken(each.times_ms, each.timestamps_ms, len(each.times_ms)) for each in of_task],
-        stream_time_ms=stream_time_ms,
-    )
-
-
-def _undecodable(segment: Segment) -> int:
-    return int((segment.timestamps_ms == NO_TIME_MS).sum())
+        return planned

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.planner import PlannedBatch, Planner
+from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
+from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.protocol import Range
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_rep
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import WAIT_MS, PlannedBatch, Planner
+from understudy_pipeline.aligned.planner import WAIT_MS, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
+from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.aligned.topic_ids import current_topic_ids, made_anew, report_made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition

@@ -13,9 +13,10 @@ from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.planner import PlannedBatch, Planner
+from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.stream import AlignedStream
+from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import DataLostError

@@ -21,10 +21,10 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import PlannedBatch
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.spool import Spool, SpoolFile, read_spool
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
+from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.records import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

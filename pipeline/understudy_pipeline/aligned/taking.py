@@ -1,0 +1,75 @@
+"""Takes a planned batch out of the buffers, and makes its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from understudy_pipeline.aligned.batch_plan import Batch
+from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
+from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.read_ahead import ReadAhead
+from understudy_pipeline.aligned.retained import Segment
+from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch of at least one record: everything from its start offset up to `end`."""
+
+    end: SourceOffset
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    """The range and the records of each partition that is in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBatch:
+    """The batch after the last one, which nothing can change any more. It is not planned yet."""
+
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    topic_ids: Mapping[str, str]
+    """Those that the offset of the batch will have."""
+
+
+def take_batch(
+    ahead: ReadAhead, start: SourceOffset, batch: Batch, *, fingerprint: Mapping[str, object]
+) -> tuple[PlannedBatch, Lateness]:
+    """Move the records of a batch out of the buffers. Return it with its end, and how late its records are."""
+    before = {
+        task: max(ahead.retained[tp].cursor.time_ms for tp in partitions) for task, partitions in ahead.tasks.items()
+    }
+    begun = ahead.take_beginnings()
+    segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
+    lateness = sum(
+        (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
+    )
+    end = replace(
+        start,
+        fingerprint=fingerprint,
+        cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
+        topic_ids={**start.topic_ids, **ahead.topic_ids},
+        ring=batch.ring,
+        batches=start.batches + 1,
+        records=sum(batch.taken.values()),
+        bytes=sum(segment.bytes for segment in segments.values()),
+        enforced=start.enforced + sum(batch.enforced.values()),
+        undecodable=start.undecodable + sum(map(_undecodable, segments.values())),
+    )
+    return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()]), lateness
+
+
+def _lateness(
+    partitions: Sequence[TopicPartition], segments: Mapping[TopicPartition, Segment], stream_time_ms: int
+) -> Lateness:
+    of_task = [segments[tp] for tp in partitions if tp in segments]
+    return record_lateness(
+        [Taken(each.times_ms, each.timestamps_ms, len(each.times_ms)) for each in of_task],
+        stream_time_ms=stream_time_ms,
+    )
+
+
+def _undecodable(segment: Segment) -> int:
+    return int((segment.timestamps_ms == NO_TIME_MS).sum())
