@@ -51,6 +51,7 @@ def plan_batch(
     *,
     finished: Set[TopicPartition],
     max_task_idle_ms: int,
+    topic_idle_ms: Mapping[str, int] = {},
     max_drift_ms: int | None = None,
     max_poll_records: int,
     ring: int,
@@ -58,8 +59,8 @@ def plan_batch(
 ) -> Batch:
     """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
-    `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. With
-    `max_task_idle_ms` -1 nothing counts as enforced. What follows the end of a `finished` input does: a later query may
+    `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. An
+    idle time of -1 makes nothing count as enforced. What follows the end of a `finished` input does: a later query may
     find more there. With `max_drift_ms` an empty input does not block its task: it holds all tasks back when they are
     that far ahead.
     """
@@ -68,16 +69,19 @@ def plan_batch(
     # idle time of an input with the batch that takes its last record.
     def decide(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> IdleDecision:
         observed = _input_states(tasks, planned, lags, finished)
-        return decide_idle(known, observed, max_task_idle_ms=max_task_idle_ms, now_ms=now_ms)
+        return decide_idle(
+            known, observed, max_task_idle_ms=max_task_idle_ms, topic_idle_ms=topic_idle_ms, now_ms=now_ms
+        )
 
     before, held_back = decide(deadlines, {}), NOT_HELD_BACK
-    passed = frozenset() if max_task_idle_ms == NEVER_WAIT else before.may_pass
+    passed: Set[TopicPartition] = before.may_pass
     if max_drift_ms is None:
         ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
         shared = _share(tasks, ready, max_poll_records, ring)
     else:
         shared, held_back = _within_drift(tasks, before.may_pass, max_drift_ms, max_poll_records, ring)
-        passed = frozenset(shared.taken)
+        passed = shared.taken.keys()
+    passed = {tp for tp in passed if topic_idle_ms.get(tp.topic, max_task_idle_ms) != NEVER_WAIT}
     after = decide(before.deadlines, shared.taken)
     return Batch(
         taken={partition: count for partition, count in shared.taken.items() if count},

@@ -43,29 +43,30 @@ def decide_idle(
     observed: Mapping[TopicPartition, InputState],
     *,
     max_task_idle_ms: int,
+    topic_idle_ms: Mapping[str, int] = {},
     now_ms: float,
 ) -> IdleDecision:
-    """Decide which inputs may run empty without blocking their task.
+    """Decide which inputs may run empty without blocking their task. A topic in `topic_idle_ms` has its own idle time.
 
     An input has a deadline while it is empty and caught up (lag 0), counted from the first such call. Data, a lag above
     0 or an unknown lag remove the deadline, and the task then waits without limit. Inputs that are not in `observed`
     lose their deadline.
     """
-    assert max_task_idle_ms >= NEVER_WAIT, "other negative values are refused with the options"
-    if max_task_idle_ms == NEVER_WAIT:
-        return IdleDecision({}, frozenset(observed))
     kept: dict[TopicPartition, float] = {}
-    may_pass = {partition for partition, seen in observed.items() if seen.finished}
+    may_pass = set[TopicPartition]()
     for partition, seen in observed.items():
-        if seen.finished or not _is_caught_up(seen):
-            continue
-        # An input that still has records starts its wait when it runs empty: until then its deadline moves with the
-        # clock. With an idle time of 0 that deadline has passed already.
-        deadline_ms = deadlines.get(partition, now_ms + max_task_idle_ms) if seen.empty else now_ms + max_task_idle_ms
-        if deadline_ms <= now_ms:
+        idle_ms = topic_idle_ms.get(partition.topic, max_task_idle_ms)
+        assert idle_ms >= NEVER_WAIT, "other negative values are refused with the options"
+        if seen.finished or idle_ms == NEVER_WAIT:
             may_pass.add(partition)
-        if seen.empty:
-            kept[partition] = deadline_ms
+        elif _is_caught_up(seen):
+            # An input that still has records starts its wait when it runs empty: until then its deadline moves with
+            # the clock. With an idle time of 0 that deadline has passed already.
+            deadline_ms = deadlines.get(partition, now_ms + idle_ms) if seen.empty else now_ms + idle_ms
+            if deadline_ms <= now_ms:
+                may_pass.add(partition)
+            if seen.empty:
+                kept[partition] = deadline_ms
     return IdleDecision(kept, frozenset(may_pass))
 
 

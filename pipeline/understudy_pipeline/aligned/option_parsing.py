@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,7 +20,7 @@ from understudy_pipeline.aligned.input_options import (
     SharedOptions,
     parse_inputs,
 )
-from understudy_pipeline.aligned.option_values import GivenOptions
+from understudy_pipeline.aligned.option_values import GivenOptions, parse_whole
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.aligned.spark_kafka_options import (
@@ -100,12 +100,13 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
     undecodable = options.choice("undecodable", get_args(Undecodable), "keep" if timestamp.field is None else "fail")
     available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
-    _check_order(options, available_now)
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
     timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
     parsed = parse_inputs(options, SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms))
+    idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", parsed.topics, _idle_ms, default.max_task_idle_ms)
+    _check_order(options, [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics], available_now)
     return AlignedOptions(
         inputs=parsed.inputs,
         topics=parsed.topics,
@@ -113,7 +114,8 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         merge=options.choice("merge", get_args(Merge), default.merge),
         starting=options.choice("starting", get_args(Starting), default.starting),
         start_positions=_start_positions(given, parsed),
-        max_task_idle_ms=_or(_idle_ms(options), default.max_task_idle_ms),
+        max_task_idle_ms=idle_ms,
+        topic_idle_ms=topic_idle_ms,
         max_drift_ms=options.whole("max_drift_ms", least=0, most=_CENTURY_MS),
         available_now=available_now,
         max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
@@ -144,9 +146,9 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _idle_ms(options: GivenOptions) -> int | None:
+def _idle_ms(name: str, value: str) -> int:
     """Kafka accepts any negative number and treats all but -1 as 0. Here the others are refused (statement 23)."""
-    return options.whole("max_task_idle_ms", least=0, also=-1)
+    return parse_whole(name, value, least=0, also=NEVER_WAIT)
 
 
 def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPositions | None:
@@ -170,15 +172,15 @@ def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPos
     return found
 
 
-def _check_order(options: GivenOptions, available_now: AvailableNow) -> None:
+def _check_order(options: GivenOptions, idle_ms: Collection[int], available_now: AvailableNow) -> None:
     """Refuse two options of which one keeps the order and the other one does not, or not as strictly."""
-    never_waits = options.text("max_task_idle_ms") == str(NEVER_WAIT)
-    for name, other, is_given in (
-        ("available_now", "max_task_idle_ms", available_now == "ordered" and never_waits),
-        ("available_now", "max_drift_ms", available_now == "ordered" and "max_drift_ms" in options),
-        ("max_drift_ms", "max_task_idle_ms", "max_drift_ms" in options and never_waits),
+    is_bounded, is_ordered = "max_drift_ms" in options, available_now == "ordered"
+    for name, other, is_refused in (
+        ("available_now", "max_task_idle_ms", is_ordered and NEVER_WAIT in idle_ms),
+        ("available_now", "max_drift_ms", is_ordered and is_bounded),
+        ("max_drift_ms", "max_task_idle_ms", is_bounded and set(idle_ms) == {NEVER_WAIT}),
     ):
-        if is_given:
+        if is_refused:
             raise SettingsError(
                 f"{name} is '{options.text(name)}' and {other} is '{options.text(other)}': they cannot both hold",
                 where=f"option {name}",

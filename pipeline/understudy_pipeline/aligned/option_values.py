@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.sizes import BadSizeError, parse_size
 
 T = TypeVar("T", bound=str)
+V = TypeVar("V")
 
 _FLAGS = {"true": True, "false": False}
 
@@ -48,15 +49,27 @@ class GivenOptions:
     def whole(self, name: str, *, least: int, most: int | None = None, also: int | None = None) -> int | None:
         """Return a whole number from `least` to `most`, or `also`. None if the option is not set."""
         value = self.text(name)
-        if value is None:
-            return None
-        try:
-            number = int(value)
-        except ValueError:
-            number = None
-        if number is None or not (number == also or (number >= least and (most is None or number <= most))):
-            raise SettingsError(f"'{value}' is not a {_range_text(least, most, also)}", where=f"option {name}")
-        return number
+        return None if value is None else parse_whole(name, value, least=least, most=most, also=also)
+
+    def by_topic(
+        self, name: str, topics: Collection[str], parse: Callable[[str, str], V], default: V
+    ) -> tuple[V, Mapping[str, V]]:
+        """Return a value, and the values of topics that have their own: `5` or `5,weather:9` or `weather:9`."""
+        found, own = default, dict[str, V]()
+        for entry in (self.text(name) or "").split(",") if name in self else ():
+            topic, colon, value = entry.strip().rpartition(":")
+            if not colon:
+                found = parse(name, value)
+            elif topic in topics and topic not in own:
+                own[topic] = parse(name, value)
+            else:
+                what = "a topic a second time" if topic in topics else "no topic of this query"
+                raise SettingsError(
+                    f"'{entry.strip()}' names {what}",
+                    where=f"option {name}",
+                    fix="Write a value for all topics, and then others like 'weather:VALUE', each topic once",
+                )
+        return found, own
 
     def size(self, name: str) -> int | None:
         """Return a number of bytes, at least one: `512m`, `64MiB`, `1000000`. None if the option is not set."""
@@ -73,11 +86,7 @@ class GivenOptions:
 
     def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
         """Return one of `words`; case does not matter."""
-        value = (self.text(name) or default).lower()
-        for word in words:
-            if value == word:
-                return word
-        raise SettingsError(f"'{value}' is not one of {', '.join(words)}", where=f"option {name}")
+        return parse_choice(name, self.text(name) or default, words)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name)
@@ -86,6 +95,25 @@ class GivenOptions:
         if value.lower() not in _FLAGS:
             raise SettingsError(f"'{value}' is neither true nor false", where=f"option {name}")
         return _FLAGS[value.lower()]
+
+
+def parse_whole(name: str, value: str, *, least: int, most: int | None = None, also: int | None = None) -> int:
+    """Parse a whole number from `least` to `most`, or `also`."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = None
+    if number is None or not (number == also or (number >= least and (most is None or number <= most))):
+        raise SettingsError(f"'{value}' is not a {_range_text(least, most, also)}", where=f"option {name}")
+    return number
+
+
+def parse_choice(name: str, value: str, words: tuple[T, ...]) -> T:
+    """Parse one of `words`; case does not matter."""
+    for word in words:
+        if value.lower() == word:
+            return word
+    raise SettingsError(f"'{value.lower()}' is not one of {', '.join(words)}", where=f"option {name}")
 
 
 def _range_text(least: int, most: int | None, also: int | None) -> str:

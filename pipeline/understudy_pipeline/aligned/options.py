@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -37,6 +38,9 @@ class AlignedOptions:
 
     max_task_idle_ms: int = 0
     """KIP-353/695. -1: never wait for an empty input. 0: wait for records that exist. More: wait for new ones too."""
+
+    topic_idle_ms: Mapping[str, int] = field(default_factory=dict)
+    """Idle times of topics that have their own."""
 
     max_drift_ms: int | None = None
     """Flink's watermark alignment. Longest time by which a record may be ahead of the slowest input. None: an empty

@@ -243,6 +243,7 @@ class Planner:
             ahead.deadlines,
             finished=ahead.finished - self._held(),
             max_task_idle_ms=self._options.max_task_idle_ms,
+            topic_idle_ms=self._options.topic_idle_ms,
             max_drift_ms=self._options.max_drift_ms,
             max_poll_records=self._options.max_poll_records,
             ring=start.ring,

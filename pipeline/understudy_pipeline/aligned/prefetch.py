@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from understudy_pipeline.aligned.shared_read_ahead import CountPartitions, Fetch, Seek, SharedReadAhead
+from understudy_pipeline.aligned.input_requests import CountPartitions, Fetch, Seek
+from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.inputs.protocol import Input, InputError
 from understudy_shared.base.clock import Clock
 

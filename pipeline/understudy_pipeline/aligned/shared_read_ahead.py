@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from understudy_pipeline.aligned.idle import InputState
+from understudy_pipeline.aligned.input_requests import CountPartitions, Fetch, InputRequest, Seek
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.waits import has_more, is_waited_for
 from understudy_pipeline.inputs.protocol import Fetched, InputError
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -29,28 +30,6 @@ FETCH_WAIT_MS = 100
 
 BUSY_FETCH_WAIT_MS = 20
 """The same while a partition of the server is paused for memory: it may be resumed at any moment."""
-
-
-class CountPartitions(NamedTuple):
-    """Count the partitions of the server's topics, and ask for the topics' ids."""
-
-
-class Seek(NamedTuple):
-    """Continue behind these cursors."""
-
-    cursors: Mapping[TopicPartition, Cursor]
-    generation: int
-
-
-class Fetch(NamedTuple):
-    """Fetch up to `wanted` records of each partition."""
-
-    wanted: Mapping[TopicPartition, int]
-    generation: int
-    wait_ms: int
-
-
-InputRequest = CountPartitions | Seek | Fetch
 
 
 class Outage(NamedTuple):
@@ -181,7 +160,11 @@ class SharedReadAhead:
             slowest = None if self._options.max_drift_ms is None else self.ahead.held_back.slowest
             for server in self._servers:
                 if server.away_since_ms is None or not is_waited_for(
-                    server.topics, inputs, max_task_idle_ms=self._options.max_task_idle_ms, slowest=slowest
+                    server.topics,
+                    inputs,
+                    max_task_idle_ms=self._options.max_task_idle_ms,
+                    topic_idle_ms=self._options.topic_idle_ms,
+                    slowest=slowest,
                 ):
                     server.waits_since_ms = None
                 elif server.waits_since_ms is None:

@@ -13,22 +13,21 @@ def is_waited_for(
     inputs: Mapping[TopicPartition, InputState],
     *,
     max_task_idle_ms: int,
+    topic_idle_ms: Mapping[str, int] = {},
     slowest: Set[TopicPartition] | None = None,
 ) -> bool:
     """Whether the query waits for a server that is away and has these topics. `inputs` are all partitions it reads.
 
     Nothing is read before the partitions of every topic are known. From then on a task waits for a partition of which
-    every record is in a batch and whose lag is unknown: its next record may be the next of all. With `max_task_idle_ms`
-    -1 it does not wait, and with `max_drift_ms` only for the `slowest` inputs, which hold others back.
+    every record is in a batch and whose lag is unknown: its next record may be the next of all. With an idle
+    time of -1 it does not wait, and with `max_drift_ms` only for the `slowest` inputs, which hold others back.
     """
     if not inputs:
         return True
-    if max_task_idle_ms == NEVER_WAIT:
-        return False
     return any(
         place.topic in topics and seen.empty and seen.lag is None and not seen.finished
         for place, seen in inputs.items()
-        if slowest is None or place in slowest
+        if topic_idle_ms.get(place.topic, max_task_idle_ms) != NEVER_WAIT and (slowest is None or place in slowest)
     )
 
 

@@ -34,6 +34,7 @@ def plan(
     *,
     finished: Set[TopicPartition] = frozenset(),
     idle_ms: int = 0,
+    own_idle_ms: Mapping[str, int] | None = None,
     records: int = -1,
     ring: int = 0,
     now_ms: float = 1000,
@@ -45,6 +46,7 @@ def plan(
         known or {},
         finished=finished,
         max_task_idle_ms=idle_ms,
+        topic_idle_ms=own_idle_ms or {},
         max_poll_records=records,
         ring=ring,
         now_ms=now_ms,
@@ -130,6 +132,14 @@ def test_statement_32_nobody_is_given_up_on_at_minus_1_and_what_is_behind_the_en
     assert plan(tasks, idle_ms=-1).enforced == {0: 0}
     finished = plan(tasks, {}, finished={B}, idle_ms=50)
     assert (finished.taken, finished.enforced) == ({A: 2}, {0: 2})
+
+
+def test_what_passes_over_a_topic_that_is_never_waited_for_does_not_count_as_enforced() -> None:
+    tasks = one(flights=[1, 9], weather=[], alerts=[5])
+    batch = plan(tasks, {A: 0, C: 0}, own_idle_ms={"weather": -1})
+    assert (batch.taken, batch.enforced) == ({A: 2, C: 1}, {0: 1})
+    waits = plan(tasks, {A: 0, B: 0, C: 3}, own_idle_ms={"weather": -1})
+    assert (waits.taken, waits.enforced) == ({A: 1, C: 1}, {0: 0}), "the others are waited for"
 
 
 def test_statement_34_a_batch_is_the_least_head_times_of_its_task() -> None:

@@ -151,3 +151,12 @@ def test_nobody_is_given_up_on_before_it_was_caught_up_for_the_idle_time(
         deadlines = dict(decision.deadlines)
         assert deadlines.keys() == waiting
         assert waiting & decision.may_pass == {each for each in waiting if now_ms - since[each] >= idle_ms}
+
+
+def test_a_topic_with_an_idle_time_of_its_own_is_waited_for_so_long_and_the_others_as_before() -> None:
+    own = {A.topic: 50, C.topic: NEVER_WAIT}
+    observed = {A: CAUGHT_UP, B: CAUGHT_UP, C: UNKNOWN}
+    found = decide_idle({}, observed, max_task_idle_ms=0, topic_idle_ms=own, now_ms=1000)
+    assert found == IdleDecision({A: 1050, B: 1000}, frozenset({B, C}))
+    later = decide_idle(found.deadlines, observed, max_task_idle_ms=0, topic_idle_ms=own, now_ms=1050)
+    assert later.may_pass == {A, B, C}

@@ -148,6 +148,10 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"available_now": "ordered", "max_task_idle_ms": "-1"}, "option available_now"),
         ({"available_now": "ordered", "max_drift_ms": "5"}, "option available_now"),
         ({"max_drift_ms": "5", "max_task_idle_ms": "-1"}, "option max_drift_ms"),
+        ({"available_now": "ordered", "max_task_idle_ms": "5,weather:-1"}, "option available_now"),
+        ({"max_task_idle_ms": "5,wether:1"}, "'wether:1' names no topic of this query"),
+        ({"max_task_idle_ms": "weather:1,weather:2"}, "'weather:2' names a topic a second time"),
+        ({"max_task_idle_ms": "5,weather:soon"}, "'soon' is not a whole number of at least 0, or -1"),
         ({"max_drift_ms": "-1"}, "'-1' is not a whole number from 0"),
         ({"undecodable_path": "/tmp/x"}, "undecodable is 'keep' and undecodable_path is set"),
         ({"kafka.client.id": "x"}, "kafka.client.id is set and kafka is not"),
@@ -224,3 +228,11 @@ def test_a_drift_of_any_whole_number_goes_with_any_idle_time_that_waits() -> Non
     assert parsed().max_drift_ms is None
     assert parsed(max_drift_ms="0").max_drift_ms == 0
     assert parsed(max_drift_ms="60000", max_task_idle_ms="5").max_drift_ms == 60_000
+
+
+def test_a_topic_can_have_an_idle_time_of_its_own() -> None:
+    both = parsed(max_task_idle_ms=" 5, weather:-1")
+    assert (both.max_task_idle_ms, both.topic_idle_ms) == (5, {"weather": -1})
+    one = parsed(max_task_idle_ms="weather:60000")
+    assert (one.max_task_idle_ms, one.topic_idle_ms) == (0, {"weather": 60_000})
+    assert parsed(max_task_idle_ms="-1,weather:5", max_drift_ms="1").max_drift_ms == 1, "one input counts"

@@ -48,6 +48,12 @@ def test_a_server_is_waited_for_while_its_next_record_may_be_the_next_of_all(
     assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) is is_waited
 
 
+def test_a_topic_that_is_never_waited_for_makes_no_query_wait_for_its_server() -> None:
+    inputs = {A: UNKNOWN, B: UNKNOWN}
+    assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, topic_idle_ms={"a": NEVER_WAIT})
+    assert is_waited_for({"a", "b"}, inputs, max_task_idle_ms=0, topic_idle_ms={"a": NEVER_WAIT})
+
+
 def test_with_bounded_drift_a_server_is_waited_for_while_it_holds_others_back() -> None:
     inputs = {A: UNKNOWN, B: UNKNOWN}
     assert is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest={A})
