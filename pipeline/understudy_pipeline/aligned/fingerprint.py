@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
-from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.inputs.timestamps import RECORD
 
 _TOPICS = "topics"
@@ -16,7 +17,7 @@ such an input later gets its options with it."""
 _UNDECODABLE = "undecodable"
 
 
-_POISON_ROWS = {"keep": "keep", "skip": "skip", "aside": "skip", "fail": "fail"}
+_POISON_ROWS = {each: each for each in get_args(Undecodable)} | {"aside": "skip"}
 """The kind of a batch's rows, by the value of `undecodable`."""
 
 
@@ -34,8 +35,15 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
         "timestamp": RECORD if field is None else f"json:{field}",
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
         **{name: _of_inputs(options, attribute) for name, attribute in _OF_INPUTS.items()},
-        _UNDECODABLE: _POISON_ROWS[options.undecodable],
+        _UNDECODABLE: _poison_rows(options),
     }
+
+
+def _poison_rows(options: AlignedOptions) -> str:
+    """Return the kind of rows, and of topics whose own differ from it: `skip,weather:keep`."""
+    default = _POISON_ROWS[options.undecodable]
+    own = {topic: _POISON_ROWS[each] for topic, each in options.topic_undecodable.items()}
+    return ",".join([default, *(f"{topic}:{each}" for topic, each in sorted(own.items()) if each != default)])
 
 
 def _of_inputs(options: AlignedOptions, attribute: str) -> str | None:

@@ -20,8 +20,8 @@ from understudy_pipeline.aligned.input_options import (
     SharedOptions,
     parse_inputs,
 )
-from understudy_pipeline.aligned.option_values import GivenOptions, parse_whole
-from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.option_values import GivenOptions, parse_choice, parse_whole
+from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.aligned.spark_kafka_options import (
     POSITIONS,
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 Merge = Literal["task", "global"]
 Starting = Literal["earliest", "latest"]
-Undecodable = Literal["keep", "fail", "skip", "aside"]
 AvailableNow = Literal["all", "ordered"]
 
 NEW_BOUND, OLD_BOUND = "input_buffer_max_bytes", "buffered_records_per_partition"
@@ -97,14 +96,15 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
     timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
-    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
-    undecodable = options.choice("undecodable", get_args(Undecodable), "keep" if timestamp.field is None else "fail")
     available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
     timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
     parsed = parse_inputs(options, SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms))
+    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
+    usual: Undecodable = "keep" if timestamp.field is None else "fail"
+    undecodable, topic_undecodable = options.by_topic("undecodable", parsed.topics, _undecodable, usual)
     idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", parsed.topics, _idle_ms, default.max_task_idle_ms)
     _check_order(options, [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics], available_now)
     return AlignedOptions(
@@ -124,7 +124,8 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         timestamp=timestamp,
         max_timestamp_jump_ms=options.whole("max_timestamp_jump_ms", least=1),
         undecodable=undecodable,
-        undecodable_path=_undecodable_path(options, undecodable),
+        topic_undecodable=topic_undecodable,
+        undecodable_path=_undecodable_path(options, {undecodable, *topic_undecodable.values()}),
         fail_on_data_loss=fail_on_data_loss,
         request_timeout_ms=timeout_ms,
         poll_timeout_ms=_or(options.whole("poll_timeout_ms", least=1, most=_DAY_MS), default.poll_timeout_ms),
@@ -199,11 +200,15 @@ def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
     return max_bytes, max_records if max_bytes is None else None
 
 
-def _undecodable_path(options: GivenOptions, undecodable: Undecodable) -> Path | None:
+def _undecodable(name: str, value: str) -> Undecodable:
+    return parse_choice(name, value, get_args(Undecodable))
+
+
+def _undecodable_path(options: GivenOptions, found: Collection[Undecodable]) -> Path | None:
     path = options.text("undecodable_path")
-    if (path is not None) != (undecodable == "aside"):
+    if (path is not None) != ("aside" in found):
         raise SettingsError(
-            f"undecodable is '{undecodable}' and undecodable_path is {'not ' if path is None else ''}set",
+            f"undecodable is '{','.join(sorted(found))}' and undecodable_path is {'not ' if path is None else ''}set",
             where="option undecodable_path",
             fix="Set both undecodable=aside and undecodable_path, or neither",
         )

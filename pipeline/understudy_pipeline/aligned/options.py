@@ -13,6 +13,8 @@ from understudy_pipeline.inputs.timestamps import TimestampRule
 
 MIB = 1 << 20
 
+Undecodable = Literal["keep", "fail", "skip", "aside", "partition-time"]
+
 
 @dataclass(frozen=True, slots=True)
 class AlignedOptions:
@@ -60,10 +62,13 @@ class AlignedOptions:
     max_timestamp_jump_ms: int | None = None
     """Largest step by which one record may advance its partition's time. None: no bound."""
 
-    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
-    """The treatment of a record without a usable timestamp: deliver it without one, end the query, skip it, or write it
-    to `undecodable_path`.
+    undecodable: Undecodable = "fail"
+    """The treatment of a record without a usable timestamp: deliver it without one, end the query, skip it, write it to
+    `undecodable_path`, or give it its partition's time.
     """
+
+    topic_undecodable: Mapping[str, Undecodable] = field(default_factory=dict)
+    """The treatment in topics that have their own."""
 
     undecodable_path: Path | None = None
     available_now: Literal["all", "ordered"] = "all"
@@ -94,6 +99,10 @@ class AlignedOptions:
     """Port for the planner's Prometheus metrics. 0: any free port."""
 
     include_headers: bool = False
+
+    def undecodable_of(self, topic: str) -> Undecodable:
+        """Return the treatment of a topic's records without a usable timestamp."""
+        return self.topic_undecodable.get(topic, self.undecodable)
 
     @property
     def long_offsets(self) -> bool:

@@ -250,8 +250,7 @@ class Planner:
             now_ms=now_ms,
         )
         ahead.deadlines, ahead.held_back = batch.deadlines, batch.held_back
-        if self._options.undecodable == "fail":
-            batch = before_poison(batch, queues, ahead.retained)
+        batch = before_poison(batch, queues, ahead.retained)
         return self._take_batch(start, batch, now_ms) if batch.taken else None
 
     def _queues(self) -> Mapping[int, Sequence[Queue]]:
@@ -271,19 +270,18 @@ class Planner:
             max_drift_ms=self._options.max_drift_ms,
             ring=self._offset.ring,
         )
-        if taken is None or self._options.undecodable != "fail":
-            return taken
-        # A poison record ends the batch before it, and then the query.
-        has_poison = any(retained[tp].first_undecodable(count) is not None for tp, count in taken.items())
-        return None if has_poison else taken
+        # A record that is refused ends the batch before it, and then the query.
+        if taken is None or any(retained[tp].first_refused(count) is not None for tp, count in taken.items()):
+            return None
+        return taken
 
     def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
-        planned, lateness = take_batch(self._shared.ahead, start, batch, fingerprint=self._fingerprint)
+        planned, lateness, poison = take_batch(self._shared.ahead, start, batch, fingerprint=self._fingerprint)
         self._offset = end = planned.end
         sample = Sample(
             now_ms, end.records, sum(batch.enforced.values()), lateness, self._clock.monotonic_ms() - now_ms
         )
-        is_aside = self._options.undecodable == "aside"
-        self.counts.add(sample, dead_letters=end.undecodable - start.undecodable if is_aside else 0)
+        aside = (count for tp, count in poison.items() if self._options.undecodable_of(tp.topic) == "aside")
+        self.counts.add(sample, dead_letters=sum(aside))
         self._shared.changed.notify_all()
         return planned

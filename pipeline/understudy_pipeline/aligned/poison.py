@@ -49,7 +49,7 @@ def _first_poison(
 ) -> _Poison | None:
     found = []
     for queue in queues:
-        place = retained[queue.partition].first_undecodable(counts[queue.partition])
+        place = retained[queue.partition].first_refused(counts[queue.partition])
         if place is not None:
             found.append(_Poison(_records_before(queues, counts, queue, place), queue.partition, place))
     return min(found, default=None)

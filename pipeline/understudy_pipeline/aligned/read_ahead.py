@@ -204,7 +204,12 @@ class ReadAhead:
             del self.retained[tp]
         for tp in sorted(partitions - self.retained.keys()):
             cursor = self._first_cursor(tp)
-            self.retained[tp] = Retained(tp, cursor, max_jump_ms=self._options.max_timestamp_jump_ms)
+            self.retained[tp] = Retained(
+                tp,
+                cursor,
+                max_jump_ms=self._options.max_timestamp_jump_ms,
+                undecodable=self._options.undecodable_of(tp.topic),
+            )
             self.lags.forget([tp])
             if self._ends is not None and is_at(cursor, self._ends.get(tp, Cursor())):
                 self.finished.add(tp)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
-from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
@@ -49,7 +48,8 @@ class RowOptions:
     """The options that executors need to make rows."""
 
     max_timestamp_jump_ms: int | None = None
-    undecodable: Literal["keep", "fail", "skip", "aside"] = "fail"
+    undecodable: Undecodable = "fail"
+    topic_undecodable: Mapping[str, Undecodable] = field(default_factory=dict)
     undecodable_path: Path | None = None
     include_headers: bool = False
     long_offsets: bool = False
@@ -158,18 +158,20 @@ def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
     span, options = planned.span, task.options
     times = Times(span.start.time_ms)
+    undecodable = options.topic_undecodable.get(span.partition.topic, options.undecodable)
     aside = []
     for records in _records(planned, task.poll_timeout_ms):
         rows, effective_ms, poison, times = with_effective_times(
             records,
             times,
             max_jump_ms=options.max_timestamp_jump_ms,
-            keeps_poison=options.undecodable == "keep",
+            undecodable=undecodable,
         )
         if poison.num_rows:
-            if options.undecodable == "fail":
+            if undecodable in ("fail", "partition-time"):
                 raise _undecodable_error(span, poison)
-            aside.append(poison)
+            if undecodable == "aside":
+                aside.append(poison)
         if rows.num_rows:
             yield output_rows(
                 rows,

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.options import Undecodable
 from understudy_pipeline.inputs.arrays import to_numpy
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import (
@@ -23,6 +24,7 @@ from understudy_pipeline.inputs.records import (
     TopicPartition,
     effective_times_ms,
     partition_times_ms,
+    with_partition_times,
 )
 
 _LEAST_ROOM = 64
@@ -46,13 +48,21 @@ class Retained:
     A chunk stays in memory until its last record is taken, so actual memory can exceed `bytes` by one chunk.
     """
 
-    def __init__(self, partition: TopicPartition, cursor: Cursor, *, max_jump_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        cursor: Cursor,
+        *,
+        max_jump_ms: int | None = None,
+        undecodable: Undecodable = "fail",
+    ) -> None:
         self.partition = partition
         self.cursor = cursor
         self.bytes = 0
         self.record_bytes: float | None = None
         """Mean record size of the last chunk. None before the first chunk."""
         self._max_jump_ms = max_jump_ms
+        self._undecodable = undecodable
         self._newest_ms = cursor.time_ms
         self._rows: deque[pa.RecordBatch] = deque()
         self._timestamps_ms = _Column()
@@ -74,7 +84,7 @@ class Retained:
         self._rows.append(chunk.rows)
         self._timestamps_ms.append(own_ms)
         self._partition_times_ms.append(times_ms)
-        self._effective_ms.append(effective_times_ms(own_ms, times_ms, begin_ms=begin_ms))
+        self._effective_ms.append(effective_times_ms(self._usable(own_ms, times_ms), times_ms, begin_ms=begin_ms))
         self._sizes.append(chunk.sizes)
         self._newest_ms = int(times_ms[-1])
         self.bytes += size
@@ -87,9 +97,15 @@ class Retained:
         """
         return Queue(self.partition, rank, self._effective_ms.values, self.cursor.time_ms)
 
-    def first_undecodable(self, count: int) -> int | None:
-        """Return the index of the first poison record among the first `count` records, if there is one."""
-        found = np.flatnonzero(self._timestamps_ms.values[:count] == NO_TIME_MS)
+    def first_refused(self, count: int) -> int | None:
+        """Return the index of the first of `count` records that ends the query, if there is one.
+
+        A poison record does with `undecodable=fail`, and with `partition-time` before the first timestamp.
+        """
+        if self._undecodable not in ("fail", "partition-time"):
+            return None
+        usable_ms = self._usable(self._timestamps_ms.values[:count], self._partition_times_ms.values[:count])
+        found = np.flatnonzero(usable_ms == NO_TIME_MS)
         return int(found[0]) if len(found) else None
 
     def offset(self, index: int) -> str:
@@ -135,7 +151,12 @@ class Retained:
         # The record behind them is above `reached_ms`: from there on nothing depends on what is taken.
         if count:
             times_ms = self._partition_times_ms.values[:count]
-            effective_ms[:count] = effective_times_ms(self._timestamps_ms.values[:count], times_ms)
+            own_ms = self._usable(self._timestamps_ms.values[:count], times_ms)
+            effective_ms[:count] = effective_times_ms(own_ms, times_ms)
+
+    def _usable(self, timestamps_ms: NDArray[np.int64], times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+        is_replaced = self._undecodable == "partition-time"
+        return with_partition_times(timestamps_ms, times_ms) if is_replaced else timestamps_ms
 
     def _first_rows(self, count: int) -> list[pa.RecordBatch]:
         found = []

@@ -7,8 +7,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from understudy_pipeline.aligned.options import Undecodable
 from understudy_pipeline.inputs.arrays import booleans, is_null, numbers, scalar, to_numpy
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
+from understudy_pipeline.inputs.records import (
+    NO_TIME_MS,
+    TopicPartition,
+    effective_times_ms,
+    partition_times_ms,
+    with_partition_times,
+)
 
 _KAFKA_DDL = """
     key binary, value binary, topic string, partition int, offset {offset}, timestamp timestamp, timestampType int
@@ -98,21 +105,24 @@ class Times(NamedTuple):
 
 
 def with_effective_times(
-    rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None, keeps_poison: bool = False
+    rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None, undecodable: Undecodable = "fail"
 ) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, Times]:
-    """Split records by whether they have a timestamp, unless `keeps_poison`, and compute effective times.
+    """Split off poison records, unless `undecodable` keeps them or gives them a time, and compute effective times.
 
-    Returns the records with a timestamp, their effective times, the poison records, and the times after all.
+    Returns the other records, their effective times, the poison records, and the times after all.
     """
     stamps = rows.column("timestamp_ms")
     if not len(stamps):
         return rows, pa.nulls(0, pa.int64()), rows, times
     partition_ms = partition_times_ms(stamps, time_ms=times.partition_ms, max_jump_ms=max_jump_ms)
-    known_ms = to_numpy(stamps, null=NO_TIME_MS)
+    known_ms, poison = to_numpy(stamps, null=NO_TIME_MS), is_null(stamps)
+    if undecodable == "partition-time" and poison.any():
+        known_ms = with_partition_times(known_ms, partition_ms)
+        poison = known_ms == NO_TIME_MS
+        rows = rows.set_column(rows.schema.get_field_index("timestamp_ms"), "timestamp_ms", numbers(known_ms))
     effective_ms = effective_times_ms(known_ms, partition_ms, begin_ms=times.effective_ms)
     after = Times(int(partition_ms[-1]), int(effective_ms[-1]))
-    poison = is_null(stamps)
-    if keeps_poison or not poison.any():
+    if undecodable == "keep" or not poison.any():
         return rows, numbers(effective_ms), rows.slice(0, 0), after
     return rows.filter(booleans(~poison)), numbers(effective_ms[~poison]), rows.filter(booleans(poison)), after
 

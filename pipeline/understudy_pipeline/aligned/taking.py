@@ -36,8 +36,8 @@ class SettledBatch:
 
 def take_batch(
     ahead: ReadAhead, start: SourceOffset, batch: Batch, *, fingerprint: Mapping[str, object]
-) -> tuple[PlannedBatch, Lateness]:
-    """Move the records of a batch out of the buffers. Return it with its end, and how late its records are."""
+) -> tuple[PlannedBatch, Lateness, Mapping[TopicPartition, int]]:
+    """Move the records of a batch out of the buffers. Return it, how late its records are, and its poison records."""
     before = {
         task: max(ahead.retained[tp].cursor.time_ms for tp in partitions) for task, partitions in ahead.tasks.items()
     }
@@ -46,6 +46,7 @@ def take_batch(
     lateness = sum(
         (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
     )
+    poison = {tp: _undecodable(segment) for tp, segment in segments.items()}
     end = replace(
         start,
         fingerprint=fingerprint,
@@ -56,9 +57,9 @@ def take_batch(
         records=sum(batch.taken.values()),
         bytes=sum(segment.bytes for segment in segments.values()),
         enforced=start.enforced + sum(batch.enforced.values()),
-        undecodable=start.undecodable + sum(map(_undecodable, segments.values())),
+        undecodable=start.undecodable + sum(poison.values()),
     )
-    return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()]), lateness
+    return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()]), lateness, poison
 
 
 def _lateness(

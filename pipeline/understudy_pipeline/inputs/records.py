@@ -90,6 +90,11 @@ def partition_times_ms(
     return _capped(times, time_ms, max_jump_ms)
 
 
+def with_partition_times(timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Replace missing timestamps (NO_TIME_MS) by the partition time. One before the first timestamp stays missing."""
+    return np.where(timestamps_ms == NO_TIME_MS, partition_times_ms, timestamps_ms)
+
+
 def effective_times_ms(
     timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64], *, begin_ms: int = NO_TIME_MS
 ) -> NDArray[np.int64]:

@@ -164,6 +164,18 @@ def test_poison_may_be_written_aside_when_a_batch_that_skipped_it_runs_again() -
     check_replay(SourceOffset(skipped), SourceOffset(skipped, undecodable=1), aside)
 
 
+def test_a_logged_batch_with_poison_is_refused_when_the_treatment_of_one_topic_changes() -> None:
+    topic = OPTIONS.topics[0]
+    then, same, later = (
+        fingerprint(replace(OPTIONS, undecodable="skip", topic_undecodable={topic: each}))
+        for each in ("partition-time", "partition-time", "aside")
+    )
+    assert later == fingerprint(replace(OPTIONS, undecodable="skip"))
+    check_replay(SourceOffset(then), SourceOffset(then, undecodable=1), same)
+    with pytest.raises(OffsetError, match=f"was 'skip,{topic}:partition-time' when it was planned and is 'skip' now"):
+        check_replay(SourceOffset(then), SourceOffset(then, undecodable=1), later)
+
+
 def of_redis(**changed: str) -> dict[str, object]:
     config = RedisConfig(url="redis://127.0.0.1:1", topics=("weather",), **changed)  # type: ignore[arg-type]
     return fingerprint(replace(OPTIONS, inputs=(config,)))

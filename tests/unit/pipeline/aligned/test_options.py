@@ -140,7 +140,8 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"metrics_port": "65536"}, "from 0 to 65535"),
         ({"merge": "both"}, "'both' is not one of task, global"),
         ({"starting": ""}, "the value is empty"),
-        ({"undecodable": "ignore"}, "keep, fail, skip, aside"),
+        ({"undecodable": "ignore"}, "keep, fail, skip, aside, partition-time"),
+        ({"undecodable": "skip,weather:aside"}, "undecodable_path is not set"),
         ({"fail_on_data_loss": "yes"}, "neither true nor false"),
         ({"timestamp": "at"}, "option timestamp"),
         ({"checkpoint": "s3://bucket/checkpoint"}, "not a folder of this machine"),
@@ -236,3 +237,10 @@ def test_a_topic_can_have_an_idle_time_of_its_own() -> None:
     one = parsed(max_task_idle_ms="weather:60000")
     assert (one.max_task_idle_ms, one.topic_idle_ms) == (0, {"weather": 60_000})
     assert parsed(max_task_idle_ms="-1,weather:5", max_drift_ms="1").max_drift_ms == 1, "one input counts"
+
+
+def test_a_topic_can_treat_its_poison_in_its_own_way() -> None:
+    found = parsed(undecodable="skip,weather:partition-time")
+    assert (found.undecodable_of("flights"), found.undecodable_of("weather")) == ("skip", "partition-time")
+    own = parsed(undecodable="weather:fail")
+    assert (own.undecodable_of("flights"), own.undecodable_of("weather")) == ("keep", "fail")

@@ -297,6 +297,20 @@ def test_poison_ends_the_query_once_everything_before_it_is_in_a_batch(
     assert query.offset.undecodable == 0
 
 
+def test_each_topic_can_treat_its_poison_in_its_own_way(start: Start) -> None:
+    server = topics("a", "b", "c")
+    server.put("a", 0, 1, None, 9)
+    server.put("b", 0, 2, 7, None, 9)
+    server.put("c", 0, 3, 8, None, 9)
+    own = {"b": "partition-time", "c": "fail"}
+    query = start(server, options=options(undecodable="skip", topic_undecodable=own, max_task_idle_ms=1_000))
+    seen = [at for batch in query.until(7) for at in times(batch)]
+    assert seen == [1, 2, 3, 7, 8], "and before the last of them those of a and b that have no time"
+    assert query.offset.undecodable == 2
+    with pytest.raises(UndecodableError, match="topic c, partition 0, offset 2"):
+        query.next()
+
+
 def test_poison_that_is_first_of_all_ends_the_query_though_it_has_no_time(start: Start) -> None:
     server = topics("a", "b")
     server.put("a", 0, 1)

@@ -261,6 +261,21 @@ def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log
     ]
 
 
+def test_poison_that_is_given_its_partitions_time_has_it_as_its_timestamp_or_fails_where_there_is_none() -> None:
+    own = RowOptions(undecodable="skip", topic_undecodable={"weather": "partition-time"})
+    got = rows(planned(LogConfig((5, None, 7, 6, None))), own)
+    assert [(row["timestamp"].timestamp(), row["merge_order"]["effective_ms"]) for row in got] == [  # type: ignore
+        (0.005, 5),
+        (0.005, 5),
+        (0.007, 7),
+        (0.006, 7),
+        (0.007, 7),
+    ]
+    assert len(rows(planned(LogConfig((None, 5)), start=Cursor("", 0, 4)), own)) == 2, "the offset has the time"
+    with pytest.raises(UndecodableError, match="topic weather, partition 3, offset 0"):
+        rows(planned(LogConfig((None, 5))), own)
+
+
 def aside_in(folder: Path) -> RowOptions:
     """The option, and its folder as `load()` makes it."""
     folder.mkdir()

@@ -70,12 +70,24 @@ def test_what_is_taken_is_a_range_and_the_cursor_stands_behind_it() -> None:
 def test_poison_keeps_its_place_and_takes_the_partitions_time() -> None:
     held = retained([None, 5, None])
     assert times(held) == [NO_TIME_MS, 5, 5]
-    assert held.first_undecodable(1) == 0
+    assert held.first_refused(1) == 0
     assert held.take(1).span.end == Cursor("0", 1, NO_TIME_MS)
-    assert held.first_undecodable(1) is None
-    assert held.first_undecodable(2) == 1
+    assert held.first_refused(1) is None
+    assert held.first_refused(2) == 1
     assert held.offset(1) == "2"
     assert held.take(2).timestamps_ms.tolist() == [5, NO_TIME_MS]
+
+
+def test_poison_that_is_given_its_partitions_time_has_it_after_a_batch_too_and_is_refused_where_there_is_none() -> None:
+    held = Retained(TP, BEGINNING, undecodable="partition-time")
+    held.add(chunk_of(TP, [ScriptedRecord(time_ms) for time_ms in (None, 5, 3, None)], first=0))
+    assert held.first_refused(4) == 0
+    held.take(2)
+    assert times(held) == [3, 5], "not NO_TIME_MS, which would let it pass all others"
+    assert held.first_refused(2) is None
+    held.take(1)
+    assert times(held) == [5]
+    assert held.take(1).timestamps_ms.tolist() == [NO_TIME_MS], "and it is counted"
 
 
 def test_a_queue_that_was_handed_out_stays_as_it_was_while_records_come() -> None:
