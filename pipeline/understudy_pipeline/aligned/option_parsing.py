@@ -42,7 +42,7 @@ Starting = Literal["earliest", "latest"]
 AvailableNow = Literal["all", "ordered"]
 
 NEW_BOUND, OLD_BOUND = "input_buffer_max_bytes", "buffered_records_per_partition"
-NODES_CACHE = "cache_max_bytes_buffering"
+NODES_CACHE = ("statestore_cache_max_bytes", "cache_max_bytes_buffering")
 
 _OPTIONS = frozenset(
     {
@@ -67,7 +67,7 @@ _OPTIONS = frozenset(
         "undecodable_path",
         NEW_BOUND,
         OLD_BOUND,
-        NODES_CACHE,
+        *NODES_CACHE,
         *INPUT_OPTIONS,
         *POSITIONS,
         *(name for name in SAME_AS if not name.startswith(KAFKA_PROPERTIES)),
@@ -195,8 +195,9 @@ def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
     _, warning = resolve(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
     if warning is not None:
         log.warning(warning)
-    if options.size(NODES_CACHE) is not None:
-        log.warning("the source ignores %s: statestore_cache_max_bytes bounds the cache of a node", NODES_CACHE)
+    for name in NODES_CACHE:
+        if options.size(name) is not None:
+            log.warning("the source ignores %s: statestore_cache_max_bytes bounds the cache of a node", name)
     return max_bytes, max_records if max_bytes is None else None
 
 

@@ -43,6 +43,12 @@ _TIMEOUT = "Use request_timeout_ms, the longest wait for one answer of a broker"
 _BYTES = "Leave it out: key and value are always bytes. Cast the columns"
 _OAUTH = "Use librdkafka's own properties, such as kafka.sasl.oauthbearer.method=oidc and kafka.sasl.oauthbearer.*"
 
+
+def _all(text: str, names: str) -> Mapping[str, str]:
+    """Return the same replacement for each of these names."""
+    return dict.fromkeys(names.split(), text)
+
+
 INSTEAD: Mapping[str, str] = {
     "subscribepattern": "Name the topics, like subscribe=weather,flights: their order breaks ties between equal times, "
     "so it must not depend on which topics there are",
@@ -77,8 +83,43 @@ INSTEAD: Mapping[str, str] = {
     "kafka.ssl.protocol": "Leave it out: OpenSSL chooses the protocol",
     "kafka.ssl.enabled.protocols": "Leave it out: OpenSSL chooses the protocol",
     "kafka.sasl.jaas.config": "Use kafka.sasl.username and kafka.sasl.password, with the name and the password in it",
-    "kafka.sasl.login.callback.handler.class": _OAUTH,
-    "kafka.sasl.client.callback.handler.class": _OAUTH,
+    "kafka.exclude.internal.topics": "Leave it out: only topics that are named are read",
+    "kafka.config.providers": "Leave it out, and give the values themselves",
+    "kafka.socket.connection.setup.timeout.max.ms": "Use kafka.socket.connection.setup.timeout.ms",
+    **_all(
+        "Leave it out: this source has metrics of its own, in the query's progress and at metrics_port",
+        "kafka.auto.include.jmx.reporter kafka.metric.reporters kafka.metrics.num.samples "
+        "kafka.metrics.recording.level kafka.metrics.sample.window.ms",
+    ),
+    **_all(
+        "Leave it out: TLS is OpenSSL's, without Java's providers",
+        "kafka.security.providers kafka.ssl.provider kafka.ssl.engine.factory.class kafka.ssl.keymanager.algorithm "
+        "kafka.ssl.trustmanager.algorithm kafka.ssl.secure.random.implementation",
+    ),
+    **_all(
+        "Use kafka.sasl.kerberos.min.time.before.relogin: tickets are renewed by kafka.sasl.kerberos.kinit.cmd",
+        "kafka.sasl.kerberos.ticket.renew.jitter kafka.sasl.kerberos.ticket.renew.window.factor",
+    ),
+    **_all(
+        "Leave it out: the client renews tokens by itself",
+        "kafka.sasl.login.connect.timeout.ms kafka.sasl.login.read.timeout.ms kafka.sasl.login.retry.backoff.ms "
+        "kafka.sasl.login.retry.backoff.max.ms kafka.sasl.login.refresh.buffer.seconds "
+        "kafka.sasl.login.refresh.min.period.seconds kafka.sasl.login.refresh.window.factor "
+        "kafka.sasl.login.refresh.window.jitter",
+    ),
+    **_all(
+        "Leave it out: brokers validate tokens, not this source",
+        "kafka.sasl.oauthbearer.clock.skew.seconds kafka.sasl.oauthbearer.expected.audience "
+        "kafka.sasl.oauthbearer.expected.issuer kafka.sasl.oauthbearer.jwks.endpoint.url "
+        "kafka.sasl.oauthbearer.jwks.endpoint.refresh.ms kafka.sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "
+        "kafka.sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms kafka.sasl.oauthbearer.jwt.validator.class "
+        "kafka.sasl.oauthbearer.scope.claim.name",
+    ),
+    **_all(
+        _OAUTH,
+        "kafka.sasl.login.class kafka.sasl.login.callback.handler.class kafka.sasl.client.callback.handler.class "
+        "kafka.sasl.oauthbearer.header.urlencode kafka.sasl.oauthbearer.jwt.retriever.class",
+    ),
 }
 """The replacement of each refused option of Spark's and of its Java client's."""
 

@@ -223,7 +223,8 @@ def _safe_text(error: KafkaException, properties: Mapping[str, Any]) -> str:
     text = _text(error)
     for name, value in properties.items():
         if _SECRET_NAME.search(name) and str(value):
-            text = text.replace(str(value), HIDDEN)
+            # Whole words only: a password such as "a" would hide letters of the words that say what is wrong.
+            text = re.sub(rf"(?<!\w){re.escape(str(value))}(?!\w)", HIDDEN, text)
     return masked_text(text)
 
 

@@ -115,7 +115,7 @@ class KafkaInput:
         is_ready = bool(ends) or any(
             self._positions[partition].buffered_records for partition, count in wanted.items() if count
         )
-        # Take no more than the least wanted count of one partition, so that no partition buffers more than was wanted.
+        # All may be of one partition: take the greatest count. One of which less is wanted buffers the rest, paused.
         count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._fetching)])
         wait_s = 0 if is_ready else began_s + timeout_ms / 1000 - time.monotonic()
         messages = self._client.messages(count, wait_s=wait_s)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.support.repository import ROOT
 
 from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.spark_kafka_options import SAME_AS
+from understudy_pipeline.aligned.spark_kafka_options import INSTEAD, SAME_AS
 from understudy_shared.base.errors import SettingsError
 
 PAGE = ROOT / "docs" / "migrating-from-kafka.md"
@@ -83,10 +83,9 @@ CLIENT_OPTIONS: Mapping[str, str] = {
     "kafka.sasl.mechanism": "SCRAM-SHA-512",
     "kafka.sasl.kerberos.service.name": "kafka",
     "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required;",
-    "kafka.sasl.login.callback.handler.class": "Mine",
-    "kafka.sasl.client.callback.handler.class": "Mine",
+    **{name: "1" for name in INSTEAD if name.startswith("kafka.")},
 }
-"""Properties of Kafka's Java client that scripts set."""
+"""Properties of Kafka's Java client that scripts set, and all that librdkafka does not have."""
 
 NOTES: Mapping[str, str] = {
     "subscribe": "all partitions of these topics; their order breaks ties between equal times. A query "
@@ -100,7 +99,10 @@ NOTES: Mapping[str, str] = {
     "failOnDataLoss": "also for a topic that was deleted and created again",
     "kafka.isolation.level": "`read_committed` by default; Spark reads uncommitted records by default. Fixed for the "
     "life of a checkpoint",
-    "kafka.sasl.kerberos.service.name": "with a confluent-kafka that was built with Kerberos; its wheels are not",
+    "kafka.sasl.kerberos.service.name": "its wheels have no Kerberos. Install librdkafka with its "
+    "GSSAPI support (librdkafka-dev, libsasl2-modules-gssapi-mit), then `pip install --no-binary confluent-kafka "
+    "confluent-kafka` on the driver and all executors, and set `kafka.sasl.kerberos.keytab` and "
+    "`kafka.sasl.kerberos.principal`",
     "kafka.ssl.endpoint.identification.algorithm": "an empty value is `none`",
 }
 """What to know of options that work."""

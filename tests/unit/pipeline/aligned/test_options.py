@@ -214,10 +214,13 @@ def test_statement_61_the_new_bound_wins_and_set_means_given(caplog: pytest.LogC
     assert "input_buffer_max_bytes is used" in caplog.text
 
 
-def test_statement_61_the_name_of_the_cache_is_reported_as_the_nodes(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["statestore_cache_max_bytes", "cache_max_bytes_buffering"])
+def test_statement_61_the_name_of_the_cache_is_reported_as_the_nodes(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
-        assert parsed(cache_max_bytes_buffering="10m") == parsed()
-    assert "statestore_cache_max_bytes" in caplog.text
+        assert parsed(**{name: "10m"}) == parsed()
+    assert f"ignores {name}: statestore_cache_max_bytes bounds" in caplog.text
 
 
 @pytest.mark.parametrize(("given", "spool"), [("off", None), ("OFF", None), ("/x", Path("/x"))])

@@ -42,6 +42,22 @@ def test_a_property_that_the_client_refuses_is_reported_before_anything_is_read(
         config((name, value), ("security.protocol", "ssl"))
 
 
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"sasl.oauthbearer.method": "hunter2"}, 'Invalid value "***" for configuration'),
+        ({"sasl.password": "a", "isolation.level": "sometimes"}, 'Invalid value "sometimes" for configuration'),
+    ],
+    ids=["the secret", "a secret that is a letter of other words"],
+)
+def test_what_the_client_says_of_a_property_hides_secrets_and_no_part_of_other_words(
+    properties: dict[str, str], said: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        config(*properties.items())
+    assert said in str(refused.value)
+
+
 def test_secrets_are_in_no_repr_and_survive_pickling() -> None:
     made = config(
         ("sasl.password", "hunter2"),
