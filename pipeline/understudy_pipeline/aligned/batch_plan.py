@@ -40,6 +40,9 @@ class Batch(NamedTuple):
     deadlines: Mapping[TopicPartition, float]
     """For the next plan: when the wait for each input ends that this batch leaves empty."""
 
+    may_pass: frozenset[TopicPartition] = frozenset()
+    """Inputs that are finished or given up on, or will not be waited for once their records are taken."""
+
     held_back: HeldBack = NOT_HELD_BACK
     """With `max_drift_ms`: the inputs that wait for the slowest ones."""
 
@@ -88,6 +91,7 @@ def plan_batch(
         enforced={task: count_enforced(queues, shared.taken, passed) for task, queues in tasks.items()},
         ring=shared.next_first,
         deadlines=after.deadlines,
+        may_pass=after.may_pass,
         held_back=held_back,
     )
 

@@ -33,6 +33,9 @@ class SourceOffset:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The topics that the cursors belong to, where topics have ids: one that is made anew has another."""
 
+    stream_time_ms: int = NO_TIME_MS
+    """The least partition time of the inputs that count. It never decreases."""
+
     ring: int = 0
     """The task that has its turn first (KIP-41)."""
 
@@ -63,8 +66,9 @@ class SourceOffset:
             time_ms = None if cursor.time_ms == NO_TIME_MS else cursor.time_ms
             at.setdefault(place.topic, {})[str(place.partition)] = [cursor.offset, cursor.ordinal, time_ms]
         counts = {name: getattr(self, name) for name in _COUNTS}
+        reached = {} if self.stream_time_ms == NO_TIME_MS else {"stream_time_ms": self.stream_time_ms}
         ids = {"topic_ids": dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
-        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts, **ids}
+        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts, **ids, **reached}
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
@@ -84,6 +88,7 @@ class SourceOffset:
                     for partition, cursor in partitions.items()
                 },
                 topic_ids={topic: str(each) for topic, each in found.get("topic_ids", {}).items()},
+                stream_time_ms=int(found.get("stream_time_ms", NO_TIME_MS)),
                 **{name: int(found[name]) for name in _COUNTS},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as damage:

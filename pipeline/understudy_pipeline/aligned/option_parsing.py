@@ -50,6 +50,7 @@ _OPTIONS = frozenset(
         "checkpoint",
         "fail_on_data_loss",
         "include_headers",
+        "include_stream_time",
         "lag_max_age_ms",
         "max_drift_ms",
         "max_poll_records",
@@ -135,6 +136,7 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         checkpoint=_checkpoint(options),
         metrics_port=options.whole("metrics_port", least=0, most=65_535),
         include_headers=include_headers,
+        include_stream_time=options.flag("include_stream_time", default.include_stream_time),
     )
 
 

@@ -99,6 +99,7 @@ class AlignedOptions:
     """Port for the planner's Prometheus metrics. 0: any free port."""
 
     include_headers: bool = False
+    include_stream_time: bool = False
 
     def undecodable_of(self, topic: str) -> Undecodable:
         """Return the treatment of a topic's records without a usable timestamp."""

@@ -22,7 +22,7 @@ from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
-from understudy_pipeline.inputs.records import Cursor
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor
 
 ROWS = 10_000
 """Most rows of one Arrow batch for Spark. Fewer rows cost more calls; many more gain nothing."""
@@ -52,6 +52,7 @@ class RowOptions:
     topic_undecodable: Mapping[str, Undecodable] = field(default_factory=dict)
     undecodable_path: Path | None = None
     include_headers: bool = False
+    include_stream_time: bool = False
     long_offsets: bool = False
 
     @classmethod
@@ -80,6 +81,8 @@ class ReadTask:
     """Time for which an input that cannot be read is retried, counted from the last record."""
     batch: int = 0
     """The number of the batch: the first field of `merge_order`."""
+    stream_time_ms: int = NO_TIME_MS
+    """The column `stream_time` of the batch."""
 
 
 def planned_ranges(
@@ -101,7 +104,9 @@ def planned_ranges(
     return planned
 
 
-def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions, *, batch: int) -> list[ReadTask]:
+def pack_tasks(
+    planned: Sequence[PlannedRange], options: AlignedOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
+) -> list[ReadTask]:
     """Distribute a batch's ranges over at most `reader_tasks` Spark tasks of similar size; fewer for a small batch.
 
     The partitions of one merge task stay in one Spark task, unless that would leave Spark tasks empty.
@@ -120,7 +125,9 @@ def pack_tasks(planned: Sequence[PlannedRange], options: AlignedOptions, *, batc
     rows = RowOptions.of(options)
     timeout_ms = options.poll_timeout_ms
     return [
-        ReadTask(tuple(held), rows, timeout_ms, batch) for _, _, held in sorted(bins, key=lambda each: each[1]) if held
+        ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms)
+        for _, _, held in sorted(bins, key=lambda each: each[1])
+        if held
     ]
 
 
@@ -180,6 +187,8 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
                 rank=planned.rank,
                 effective_ms=effective_ms,
                 include_headers=options.include_headers,
+                include_stream_time=options.include_stream_time,
+                stream_time_ms=task.stream_time_ms,
                 long_offsets=options.long_offsets,
             )
     if aside and options.undecodable_path is not None:

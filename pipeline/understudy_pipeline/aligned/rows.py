@@ -21,6 +21,7 @@ _KAFKA_DDL = """
     key binary, value binary, topic string, partition int, offset {offset}, timestamp timestamp, timestampType int
 """
 _HEADERS_DDL = "headers array<struct<key: string, value: binary>>"
+_STREAM_TIME_DDL = "stream_time timestamp"
 _ORDER_DDL = """
     merge_order struct<batch: bigint, effective_ms: bigint, topic_rank: int, partition: int, ordinal: bigint>
 """
@@ -35,20 +36,22 @@ _MERGE_ORDER = pa.struct(
     ]
 )
 
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
-def spark_schema(*, include_headers: bool, long_offsets: bool = False) -> str:
+def spark_schema(*, include_headers: bool, include_stream_time: bool = False, long_offsets: bool = False) -> str:
     """Return the source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
 
     Sorting all rows of a query by `merge_order` gives the order of delivery. With `long_offsets` offsets are numbers,
     as Kafka's are.
     """
     kafka = _KAFKA_DDL.format(offset="bigint" if long_offsets else "string")
-    return ", ".join([kafka, *([_HEADERS_DDL] if include_headers else []), _ORDER_DDL])
+    ours = ([_HEADERS_DDL] if include_headers else []) + ([_STREAM_TIME_DDL] if include_stream_time else [])
+    return ", ".join([kafka, *ours, _ORDER_DDL])
 
 
-def arrow_schema(*, include_headers: bool, long_offsets: bool = False) -> pa.Schema:
+def arrow_schema(*, include_headers: bool, include_stream_time: bool = False, long_offsets: bool = False) -> pa.Schema:
     """Return the Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
         ("key", pa.binary()),
@@ -56,10 +59,13 @@ def arrow_schema(*, include_headers: bool, long_offsets: bool = False) -> pa.Sch
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64() if long_offsets else pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp", _TIMESTAMP),
         ("timestampType", pa.int32()),
     ]
-    return pa.schema([*fields, *([("headers", _HEADERS)] if include_headers else []), ("merge_order", _MERGE_ORDER)])
+    ours = ([("headers", _HEADERS)] if include_headers else []) + (
+        [("stream_time", _TIMESTAMP)] if include_stream_time else []
+    )
+    return pa.schema([*fields, *ours, ("merge_order", _MERGE_ORDER)])
 
 
 def output_rows(
@@ -70,9 +76,11 @@ def output_rows(
     rank: int,
     effective_ms: pa.Array,
     include_headers: bool,
+    include_stream_time: bool = False,
+    stream_time_ms: int = NO_TIME_MS,
     long_offsets: bool = False,
 ) -> pa.RecordBatch:
-    """Convert one partition's records (`ROW_SCHEMA`) with their effective times."""
+    """Convert one partition's records (`ROW_SCHEMA`) with effective times. `stream_time` is null without a time."""
     count = rows.num_rows
     partition = _repeated(place.partition, count, pa.int32())
     order = [
@@ -88,12 +96,15 @@ def output_rows(
         _repeated(place.topic, count, pa.string()),
         partition,
         rows.column("ordinal" if long_offsets else "offset"),  # Kafka's offsets are its ordinals
-        pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(pa.timestamp("us", tz="UTC")),
+        pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(_TIMESTAMP),
         rows.column("timestamp_type"),
         *([rows.column("headers").cast(_HEADERS)] if include_headers else []),
+        *([_stream_times(stream_time_ms, count)] if include_stream_time else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
     ]
-    schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+    schema = arrow_schema(
+        include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
+    )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -129,3 +140,7 @@ def with_effective_times(
 
 def _repeated(value: int | str, count: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(scalar(value, kind), count)
+
+
+def _stream_times(time_ms: int, count: int) -> pa.Array:
+    return pa.nulls(count, _TIMESTAMP) if time_ms == NO_TIME_MS else _repeated(time_ms * 1000, count, _TIMESTAMP)

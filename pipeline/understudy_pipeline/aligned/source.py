@@ -52,7 +52,11 @@ class AlignedSource(DataSource):
     def schema(self) -> str:
         """Return the schema of the rows."""
         self._schema_asked = True
-        return spark_schema(include_headers=self._parsed.include_headers, long_offsets=self._parsed.long_offsets)
+        return spark_schema(
+            include_headers=self._parsed.include_headers,
+            include_stream_time=self._parsed.include_stream_time,
+            long_offsets=self._parsed.long_offsets,
+        )
 
     def __getstate__(self) -> dict[str, object]:
         """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""

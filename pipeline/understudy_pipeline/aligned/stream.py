@@ -95,14 +95,16 @@ class AlignedStream:
             spans = [span for span, _ in ranges]
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
             planned = planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file)
-            return pack_tasks(planned, self._options, batch=self._last.batch.end.batches)
+            end_at = self._last.batch.end
+            return pack_tasks(planned, self._options, batch=end_at.batches, stream_time_ms=end_at.stream_time_ms)
         before, after = self._parse_offset(start), self._parse_offset(end)
         check_replay(before, after, self._fingerprint)
         gone = made_anew(after.topic_ids, current_topic_ids(self._options)) if after.topic_ids else frozenset()
         if gone:
             report_made_anew(gone, is_error=self._options.fail_on_data_loss)
         spans = [span for span in _between(before, after) if span.partition.topic not in gone]
-        return pack_tasks(planned_ranges(self._options, spans), self._options, batch=after.batches)
+        planned = planned_ranges(self._options, spans)
+        return pack_tasks(planned, self._options, batch=after.batches, stream_time_ms=after.stream_time_ms)
 
     def metrics(self) -> Json | None:
         """Return the planner's metrics for Spark's progress. None before the planner has started."""

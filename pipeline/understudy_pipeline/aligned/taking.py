@@ -52,6 +52,7 @@ def take_batch(
         fingerprint=fingerprint,
         cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
         topic_ids={**start.topic_ids, **ahead.topic_ids},
+        stream_time_ms=max(start.stream_time_ms, _stream_time_ms(ahead, batch)),
         ring=batch.ring,
         batches=start.batches + 1,
         records=sum(batch.taken.values()),
@@ -74,3 +75,16 @@ def _lateness(
 
 def _undecodable(segment: Segment) -> int:
     return int((segment.timestamps_ms == NO_TIME_MS).sum())
+
+
+def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
+    """Return the least partition time of the inputs that count behind the batch. Without one, return the greatest.
+
+    An input that is given up on does not count, nor one that has ended without ever having had a record.
+    """
+    counting = [
+        held.cursor.time_ms
+        for tp, held in ahead.retained.items()
+        if len(held) or tp not in batch.may_pass or (tp in ahead.finished and held.cursor.time_ms > NO_TIME_MS)
+    ]
+    return min(counting) if counting else max(held.cursor.time_ms for held in ahead.retained.values())

@@ -63,7 +63,7 @@ def left(tasks: Mapping[int, Sequence[Queue]], batch: Batch) -> Tasks:
 
 def test_statement_24_never_waiting_takes_everything_of_inputs_of_which_nothing_is_known() -> None:
     tasks = one(flights=[1, 9], weather=[])
-    assert plan(tasks, lags={}, idle_ms=-1) == Batch({A: 2}, {0: 0}, 0, {})
+    assert plan(tasks, lags={}, idle_ms=-1)[:4] == ({A: 2}, {0: 0}, 0, {})
 
 
 def test_statement_25_with_all_inputs_buffered_a_batch_goes_up_to_the_first_that_runs_out() -> None:
@@ -75,7 +75,7 @@ def test_statement_25_with_all_inputs_buffered_a_batch_goes_up_to_the_first_that
 @pytest.mark.parametrize("idle_ms", [0, 50])
 def test_statement_26_27_known_to_exist_or_unknown_is_awaited_without_limit(idle_ms: int, lag: int | None) -> None:
     tasks, lags = one(flights=[1, 9], weather=[]), {A: 0, B: lag}
-    assert plan(tasks, lags, {B: 7}, idle_ms=idle_ms, now_ms=1e12) == Batch({}, {0: 0}, 0, {})
+    assert plan(tasks, lags, {B: 7}, idle_ms=idle_ms, now_ms=1e12)[:4] == ({}, {0: 0}, 0, {})
 
 
 def test_statement_28_the_idle_time_counts_from_when_nothing_is_left_behind_a_batch() -> None:
@@ -85,7 +85,7 @@ def test_statement_28_the_idle_time_counts_from_when_nothing_is_left_behind_a_ba
     assert (first.taken, first.deadlines) == ({A: 1, B: 1}, {B: 1050})
     rest = left(tasks, first)
     early = plan(rest, known=first.deadlines, idle_ms=50, now_ms=1049)
-    assert early == Batch({}, {0: 0}, 0, {B: 1050})
+    assert early[:4] == ({}, {0: 0}, 0, {B: 1050})
     assert plan(rest, known=early.deadlines, idle_ms=50, now_ms=1050).taken == {A: 1}
 
 
@@ -110,8 +110,8 @@ def test_statement_30_the_idle_times_of_all_inputs_of_all_tasks_begin_together()
 
 
 def test_statement_31_where_everything_is_empty_there_is_nothing_to_do_and_nothing_to_count() -> None:
-    assert plan(one(flights=[], weather=[])) == Batch({}, {0: 0}, 0, {A: 1000, B: 1000})
-    assert plan({0: []}) == Batch({}, {0: 0}, 0, {})
+    assert plan(one(flights=[], weather=[]))[:4] == ({}, {0: 0}, 0, {A: 1000, B: 1000})
+    assert plan({0: []})[:4] == ({}, {0: 0}, 0, {})
 
 
 def test_statement_32_enforced_records_are_counted_for_each_task() -> None:
@@ -215,7 +215,7 @@ def test_statement_50_the_records_of_a_task_that_waits_are_set_aside_and_lose_ne
 
 def test_a_finished_input_is_no_reason_to_wait() -> None:
     tasks = one(flights=[1, 9], weather=[5])
-    assert plan(tasks, {}, finished={A, B}, idle_ms=50) == Batch({A: 2, B: 1}, {0: 1}, 0, {})
+    assert plan(tasks, {}, finished={A, B}, idle_ms=50)[:4] == ({A: 2, B: 1}, {0: 1}, 0, {})
 
 
 def test_the_turn_moves_on_only_where_the_budget_ran_out() -> None:

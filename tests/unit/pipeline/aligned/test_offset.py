@@ -43,6 +43,7 @@ offsets = st.builds(
     bytes=counts,
     enforced=counts,
     undecodable=counts,
+    stream_time_ms=st.just(NO_TIME_MS) | st.integers(-(2**60), 2**60),
 )
 
 

@@ -52,6 +52,7 @@ def test_every_option_is_taken_over() -> None:
         checkpoint="/tmp/checkpoint",
         metrics_port="0",
         include_headers="True",
+        include_stream_time="true",
     )
     assert options == AlignedOptions(
         inputs=options.inputs,
@@ -76,6 +77,7 @@ def test_every_option_is_taken_over() -> None:
         checkpoint=Path("/tmp/checkpoint"),
         metrics_port=0,
         include_headers=True,
+        include_stream_time=True,
     )
 
 

@@ -136,6 +136,39 @@ def test_with_bounded_drift_an_input_goes_on_so_far_without_another_and_again_af
     assert query.offset == again.offset
 
 
+def test_the_stream_time_is_the_least_partition_time_of_the_inputs_that_count_and_never_goes_back(
+    start: Start,
+) -> None:
+    server = topics("a", "b", "idle")
+    server.put("a", 0, 10, 20, 90)
+    server.put("b", 0, 15)
+    own = {"idle": 0}
+    query = start(server, options=options(max_task_idle_ms=1_000, topic_idle_ms=own))
+    assert [at for batch in query.until(2) for at in times(batch)] == [10, 15]
+    assert query.offset.stream_time_ms == 10, "b is at 15, and idle was given up on"
+    query.wait_for_lag(0, "b")
+    assert query.at_once() is None
+    query.clock.advance(1_000)
+    server.put("a", 0, 95)
+    assert 90 in times(query.next())
+    assert query.offset.stream_time_ms >= 20, "b does not count any more"
+    reached_ms = query.offset.stream_time_ms
+    server.put("b", 0, 30)
+    query.next()
+    assert query.offset.stream_time_ms >= reached_ms
+
+
+def test_the_stream_time_of_a_query_that_ends_by_itself_is_that_of_its_slowest_input(start: Start) -> None:
+    """The next run may find records there. One that never had a record does not count."""
+    server = topics("a", "b", "empty")
+    server.put("a", 0, 10, 90)
+    server.put("b", 0, 15)
+    query = start(server)
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    query.until(3)
+    assert query.offset.stream_time_ms == 15
+
+
 def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(start: Start) -> None:
     """Spark asks for the next batch with the end of the last one once that is committed, and not before."""
     server = topics("a")

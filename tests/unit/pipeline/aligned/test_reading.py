@@ -126,12 +126,27 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
 
 @pytest.mark.parametrize("long_offsets", [False, True])
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_given(*, include_headers: bool, long_offsets: bool) -> None:
-    options = RowOptions(include_headers=include_headers, long_offsets=long_offsets)
+@pytest.mark.parametrize("include_stream_time", [False, True])
+def test_every_batch_has_exactly_the_schema_that_spark_was_given(
+    *, include_headers: bool, include_stream_time: bool, long_offsets: bool
+) -> None:
+    options = RowOptions(
+        include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
+    )
     for batch in read_task(ReadTask((planned(LogConfig((1, 2))),), options)):
-        schema = arrow_schema(include_headers=include_headers, long_offsets=long_offsets)
+        schema = arrow_schema(
+            include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
+        )
         assert batch.schema.equals(schema, check_metadata=True)
         assert batch.column("offset").to_pylist() == ([0, 1] if long_offsets else ["0", "1"])
+
+
+def test_the_stream_time_of_a_batch_is_in_each_of_its_rows_and_null_where_there_is_none() -> None:
+    options = RowOptions(include_stream_time=True)
+    for stream_time_ms, expected in ((NO_TIME_MS, None), (1_500, 1_500)):
+        task = ReadTask((planned(LogConfig((1, 2))),), options, stream_time_ms=stream_time_ms)
+        found = [row["stream_time"] for batch in read_task(task) for row in batch.to_pylist()]
+        assert [at and at.timestamp() * 1000 for at in found] == [expected] * 2
 
 
 @pytest.mark.parametrize(
