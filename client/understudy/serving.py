@@ -55,8 +55,8 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     again: it comes back quickly. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
     One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it,
-    named {node-id}-0 to {node-id}-3; they share the work of one, a supervisor starts those again that end, and each
-    answers /readyz and /metrics for all. Where there are other machines, standbys go there.
+    named {node-id}-0 to {node-id}-3; they share the work of one, and a supervisor starts those again that end. Where
+    there are other machines, standbys go there.
 
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
@@ -87,8 +87,8 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     Each key goes to its active replica, or to the least-lagged standby that the reader's bounds accept. A router keeps
     no state of its own: run as many as you like. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
-    One process uses one core. With --processes 4 four of them share the port, and a supervisor spreads connections over
-    them, starts those again that end, and answers /readyz and /metrics for all. Limits such as --max-in-flight hold for
+    One process uses one core. With --processes 4 four routers share --port, and each has one of the four ports after it
+    for itself: scrape /metrics there. A supervisor starts those again that end. Limits such as --max-in-flight hold for
     all of them together.
 
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag

@@ -16,7 +16,6 @@ from understudy_shared.base.words import (
     UNSIGNED_ACCEPTED,
     WRITES_REFUSED,
 )
-from understudy_shared.processes.group import WORKERS
 from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
 
@@ -47,7 +46,6 @@ CAUSES = (
     CREDENTIALS,
     ISSUERS,
     TLS,
-    WORKERS,
 )
 """The labels of the metric."""
 

@@ -20,7 +20,6 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import App
-from understudy_shared.processes.link import WorkerLink
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen, run
 from understudy_shared.telemetry.span_export import require_exporter
@@ -85,8 +84,8 @@ def serve_app(
     departure: Departure | None = None,
     *,
     guard: ConnectionGuard,
-    link: WorkerLink | None = None,
+    is_supervised: bool = False,
 ) -> None:
-    """Serve until interrupted, lookups before everything else; it ends as `http/service.py` says."""
+    """Serve until interrupted, lookups before everything else; `understudy_shared.server.service` says how it ends."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run(app, listener, departure, guard, link)
+    run(app, listener, departure, guard, is_supervised=is_supervised)

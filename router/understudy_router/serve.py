@@ -7,7 +7,7 @@ not: the router waits for it, and says so. It listens last: when it knows enough
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,11 +21,10 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.processes.link import WorkerLink
-from understudy_shared.processes.worker_process import WorkerOrder
+from understudy_shared.processes.ports import ports_from
+from understudy_shared.processes.shares import worker_settings
+from understudy_shared.processes.supervisor import WorkerOrder, run_workers
 from understudy_shared.server.service import Departure, bound_socket, run
-from understudy_shared.server.shares import worker_settings
-from understudy_shared.server.supervisor import run_workers
 from understudy_shared.telemetry.logs import configured_logging, name_records
 from understudy_shared.telemetry.span_export import require_exporter
 
@@ -55,17 +54,23 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     require_exporter()
     keep_files_private()
     access = access_to(parsed)
-    listener = bound_socket(parsed.host, parsed.port)
-    host = HostInfo(parsed.host, listener.getsockname()[1])
     name_records(router_id=parsed.name)
     if parsed.processes == 1:
-        _serve(parsed, host, access, listener=listener, started=started)
+        _serve(parsed, access, bound_socket(parsed.host, parsed.port), started=started)
         return
-    own = worker_settings(parsed, parsed.processes, port=host.port)
-    order = WorkerOrder("understudy_router.serve:serve_as_worker", own, configured_logging())
-    run_workers(
-        [order] * parsed.processes, host=host, listener=listener, delay_ms=parsed.shutdown_delay_ms, started=started
-    )
+    host, orders = routers_of(parsed)
+    run_workers(orders, host=host, delay_ms=parsed.shutdown_delay_ms, started=started)
+
+
+def routers_of(settings: RouterSettings) -> tuple[HostInfo, list[WorkerOrder]]:
+    """Return the routers that `processes` asks for, as worker processes, and the address that they share.
+
+    Each is a whole router, and answers at a port of its own, too. Raises UnderstudyError if a port is in use.
+    """
+    shared, *own = ports_from(settings.host, settings.port, 1 + settings.processes)
+    found = worker_settings(settings, settings.processes, port=shared)
+    serve, log = "understudy_router.serve:serve_as_worker", configured_logging()
+    return HostInfo(settings.host, shared), [WorkerOrder(serve, found, port, log) for port in own]
 
 
 def access_to(settings: RouterSettings) -> Access:
@@ -73,23 +78,26 @@ def access_to(settings: RouterSettings) -> Access:
     return settings.access(settings.application_id, settings.host, is_node=False)
 
 
-def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
-    """Serve as one process of several; connections come through the link."""
+def serve_as_worker(settings: dict[str, Any], number: int) -> None:
+    """Serve as one process of several, at the port that they share and at its own."""
     parsed = RouterSettings(**settings)
     keep_files_private()
     name_records(router_id=parsed.name)
-    _serve(parsed, HostInfo(parsed.host, parsed.port), access_to(parsed), link=link)
+    own_ports = range(parsed.port + 1, parsed.port + 1 + parsed.processes)
+    shared = bound_socket(parsed.host, parsed.port, is_shared=True)
+    _serve(parsed, access_to(parsed), bound_socket(parsed.host, own_ports[number]), shared=shared, own_ports=own_ports)
 
 
 def _serve(
     settings: RouterSettings,
-    host: HostInfo,
     access: Access,
+    listener: socket.socket,
     *,
-    listener: socket.socket | None = None,
-    link: WorkerLink | None = None,
+    shared: socket.socket | None = None,
+    own_ports: Sequence[int] = (),
     started: Callable[[StartedRouter], None] | None = None,
 ) -> None:
+    host = HostInfo(settings.host, listener.getsockname()[1])
     bus = RedisBus(settings.redis_url)
     auth = settings.message_auth(settings.application_id, sender=f"router {host.host}:{host.port}")
     remembered = Remembered(settings.data_directory, settings.application_id, auth)
@@ -97,6 +105,13 @@ def _serve(
         settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth, identity=access.identity
     )
     guard = settings.connection_guard()
-    app = create_app(router, guard, link, access, learns_within_ms=LEARNS_WITHIN_MS)
-    listening = None if started is None else partial(started, router)
-    run(app, listener, Departure(router.leave, settings.shutdown_delay_ms), guard, link, listening=listening)
+    app = create_app(router, guard, access, learns_within_ms=LEARNS_WITHIN_MS, own_ports=own_ports)
+    run(
+        app,
+        listener,
+        Departure(router.leave, settings.shutdown_delay_ms),
+        guard,
+        shared=shared,
+        is_supervised=shared is not None,
+        listening=None if started is None else partial(started, router),
+    )

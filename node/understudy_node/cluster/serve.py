@@ -14,7 +14,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Protocol
 
 from understudy_node.checkpoint.arrival import is_awaited, wait_for_checkpoint, what_is_there
@@ -32,7 +31,6 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.ports import free_ports
 from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.words import HostInfo, Lineage
 from understudy_shared.bus.base import BusError
@@ -42,17 +40,14 @@ from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.processes.link import WorkerLink
-from understudy_shared.processes.worker_process import WorkerOrder
-from understudy_shared.server.service import Departure, bound_socket
-from understudy_shared.server.shares import worker_settings
-from understudy_shared.server.supervisor import run_workers
+from understudy_shared.processes.ports import ports_from, require_ports
+from understudy_shared.processes.shares import worker_settings
+from understudy_shared.processes.supervisor import WorkerOrder, run_workers
+from understudy_shared.server.service import Departure
 from understudy_shared.telemetry.logs import configured_logging
 from understudy_shared.telemetry.span_export import require_exporter
 
 log = logging.getLogger(__name__)
-
-MAX_PORT = 65_535
 
 ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 
@@ -85,7 +80,7 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
     else:
         access_to(parsed)  # bad settings are refused before any node starts
         host, orders = nodes_of(parsed)
-        run_workers(orders, host=host, listener=None, delay_ms=parsed.shutdown_delay_ms, started=started)
+        run_workers(orders, host=host, delay_ms=parsed.shutdown_delay_ms, started=started)
 
 
 def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]]:
@@ -94,7 +89,8 @@ def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]
     Each is a whole node: they share nothing but the machine. Raises UnderstudyError if a port is in use.
     """
     orders = []
-    ports = _free_ports(settings)
+    require_ports(settings.advertise_port, settings.processes)
+    ports = ports_from(settings.host, settings.port, settings.processes)
     for number, port in enumerate(ports):
         own: dict[str, object] = {"port": port}
         if settings.advertise_port:
@@ -104,29 +100,13 @@ def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]
         if settings.data_dir is not None:
             own["data_dir"] = str(settings.data_dir / str(number))
         found = worker_settings(settings, settings.processes, **own)
-        orders.append(WorkerOrder("understudy_node.cluster.serve:serve_as_worker", found, configured_logging()))
+        orders.append(WorkerOrder("understudy_node.cluster.serve:serve_as_worker", found, port, configured_logging()))
     return HostInfo(settings.advertised_host, settings.advertise_port or ports[0]), orders
 
 
-def _free_ports(settings: ClusterNodeSettings) -> list[int]:
-    """Return the ports of the nodes, which are free now: a port in use is refused before any node starts."""
-    last = max(settings.port, settings.advertise_port) + settings.processes - 1
-    if last > MAX_PORT:
-        raise SettingsError(
-            f"the last of {settings.processes} ports would be {last}", where="processes", fix="Lower the port"
-        )
-    if not settings.port:
-        return free_ports([0] * settings.processes)
-    ports = [settings.port + number for number in range(settings.processes)]
-    with ExitStack() as held:
-        for port in ports:
-            held.enter_context(bound_socket(settings.host, port))
-    return ports
-
-
-def serve_as_worker(settings: dict[str, Any], link: WorkerLink) -> None:
+def serve_as_worker(settings: dict[str, Any], _number: int) -> None:
     """Serve as one of several nodes of a supervisor."""
-    _serve(ClusterNodeSettings(**settings), link=link)
+    _serve(ClusterNodeSettings(**settings), is_supervised=True)
 
 
 def access_to(settings: ClusterNodeSettings) -> Access:
@@ -153,14 +133,14 @@ def access_to(settings: ClusterNodeSettings) -> Access:
 def _serve(
     parsed: ClusterNodeSettings,
     *,
-    link: WorkerLink | None = None,
+    is_supervised: bool = False,
     started: Callable[[StartedNodes], None] | None = None,
 ) -> None:
     keep_files_private()
     access = access_to(parsed)
 
     def wait(files: CheckpointFiles, settings: NodeSettings, host: HostInfo, listener: socket.socket) -> None:
-        if link is not None:  # the supervisor answers for its workers, and reports that they start
+        if is_supervised:  # a node that answers counts as started, and one that cannot start ends the service
             wait_silently(files, settings, host, listener)
         else:
             _wait_in_the_open(parsed, files, host, listener)
@@ -193,8 +173,10 @@ def _serve(
     if started is not None:
         started(node)
     guard = parsed.connection_guard()
-    app = create_app(node, member, cluster_routes(member), guard=guard, group=link, access=access)
-    serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, link=link)
+    app = create_app(node, member, cluster_routes(member), guard=guard, access=access)
+    serve_app(
+        app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, is_supervised=is_supervised
+    )
 
 
 def _wait_in_the_open(

@@ -25,11 +25,12 @@ from understudy_shared.auth.access import Access
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.edge import App
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.processes.group import Alone, Group, ProcessReport, Status
+from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -77,15 +78,13 @@ def create_app(
     companion: Companion | None = None,
     *routers: APIRouter,
     guard: ConnectionGuard | None = None,
-    group: Group | None = None,
     access: Access | None = None,
 ) -> App:
     """Make the application that serves `node`, and the `routers` that its companion brings.
 
-    `guard` watches over its connections, `group` has the other nodes of its supervisor, `access` decides who may ask
-    what.
+    `guard` watches over its connections, `access` decides who may ask what.
     """
-    guard, group = guard or ConnectionGuard(), group or Alone()
+    guard = guard or ConnectionGuard()
     reads = Reads(node, read_store_bounds(node.settings.store_bounds))
     if companion is not None:
         node.node_id = companion.node_id
@@ -121,12 +120,12 @@ def create_app(
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
-    report = _report(node, companion, app, guard, group)
-    group.join(report)
+    report = _report(node, companion, app, guard)
     http.include_router(read_routes(node, reads))
     http.include_router(example_routes(reads))
-    health = NodeHealth(node, group)
-    http.include_router(admin_routes(node, reads, group, health, report.dead))
+    health = NodeHealth(node, report.status)
+    http.include_router(admin_routes(node, reads, health))
+    http.include_router(probe_routes(report))
     http.include_router(page_routes(node, health))
     for router in routers:
         http.include_router(router)
@@ -135,14 +134,12 @@ def create_app(
     return app
 
 
-def _report(
-    node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard, group: Group
-) -> ProcessReport:
+def _report(node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:
     """Return the functions that report this process' state."""
 
     def causes() -> Mapping[str, str]:
         cluster = {} if companion is None else companion.causes()
-        return {**node.causes(), **cluster, **guard.causes(), **lookups.access.causes(), **group.causes()}
+        return {**node.causes(), **cluster, **guard.causes(), **lookups.access.causes()}
 
     def status() -> Status:
         reasons = node.not_ready() + ([] if companion is None else companion.not_ready())
@@ -152,5 +149,4 @@ def _report(
         status=status,
         dead=lambda: node.dead or (None if companion is None else companion.dead),
         metrics=NodeMetrics(node, lookups, guard, causes, companion).collect,
-        connections=lambda: len(guard.connections),
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.http.health import HealthReport, Indicator, State
-from understudy_shared.processes.group import Group, Status
+from understudy_shared.http.status import Status
 from understudy_shared.spark.times import utc_text
 
 INDICATORS: Final = ("reads", "degraded", "checkpoint", "query")
@@ -18,20 +18,20 @@ INDICATORS: Final = ("reads", "degraded", "checkpoint", "query")
 class NodeHealth:
     """The memory since when each indicator is in its state, from one request to the next."""
 
-    def __init__(self, node: Node, group: Group) -> None:
+    def __init__(self, node: Node, status: Callable[[], Status]) -> None:
         self._node = node
-        self._group = group
+        self._status = status
         self._last: HealthReport | None = None
 
-    async def look(self) -> HealthReport:
+    def look(self) -> HealthReport:
         """Judge again, by /readyz and by what is known of the query."""
-        found = indicators(await self._group.status(), self._node.query_status())
+        found = indicators(self._status(), self._node.query_status())
         self._last = HealthReport.after(self._last, found, SystemClock().wall_us())
         return self._last
 
-    async def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, object]:
         """Return `GET /admin/v1/health`."""
-        report, host = await self.look(), self._node.host
+        report, host = self.look(), self._node.host
         return {
             "schema": 1,
             "generated_at": utc_text(SystemClock().wall_us()),

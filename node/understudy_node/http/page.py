@@ -40,7 +40,7 @@ def page_routes(node: Node, health: NodeHealth) -> APIRouter:
     @routes.get("/admin/")
     async def page() -> Response:
         """Render the current page; the browser asks again by itself."""
-        shown = node_page(lag_report(node, None), await health.look(), is_member=node.node_id is not None)
+        shown = node_page(lag_report(node, None), health.look(), is_member=node.node_id is not None)
         return Response(shown, media_type="text/html", headers=headers)
 
     return routes

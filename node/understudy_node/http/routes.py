@@ -1,12 +1,10 @@
-"""The FastAPI routes of a node besides lookups: stores, lag, probes, metrics."""
+"""The FastAPI routes of a node besides lookups and probes: stores, lag, health."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_node.http.admin import lag_report
 from understudy_node.http.health import NodeHealth
@@ -15,8 +13,7 @@ from understudy_node.node import Node
 from understudy_node.stores.examples import some_key
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.shown import shown_status, shown_stores
-from understudy_shared.processes.group import Group
+from understudy_shared.auth.shown import shown_stores
 from understudy_shared.server.app import json_response
 
 
@@ -55,10 +52,8 @@ def example_routes(reads: Reads) -> APIRouter:
     return router
 
 
-def admin_routes(
-    node: Node, reads: Reads, group: Group, health: NodeHealth, dead: Callable[[], str | None]
-) -> APIRouter:
-    """Make `/admin/v1/lag`, health, probes and metrics; readiness and metrics are those of the whole `group`."""
+def admin_routes(node: Node, reads: Reads, health: NodeHealth) -> APIRouter:
+    """Make `/admin/v1/lag` and `/admin/v1/health`."""
     router = APIRouter()
 
     @router.get("/admin/v1/lag")
@@ -69,27 +64,7 @@ def admin_routes(
     @router.get("/admin/v1/health")
     async def whether_well() -> Response:
         """Report what is wrong here and what to do. The worst indicator is the state of the whole."""
-        return json_response(await health.document())
-
-    @router.get("/healthz")
-    @router.get("/livez")
-    async def livez(request: Request) -> Response:
-        """Report that it is alive: the event loop runs and no background task died."""
-        why = dead()
-        shown = shown_status(authorization_of(request.scope).principal, {"alive": why is None, "reason": why})
-        return json_response(shown, 200 if why is None else 503)
-
-    @router.get("/readyz")
-    async def readyz(request: Request) -> Response:
-        """Report whether every task can be answered from; lag does not matter here."""
-        status = await group.status()
-        shown = shown_status(authorization_of(request.scope).principal, status.document())
-        return json_response(shown, status.http_status)
-
-    @router.get("/metrics")
-    async def prometheus() -> Response:
-        """Return the exposition for Prometheus."""
-        return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
+        return json_response(health.document())
 
     return router
 

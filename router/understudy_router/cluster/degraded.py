@@ -8,7 +8,6 @@ from enum import StrEnum
 from understudy_router.cluster.tables import Tables
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.base.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
-from understudy_shared.processes.group import WORKERS
 from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
 
@@ -31,7 +30,6 @@ class Cause(StrEnum):
     CREDENTIALS = CREDENTIALS
     ISSUERS = ISSUERS
     TLS = TLS
-    WORKERS = WORKERS
 
 
 def causes_of(

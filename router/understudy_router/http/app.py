@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -15,37 +15,40 @@ from understudy_router.admin.routes import overview_routes
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
-from understudy_router.http.routes import admin_routes, read_routes
+from understudy_router.http.routes import drain_route, read_routes
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.processes.group import Alone, Group, ProcessReport, Status
+from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
 def create_app(
     router: Router,
     guard: ConnectionGuard | None = None,
-    group: Group | None = None,
     access: Access | None = None,
     *,
     learns_within_ms: int = 0,
+    own_ports: Collection[int] = (),
 ) -> RouterLookups:
-    """Make the application that serves by `router`. `guard` watches over its connections, `group` has all processes,
-    `access` decides about requests. Its start waits until the router knows enough, for `learns_within_ms` at most.
+    """Make the application that serves by `router`. `guard` watches over its connections, `access` decides about
+    requests. Its start waits until the router knows enough, for `learns_within_ms` at most.
+
+    `own_ports`: those of the processes that share a port, this one among them.
     """
-    guard, group = guard or ConnectionGuard(), group or Alone()
+    guard = guard or ConnectionGuard()
     bounds = read_store_bounds(router.settings.store_bounds)
     reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
     exposure = None if access is None else access.exposure
 
     def causes() -> Mapping[str, str]:
-        return {**router.causes(), **guard.causes(), **app.access.causes(), **group.causes()}
+        return {**router.causes(), **guard.causes(), **app.access.causes()}
 
     admin = Admin(router, bounds, causes, exposure)
 
@@ -71,15 +74,13 @@ def create_app(
     app.spans = open_spans("understudy-router", router.host)
     http.include_router(read_routes(router, reads))
 
-    group.join(
-        ProcessReport(
-            status=lambda: Status(tuple(router.not_ready()), causes()),
-            dead=lambda: router.dead,
-            metrics=RouterMetrics(router, app, guard, causes, admin.last_health).collect,
-            connections=lambda: len(guard.connections),
-        )
+    http.include_router(drain_route(router))
+    report = ProcessReport(
+        status=lambda: Status(tuple(router.not_ready()), causes()),
+        dead=lambda: router.dead,
+        metrics=RouterMetrics(router, app, guard, causes, admin.last_health).collect,
     )
-    http.include_router(admin_routes(router, group))
+    http.include_router(probe_routes(report, own_ports))
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     http.include_router(page_routes(admin.overview_document, admin.history, admin.events))

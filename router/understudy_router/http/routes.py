@@ -1,9 +1,8 @@
-"""The routes of a router besides lookups and reports: stores, metadata, drain, probes, metrics, of a few lines each."""
+"""The routes of a router besides lookups, reports and probes: stores, metadata, drain, of a few lines each."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.http.reads import Reads
@@ -12,11 +11,10 @@ from understudy_router.routing.explain import explain_key, explain_store
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import require_key, shown_status, shown_stores
+from understudy_shared.auth.shown import require_key, shown_stores
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.processes.group import Group
 from understudy_shared.server.app import json_response, sliced_json_response
 
 
@@ -73,8 +71,8 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
     return routes
 
 
-def admin_routes(router: Router, group: Group) -> APIRouter:
-    """Drain, probes and metrics; readiness and metrics are those of the whole `group`."""
+def drain_route(router: Router) -> APIRouter:
+    """Make the call by which a node's tasks move to others."""
     routes = APIRouter()
 
     @routes.post("/admin/v1/nodes/{node_id}/drain")
@@ -83,26 +81,6 @@ def admin_routes(router: Router, group: Group) -> APIRouter:
         wanted = await read_flag(request.receive, "drain", default=True)
         note(request.scope, drain=wanted)
         return json_response(await router.drain(node_id, drain=wanted), 202)
-
-    @routes.get("/healthz")
-    @routes.get("/livez")
-    async def livez(request: Request) -> Response:
-        """Report that the event loop turns and no background task died."""
-        dead = router.dead
-        shown = shown_status(authorization_of(request.scope).principal, {"alive": dead is None, "reason": dead})
-        return json_response(shown, 200 if dead is None else 503)
-
-    @routes.get("/readyz")
-    async def readyz(request: Request) -> Response:
-        """Report whether stores and their nodes are known; without the bus lookups go on, degraded."""
-        status = await group.status()
-        shown = shown_status(authorization_of(request.scope).principal, status.document())
-        return json_response(shown, status.http_status)
-
-    @routes.get("/metrics")
-    async def prometheus() -> Response:
-        """Return the exposition for Prometheus."""
-        return Response(await group.metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return routes
 

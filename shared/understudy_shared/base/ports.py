@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from random import SystemRandom
 
+from understudy_shared.base.errors import UnderstudyError
+
 CHOSEN_FROM = range(20_000, 30_000)
 """Ports below the ephemeral ranges of Linux and macOS, and below the node ports of Kubernetes."""
 
@@ -32,6 +34,16 @@ def free_ports(wanted: Sequence[int]) -> list[int]:
     with ExitStack() as held:
         chosen = [_bound(port, held) if port else None for port in wanted]
         return [_any(held) if port is None else port for port in chosen]
+
+
+def free_ports_in_a_row(count: int) -> range:
+    """Choose that many loopback ports, one after the other, that are free now."""
+    for _ in range(_TRIES):
+        first = _random.choice(CHOSEN_FROM)
+        with ExitStack() as held:
+            if all(_bound(port, held) for port in range(first, first + count)):
+                return range(first, first + count)
+    raise UnderstudyError(f"no {count} ports in a row are free", fix="Give a port with --port")
 
 
 def _any(held: ExitStack) -> int:

@@ -40,6 +40,7 @@ class ProblemType(Enum):
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
     OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
+    SHARED_PORT = ("shared-port", 421, "Processes that answer this for themselves share the port")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
     RATE_LIMITED = ("rate-limited", 429, "This principal asks more often than it may")
     HEADERS_TOO_LARGE = ("headers-too-large", 431, "The headers are larger than the limit")

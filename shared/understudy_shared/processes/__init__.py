@@ -1,4 +1,4 @@
-"""Several processes of one service: a supervisor, its worker processes, and the answers that they give together.
+"""Several processes of one service: a supervisor, and worker processes that each are a whole service.
 
-`supervisor.py` runs in the process that the user started, `worker.py` and `link.py` in each worker process.
+`supervisor.py` runs in the process that the user started, `worker.py` in each worker process.
 """

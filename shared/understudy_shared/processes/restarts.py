@@ -12,9 +12,6 @@ MAX_DELAY_MS = 30_000
 STABLE_MS = 60_000
 """Life after which a process is stable: its next end counts as the first."""
 
-KEEPS_ENDING = 3
-"""Number of ends in a row from which on the service is degraded."""
-
 
 class Restarts:
     """The ends of one worker, in a row."""
@@ -31,12 +28,3 @@ class Restarts:
             return 0
         doublings = min(self.in_a_row - 2, 32)  # far beyond the longest delay: the number stays small
         return min(MAX_DELAY_MS, FIRST_DELAY_MS << doublings)
-
-    def is_up(self, lived_ms: float) -> None:
-        """Note that the process runs."""
-        if lived_ms >= STABLE_MS:
-            self.in_a_row = 0
-
-    @property
-    def keeps_ending(self) -> bool:
-        return self.in_a_row >= KEEPS_ENDING

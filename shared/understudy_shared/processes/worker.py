@@ -1,50 +1,55 @@
-"""`python -m understudy_shared.processes.worker`: one worker process. Only the supervisor starts it.
+"""`python -m understudy_shared.processes.worker SUPERVISOR`: one worker process. Only the supervisor starts it.
 
-Its settings come through the channel and not as arguments: they hold passwords, and every user of the machine can read
-arguments.
+Its order comes through stdin and not as arguments: settings hold passwords, and every user of the machine can read
+arguments. When it refuses to start, stdout has the reason for the supervisor, and nothing else.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
-import socket
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.processes.channel import ChannelError, read_frame
-from understudy_shared.processes.link import WorkerLink
+import orjson
+
+from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.processes.tie import die_with
 from understudy_shared.telemetry.logs import configure_logging, name_records
 
-log = logging.getLogger(__name__)
-
-ServeAsWorker = Callable[[dict[str, Any], WorkerLink], None]
-"""A function that serves by these settings as one of several processes, until a signal."""
+ServeAsWorker = Callable[[dict[str, Any], int], None]
+"""A function that serves by these settings as the worker of this number, until a signal."""
 
 
 def main() -> None:
-    parent, control_fd, handover_fd = map(int, sys.argv[1:])
-    die_with(parent)
-    control = socket.socket(fileno=control_fd)
-    handover = socket.socket(fileno=handover_fd) if handover_fd >= 0 else None
-    try:
-        order = read_frame(control)
-    except ChannelError:
-        return
+    die_with(int(sys.argv[1]))
+    reason = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    order = orjson.loads(sys.stdin.buffer.read())
     name_records(worker=order["worker"])
     if order["log"] is not None:
         log_format, level = order["log"]
         configure_logging(log_format=log_format, level=level)
-    link = WorkerLink(order["worker"], control, handover)
     try:
-        _service(order["serve"])(order["settings"], link)
+        _service(order["serve"])(order["settings"], order["worker"])
     except UnderstudyError as error:
-        log.error("%s", error, extra={"action": "worker-failed"})
-        link.failed(error)
+        os.write(reason, refusal(error))
         sys.exit(1)
+
+
+def refusal(error: UnderstudyError) -> bytes:
+    """Return the words of an error for the supervisor."""
+    words = {"what": error.what, "where": error.where, "fix": error.fix}
+    return orjson.dumps({"of_settings": isinstance(error, SettingsError), "words": words})
+
+
+def refused(found: bytes) -> UnderstudyError | None:
+    """Return the error of which `refusal` made these bytes; None for no bytes."""
+    if not found:
+        return None
+    document = orjson.loads(found)
+    return (SettingsError if document["of_settings"] else UnderstudyError)(**document["words"])
 
 
 def _service(place: str) -> ServeAsWorker:

@@ -10,13 +10,14 @@ The order in which a service ends, from the first SIGTERM or SIGINT on:
 
 A second signal ends the process at once, as it would end any other process: the files on disk survive that.
 
-One of several worker processes ends in the same order, but it gets its connections and its end from the supervisor.
+One of several worker processes ends in the same order, but at once only when its supervisor kills it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import functools
 import gc
 import logging
@@ -32,9 +33,8 @@ from uvicorn.server import HANDLED_SIGNALS, ServerState
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
-from understudy_shared.processes.link import WorkerLink
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard, raise_file_limit
+from understudy_shared.server.connection_guard import ConnectionGuard, file_limit, raise_file_limit
 from understudy_shared.server.direct import AnswersBodies, AnswersDirectly
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
@@ -50,10 +50,12 @@ ACCEPTED_IN_A_TURN = 8
 More would cost more per connection: a new one wakes all, and only one accepts it.
 """
 
+MAX_DESCRIPTOR = 65_536
+"""Highest descriptor that is asked for: the kernel's table of them is as long."""
+
 GRACEFUL_SHUTDOWN_S = 10
 
-HANDOVER_MS = 100
-"""The time that a worker takes connections after the supervisor accepts no more, so that it gets all accepted ones."""
+NOT_STARTED = "the service did not start"
 
 
 class Departure(NamedTuple):
@@ -69,7 +71,7 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """The server of `app`. It runs until a signal, or until `should_exit` is set; the module describes how it ends.
 
-    `guard` holds its connections within their limits. `link` exists only in a worker process. The application's
+    `guard` holds its connections within their limits. `is_supervised`: this is a worker process. The application's
     `access`, if it has one, authorizes requests. `listening` is called once the ports take connections.
     """
 
@@ -78,7 +80,8 @@ class Service(uvicorn.Server):
         app: App,
         departure: Departure | None = None,
         guard: ConnectionGuard | None = None,
-        link: WorkerLink | None = None,
+        *,
+        is_supervised: bool = False,
         listening: Callable[[], None] | None = None,
     ) -> None:
         self._listening = listening
@@ -109,7 +112,7 @@ class Service(uvicorn.Server):
             )
         )
         self._departure = departure
-        self._link = link
+        self._is_supervised = is_supervised
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
@@ -122,28 +125,15 @@ class Service(uvicorn.Server):
                 raise cannot_listen(OSError(errno.EADDRINUSE, ""), host, port)
         self._guard.start()
         self._access.start()
-        if self._link is not None:
-            await self._link.start(self._new_protocol)
         if self._listening is not None:
             self._listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            if self._link is not None:
-                await self._link.stop_taking()
             await super().shutdown(sockets)
         finally:
             self._guard.stop()
             self._access.stop()
-            if self._link is not None:
-                self._link.close()
-
-    def _new_protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a connection that was handed over, made as uvicorn makes those of accepted ones."""
-        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to end at the first signal; the next one has its default effect.
@@ -151,7 +141,7 @@ class Service(uvicorn.Server):
         A process manager may send the signal to the supervisor and to its workers, so a worker ignores further signals:
         the supervisor ends it at once.
         """
-        if self._link is not None:
+        if self._is_supervised:
             self.should_exit = True
             return
         for each in HANDLED_SIGNALS:
@@ -188,29 +178,26 @@ def _by_tls(
 
 def run(
     app: App,
-    listener: socket.socket | None,
+    listener: socket.socket,
     departure: Departure | None = None,
     guard: ConnectionGuard | None = None,
-    link: WorkerLink | None = None,
     *,
+    shared: socket.socket | None = None,
+    is_supervised: bool = False,
     listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve until interrupted, and end in good order. Raises UnderstudyError if the application did not start.
 
     A `listener` that does not listen yet does so when the application's lifespan has begun; then `listening` is called.
-
-    A worker process has a `link`, and no `listener` when the supervisor hands it connections.
+    `shared` is a second listener, at a port that other processes listen at, too.
     """
     raise_file_limit()
     leave_out_what_stays()
-    if link is not None and departure is not None:
-        departure = departure._replace(delay_ms=departure.delay_ms + HANDOVER_MS)
-    service = Service(app, departure, guard, link, listening)
-    service.run(sockets=[] if listener is None else [listener])
+    service = Service(app, departure, guard, is_supervised=is_supervised, listening=listening)
+    service.run(sockets=[listener] if shared is None else [listener, closed_first(shared)])
     if not service.started:
-        is_open = listener is not None and listener.fileno() >= 0
-        where = "{}:{}".format(*listener.getsockname()[:2]) if listener is not None and is_open else ""
-        raise UnderstudyError("the service did not start", where=where, fix="The log above says why")
+        where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
+        raise UnderstudyError(NOT_STARTED, where=where, fix="The log above says why")
 
 
 def accepting(listener: socket.socket) -> list[socket.socket]:
@@ -219,7 +206,21 @@ def accepting(listener: socket.socket) -> list[socket.socket]:
     libuv accepts one connection of a socket in a turn of the loop: where turns are long (a busy machine, a flood on the
     bus), connections that come together would wait for one turn each, the last of 100 for 100 turns.
     """
-    return [listener, *(listener.dup() for _ in range(ACCEPTED_IN_A_TURN - 1))]
+    return [listener, *(_dup_above(listener, listener.fileno()) for _ in range(ACCEPTED_IN_A_TURN - 1))]
+
+
+def closed_first(listener: socket.socket) -> socket.socket:
+    """Return a listener under a descriptor above those of connections.
+
+    Linux closes the descriptors of a killed process from the last to the first. A reader whose connection ended
+    connects again at once: it must not get to the process that ends, while others listen at the same port.
+    """
+    with listener:
+        return _dup_above(listener, min(file_limit() - 2 * ACCEPTED_IN_A_TURN, MAX_DESCRIPTOR))
+
+
+def _dup_above(listener: socket.socket, lowest: int) -> socket.socket:
+    return socket.socket(fileno=fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
 
 
 def leave_out_what_stays() -> None:
@@ -232,11 +233,15 @@ def leave_out_what_stays() -> None:
     gc.freeze()
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start."""
+def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start.
+
+    `is_shared`: other processes of this user bind the port, too, and the kernel distributes connections over them.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
     try:
         bound.bind((host, port))
     except OSError as error:

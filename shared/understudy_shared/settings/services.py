@@ -137,7 +137,7 @@ class RouterFields(Fields):
 
     # Each process is a whole router; they divide the limits.
     processes: int = Field(1, ge=1, le=64)
-    """Worker processes that share the port, one for each core to use."""
+    """Routers to run here, one for each core to use: they share --port, and each has one of the ports after it."""
 
     seed: str = ""
     """Nodes to ask while Redis is away: host:port,host:port."""

@@ -17,8 +17,7 @@ from tests.support.services.deploy_files import COMPOSE, DOCKERFILE, SETTINGS, k
 from tools.chart import CHART
 
 from understudy.commands import cli
-from understudy_node.http.routes import admin_routes as node_routes
-from understudy_router.http.routes import admin_routes as router_routes
+from understudy_shared.server.probes import probe_routes
 
 FILES = [
     DOCKERFILE,
@@ -73,9 +72,8 @@ def test_every_command_that_a_file_runs_exists_with_its_flags(path: Path) -> Non
 @each_file
 def test_every_path_that_is_probed_or_scraped_is_a_route_of_nodes_and_routers(path: Path) -> None:
     nothing = cast("Any", None)
-    for routes in (node_routes(nothing, nothing, nothing, nothing, nothing), router_routes(nothing, nothing)):
-        there = {getattr(route, "path", None) for route in routes.routes}
-        assert set(PATH.findall(text_of(path))) - there == set()
+    there = {getattr(route, "path", None) for route in probe_routes(nothing).routes}
+    assert set(PATH.findall(text_of(path))) - there == set()
 
 
 @each_file

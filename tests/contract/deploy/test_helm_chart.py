@@ -236,9 +236,25 @@ def test_gossip_is_signed_by_the_query_as_by_nodes_and_routers() -> None:
 
 def test_prometheus_shows_its_key_where_readers_need_one() -> None:
     for monitor in of_kind(manifests("monitoring"), "ServiceMonitor"):
-        (endpoint,) = monitor["spec"]["endpoints"]
-        key = {"name": "understudy-auth", "key": "prometheus-key"}
-        assert endpoint["authorization"] == {"type": "Bearer", "credentials": key}
+        for endpoint in monitor["spec"]["endpoints"]:
+            key = {"name": "understudy-auth", "key": "prometheus-key"}
+            assert endpoint["authorization"] == {"type": "Bearer", "credentials": key}
+
+
+def test_prometheus_asks_each_of_several_router_processes_at_its_own_port() -> None:
+    made = manifests("monitoring")
+    asked = {
+        monitor["metadata"]["labels"]["app.kubernetes.io/component"]: [
+            endpoint.get("targetPort", endpoint.get("port")) for endpoint in monitor["spec"]["endpoints"]
+        ]
+        for monitor in of_kind(made, "ServiceMonitor")
+    }
+    assert asked == {"node": ["http"], "router": ["process-0", "process-1"]}
+    ports = {port["name"]: port["containerPort"] for port in containers(made)["router"]["ports"]}
+    assert ports == {"http": 8080, "process-0": 8081, "process-1": 8082}
+    (policy,) = (each for each in of_kind(made, "NetworkPolicy") if each["metadata"]["name"].endswith("-routers"))
+    (rule,) = (each for each in policy["spec"]["ingress"] if each["ports"][0]["port"] == "process-0")
+    assert [each["port"] for each in rule["ports"]] == ["process-0", "process-1"]
 
 
 def test_spans_go_to_the_collector_that_is_named_and_may_get_there() -> None:
@@ -299,8 +315,8 @@ def test_prometheus_finds_nodes_and_routers_and_gives_their_series_the_applicati
     for monitor in of_kind(made, "ServiceMonitor"):
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         found += [each["name"] for each in services if wanted <= each["labels"].items()]
-        (endpoint,) = monitor["spec"]["endpoints"]
-        assert endpoint["relabelings"] == [{"targetLabel": "application", "replacement": "flights"}]
+        for endpoint in monitor["spec"]["endpoints"]:
+            assert endpoint["relabelings"] == [{"targetLabel": "application", "replacement": "flights"}]
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert found == ["understudy-nodes", "understudy-router"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.repository import ROOT
-from tests.support.services.expositions import cluster_node, router_exposition
+from tests.support.services.expositions import cluster_node, metrics_of, router_exposition
 from tests.support.services.prometheus import promtool
 from tests.support.services.quick_rules import durations, quicker, without_durations
 from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_THE_SOURCE
@@ -30,8 +30,8 @@ async def test_promtool_finds_nothing_to_say_of_a_routers_metrics() -> None:
 
 async def test_promtool_finds_nothing_to_say_of_a_nodes_metrics(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with cluster_node(checkpoint.path, tmp_path / "data") as (_, group):
-        text = (await group.metrics()).decode()
+    with cluster_node(checkpoint.path, tmp_path / "data") as (_, app):
+        text = await metrics_of(app)
     assert promtool("check", "metrics", stdin=text) == (0, "")
 
 

@@ -16,8 +16,8 @@ from tests.support.repository import ROOT
 from tests.support.services.expositions import (
     cluster_node,
     labels_in,
+    metrics_of,
     names_in,
-    names_of_the_supervisor,
     router_exposition,
 )
 
@@ -47,18 +47,16 @@ def table() -> dict[str, tuple[set[str], set[str]]]:
 async def expositions(tmp_path: Path) -> Mapping[str, str]:
     """What a node and a router say, by their letter in the table."""
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with cluster_node(checkpoint.path, tmp_path / "data") as (_, group):
-        node = (await group.metrics()).decode()
+    with cluster_node(checkpoint.path, tmp_path / "data") as (_, app):
+        node = await metrics_of(app)
     return {"N": node, "R": await router_exposition()}
 
 
 async def test_every_metric_of_a_node_and_a_router_is_documented_and_no_other(expositions: Mapping[str, str]) -> None:
-    shared = names_of_the_supervisor()
     documented = table()
-    assert shared
     for place, text in expositions.items():
         there = {name for name, (_, places) in documented.items() if place in places}
-        assert there - WITHOUT_SERIES == (names_in(text) | shared) - WITHOUT_SERIES
+        assert there - WITHOUT_SERIES == names_in(text) - WITHOUT_SERIES
 
 
 async def test_the_documented_labels_are_those_of_the_series(expositions: Mapping[str, str]) -> None:

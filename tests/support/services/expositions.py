@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.followed_node import wait_to_hold
-from tests.support.repository import ROOT
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.member import ClusterMember
@@ -22,8 +22,8 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
+from understudy_shared.http.edge import App
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.processes.group import Alone
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 
@@ -34,32 +34,37 @@ _PARTS = re.compile(r"_(bucket|sum|count)$")
 async def router_exposition() -> str:
     """The metrics of a router that has heard nothing yet and answered one read."""
     settings = RouterSettings(redis="redis://unused", application_id="counting")
-    router, group = Router(settings, LocalBus(), host=HOST, clock=SystemClock()), Alone()
-    app = create_router_app(router, None, group)
+    router = Router(settings, LocalBus(), host=HOST, clock=SystemClock())
+    app = create_router_app(router)
     counts = app.requests.of("lookup", "op0")
     counts.outcomes["found"] += 1
     counts.duration_ms.observe(1)
     counts.count(ProblemType.DEADLINE.slug)
     router.served.answered(HopOutcome(FOUND, b"", b'"lag":{}'), NO_BOUND)
-    return (await group.metrics()).decode()
+    return await metrics_of(app)
 
 
 @contextmanager
-def cluster_node(checkpoint: Path, data_dir: Path) -> Iterator[tuple[Node, Alone]]:
+def cluster_node(checkpoint: Path, data_dir: Path) -> Iterator[tuple[Node, App]]:
     """A node of a cluster that holds every task, and its metrics."""
     settings = ClusterNodeSettings(
         checkpoint=str(checkpoint), data_dir=data_dir, redis="redis://unused", node_id="n1", application_id="counting"
     )
     node = Node(settings, LocalFiles(checkpoint), host=HOST, clock=SystemClock())
     member = ClusterMember(node, LocalBus(), settings, node_id="n1", incarnation="i1", clock=SystemClock())
-    group = Alone()
-    create_node_app(node, member, group=group)
+    app = create_node_app(node, member)
     node.start()
     try:
         wait_to_hold(node, "0_0", "0_1")
-        yield node, group
+        yield node, app
     finally:
         node.stop()
+
+
+async def metrics_of(app: App) -> str:
+    """What an application answers to a scrape."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as http:
+        return (await http.get("/metrics")).text
 
 
 def names_in(exposition: str) -> set[str]:
@@ -75,10 +80,3 @@ def labels_in(exposition: str) -> dict[str, set[str]]:
             name = _PARTS.sub("", sample.name) if family.type == "histogram" else sample.name
             found.setdefault(name, set()).update(sample.labels.keys() - {"le"})
     return found
-
-
-def names_of_the_supervisor() -> set[str]:
-    """The families that the supervisor of worker processes adds."""
-    source = (ROOT / "shared/understudy_shared/server/supervisor.py").read_text()
-    found = re.findall(r'_family\(\s*"(\w+)", "(\w+)"', source)
-    return {f"{name}_total" if kind == "counter" else name for name, kind in found}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -22,16 +21,16 @@ from tests.support.spark.queries import wait_until
 
 MODULE = "tests.support.services.worker_echo"
 LIMIT_S = 60.0
-ASKED = "echo_asked_total"
 
 
 class Supervised(Served):
-    """The running service, and a client of its port."""
+    """The running service, and a client of the port that its workers share."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, folder: Path, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], port: int, workers: int, folder: Path, log: Path) -> None:
         super().__init__(port)
         self.process = process
         self.port = port
+        self.own = [Served(port + 1 + number) for number in range(workers)]
         self.folder = folder
         self._log = log
 
@@ -48,30 +47,27 @@ class Supervised(Served):
         return RawClient(self.port)
 
     def pids(self) -> dict[int, int]:
-        """The worker processes that answer, by their numbers."""
-        found: dict[int, int] = {}
-
-        def has_all() -> bool:
-            reply = self.get("/who").body
-            found[int(str(reply["worker"]))] = int(str(reply["pid"]))
-            return len(found) > 1
-
-        wait_until(has_all, what="an answer of both workers", limit_s=LIMIT_S)
-        return found
-
-    def metric(self, name: str) -> float:
-        """A metric of the service without labels, or with those in `name`."""
-        found = re.search(rf"(?m)^{re.escape(name)} (\S+)$", self.text("/metrics"))
-        return float(found[1]) if found else float("nan")
+        """The worker processes, by their numbers."""
+        return {number: int(str(own.get("/who").body["pid"])) for number, own in enumerate(self.own)}
 
     def wait_to_be_ready(self) -> None:
-        self.wait_for(lambda: self.not_ready() == "", what="readiness")
+        """Return when all workers are ready, and the supervisor knows that each has started."""
+        for number in range(len(self.own)):
+            self.wait_for_log(f"worker {number} answers at port")
+        self.wait_for(lambda: all(map(_is_ready, self.own)), what="readiness")
 
     def wait_for(self, condition: Callable[[], bool], *, what: str) -> None:
         wait_until(condition, what=what, limit_s=LIMIT_S)
 
     def wait_for_log(self, text: str) -> None:
         self.wait_for(lambda: text in self.log(), what=f"{text!r} in the log")
+
+
+def _is_ready(worker: Served) -> bool:
+    try:
+        return worker.get("/readyz").status == 200
+    except OSError:
+        return False
 
 
 def who(client: RawClient, path: str = "/who") -> dict[str, int]:
@@ -94,7 +90,7 @@ def supervised(folder: Path, *, workers: int = 2, delay_ms: int = 0) -> Iterator
         port = int(process.stdout.readline())
         has_begun = partial(_has_begun, process, port)
         wait_until(has_begun, what="the port to open", limit_s=LIMIT_S)
-        yield Supervised(process, port, folder, log)
+        yield Supervised(process, port, workers, folder, log)
     finally:
         process.kill()
         process.wait()

@@ -276,6 +276,18 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- join "," $seeds -}}
 {{- end -}}
 
+{{/* The ports at which each of several router processes answers alone, as JSON: none where there is one process. */}}
+{{- define "understudy.ownPorts" -}}
+{{- $ports := list -}}
+{{- $processes := int (.Values.routers.settings.processes | default 1) -}}
+{{- if gt $processes 1 -}}
+{{- range until $processes -}}
+{{- $ports = append $ports (add1 (add . (int $.Values.routers.port))) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
 {{- define "understudy.checkpoint" -}}
 {{- .Values.checkpoint.url | default (printf "/checkpoint/%s" .Values.checkpoint.path) -}}
 {{- end -}}

@@ -9,7 +9,7 @@ import pytest
 from understudy_node.http.health import indicators
 from understudy_node.http.page import MARKS, node_page
 from understudy_shared.http.health import HealthReport
-from understudy_shared.processes.group import Status
+from understudy_shared.http.status import Status
 
 
 def report(state: str = "committing", **fields: Any) -> dict[str, Any]:

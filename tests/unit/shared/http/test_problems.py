@@ -39,6 +39,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "not-json": 415,
         "not-owner": 421,
         "outdated-catalogue": 421,
+        "shared-port": 421,
         "overloaded": 429,
         "rate-limited": 429,
         "headers-too-large": 431,

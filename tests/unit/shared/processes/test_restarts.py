@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.processes.restarts import KEEPS_ENDING, MAX_DELAY_MS, STABLE_MS, Restarts
+from understudy_shared.processes.restarts import MAX_DELAY_MS, STABLE_MS, Restarts
 
 
 def test_the_first_end_costs_no_wait_and_each_further_one_twice_the_last() -> None:
@@ -17,16 +17,7 @@ def test_a_process_that_lived_long_begins_anew() -> None:
     restarts = Restarts()
     for _ in range(5):
         restarts.ended(100)
-    assert (restarts.ended(STABLE_MS), restarts.keeps_ending) == (0, False)
-
-
-def test_it_is_known_from_the_third_end_in_a_row_until_a_process_has_lived_long() -> None:
-    restarts = Restarts()
-    assert [(restarts.ended(100), restarts.keeps_ending)[1] for _ in range(KEEPS_ENDING)] == [False, False, True]
-    restarts.is_up(STABLE_MS - 1)
-    assert restarts.keeps_ending
-    restarts.is_up(STABLE_MS)
-    assert not restarts.keeps_ending
+    assert [restarts.ended(STABLE_MS), restarts.ended(100)] == [0, 500]
 
 
 @given(lived_ms=st.lists(st.floats(0, 2 * STABLE_MS), max_size=2000))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy_shared.processes.group import exposition
 from understudy_shared.server.request_counts import MAX_LABELLED, NO_STORE, RequestCounts
+from understudy_shared.telemetry.exposition import exposition
 
 
 def test_requests_are_counted_by_operation_store_and_outcome() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.server.shares import memory_share_bytes, share_of, worker_settings
+from understudy_shared.processes.shares import memory_share_bytes, share_of, worker_settings
 
 PROCESSES = st.integers(1, 64)
 

@@ -1,0 +1,68 @@
+"""The routes by which machines look at a service: whether it lives, whether it is ready, and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_status
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.status import Status
+from understudy_shared.server.app import json_response
+from understudy_shared.telemetry.exposition import exposition
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """The functions that ask this process for its state."""
+
+    status: Callable[[], Status]
+    dead: Callable[[], str | None]
+    """Returns the reason why the process cannot go on."""
+    metrics: Callable[[], Iterable[Metric]]
+
+
+def probe_routes(report: ProcessReport, own_ports: Collection[int] = ()) -> APIRouter:
+    """Make /livez, /readyz and /metrics.
+
+    `own_ports`: where several processes share a port, the ports at which each is asked alone.
+    """
+    routes = APIRouter()
+
+    @routes.get("/healthz")
+    @routes.get("/livez")
+    async def livez(request: Request) -> Response:
+        """Report that the event loop turns and no background task died."""
+        dead = report.dead()
+        shown = shown_status(authorization_of(request.scope).principal, {"alive": dead is None, "reason": dead})
+        return json_response(shown, 200 if dead is None else 503)
+
+    @routes.get("/readyz")
+    async def readyz(request: Request) -> Response:
+        """Report whether this process can answer lookups; lag does not matter here."""
+        status = report.status()
+        shown = shown_status(authorization_of(request.scope).principal, status.document())
+        return json_response(shown, status.http_status)
+
+    @routes.get("/metrics")
+    async def prometheus(request: Request) -> Response:
+        """Return the exposition for Prometheus."""
+        if own_ports and request.scope["server"][1] not in own_ports:
+            raise ProblemError(_shared(own_ports))
+        text = await asyncio.to_thread(exposition, list(report.metrics()))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return routes
+
+
+def _shared(own_ports: Collection[int]) -> Problem:
+    """Return the problem of a scrape that would get the numbers of another process each time."""
+    ports = ", ".join(map(str, own_ports))
+    detail = "processes share this port, and each has metrics of its own"
+    return Problem(ProblemType.SHARED_PORT, detail, fix=f"Scrape each of the ports {ports}")
