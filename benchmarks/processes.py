@@ -122,15 +122,28 @@ def on_all_cores(code: str, *arguments: str, processes: int) -> Iterator[Server]
     """Start a server on every core that there is, with all its processes, and wait until it is ready."""
     with server(code, *arguments, ready_path="/livez") as found:
         limit_s = time.monotonic() + START_LIMIT_S
-        while len(processes_below(found.pid)) != (processes if processes > 1 else 0):
+        while not all(map(_answers, own_ports(found.port, code, processes))):
             if time.monotonic() > limit_s:
-                raise RuntimeError(f"{processes_below(found.pid)} run, {processes} were asked for")
+                raise RuntimeError(f"a process of {processes} does not answer")
             time.sleep(0.02)
         for pid in (found.pid, *processes_below(found.pid)):
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 with suppress(ProcessLookupError):  # it has ended since
                     os.sched_setaffinity(int(thread.name), range(os.cpu_count() or 1))
         yield found
+
+
+def own_ports(port: int, code: str, processes: int) -> range:
+    """Return the ports at which the processes of a service answer alone."""
+    first = port + 1 if code is ROUTER and processes > 1 else port
+    return range(first, first + processes)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return fetch(port, "/livez")[0] == 200
+    except OSError:
+        return False
 
 
 def wait_for_all(port: int, paths: Sequence[str]) -> None:
