@@ -136,3 +136,11 @@ def test_without_names_each_is_named_by_its_port_and_keeps_its_copies_apart() ->
 def test_an_advertised_port_beyond_the_last_is_refused() -> None:
     with pytest.raises(SettingsError, match="65536"):
         nodes_of(settings(port=0, advertise_port=65_534))
+
+
+def test_what_no_node_can_start_with_is_said_once_with_the_exit_code(module_redis: RedisServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "understudy", "node", str(tmp_path / "nowhere"), "--redis", module_redis.url]
+    command += ["--port", "0", "--processes", "2", "--data-dir", str(tmp_path), "--checkpoint-wait-ms", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count(str(tmp_path / "nowhere")) == done.stderr.count("error: ") == 1, done.stderr
