@@ -120,10 +120,14 @@ def stop_started_by_hand(folder: Path, *, limit_s: float, hurry: Callable[[], bo
                 if pid in _with_data_below(folder):
                     signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         deadline = time.monotonic() + limit_s
-        running = list(found.values())
+        running = set(found.values())
+        ends = select.poll()  # unlike `select`, it takes descriptors above 1,023
+        for descriptor in running:
+            ends.register(descriptor, select.POLLIN)
         while running and time.monotonic() < deadline and not hurry():
-            ended, _, _ = select.select(running, [], [], _LOOK_EVERY_S)
-            running = [descriptor for descriptor in running if descriptor not in ended]
+            for descriptor, _ in ends.poll(_LOOK_EVERY_S * 1000):
+                ends.unregister(descriptor)
+                running.discard(descriptor)
         for descriptor in running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
