@@ -152,13 +152,25 @@ def _output(column: JavaObject, grouping: Sequence[JavaObject], functions: Seque
     if _class(inner) == "AggregateExpression":
         # Spark computes equal functions once, under the id of one of them. `inner` is listed itself, because
         # `semanticEquals` is false for a function that is not deterministic.
-        equal = [inner, *(each for each in functions if each.semanticEquals(inner))]
+        equal = [inner, *(each for each in functions if each.semanticEquals(inner) or _is_same_sum(each, inner))]
     return Output(
         id=column.exprId().id(),
         name=column.name(),
         type=_type(inner),
         grouping=shown,
-        result_ids=frozenset(each.resultId().id() for each in equal),
+        result_ids=tuple(each.resultId().id() for each in equal),
+    )
+
+
+def _is_same_sum(one: JavaObject, other: JavaObject) -> bool:
+    """Whether both sum up the same decimals: up to Spark 4.2 `try_sum` of short ones is computed as their `sum`."""
+    first, second = one.aggregateFunction(), other.aggregateFunction()
+    return (
+        _class(first) == _class(second) == "Sum"
+        and _type(first).startswith("decimal(")
+        and bool(first.child().semanticEquals(second.child()))
+        and one.isDistinct() == other.isDistinct()
+        and bool(one.filter().equals(other.filter()))
     )
 
 

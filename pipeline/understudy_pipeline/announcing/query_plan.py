@@ -65,7 +65,7 @@ class Output:
     """An output column of an aggregation or a projection, as the user named it.
 
     It shows the column `source` (its own id, or that of the column it renames), or the grouping expression at index
-    `grouping`, or the result of an aggregate function: `result_ids` has its id and those of equal functions.
+    `grouping`, or the result of an aggregate function: `result_ids` has its id, then those of equal functions.
     """
 
     id: int
@@ -73,7 +73,7 @@ class Output:
     type: str
     source: int | None = None
     grouping: int | None = None
-    result_ids: frozenset[int] = frozenset()
+    result_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

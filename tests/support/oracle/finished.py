@@ -66,7 +66,8 @@ def announced(run: FinishedRun) -> AnnouncedStore:
 def assert_results(checkpoint: Path, data: Path, store: AnnouncedStore, rows: Sequence[Row]) -> None:
     """A node that hears what makes each result answers every key with the row that the query put out."""
     assert {row["k"] for row in rows} == {row["k"] for batch in finished_batches() for row in batch}
-    assert [column.name for column in store.result] == NAMES
+    found = [column.name for column in store.result]
+    assert found == NAMES, f"not announced: {[name for name in NAMES if name not in found]}"
     query_id = json.loads((checkpoint / "metadata").read_text())["id"]
     with served_node(checkpoint, data) as served:
         wait_until(lambda: served.get("/readyz").status == 200, what="the store to be open")

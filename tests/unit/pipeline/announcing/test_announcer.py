@@ -28,7 +28,7 @@ from understudy_shared.reads.position import Position, decode_position
 COUNT = Column(10, "count", "long")
 PLAN = QueryPlan(
     (StatefulAggregate(0, 2, (), (COUNT,), (Function("Count", 50, 1),)),),
-    (WrittenAggregate((), (Output(61, "n", "long", result_ids=frozenset({50})),), frozenset({50}), (), "all"),),
+    (WrittenAggregate((), (Output(61, "n", "long", result_ids=(50,)),), frozenset({50}), (), "all"),),
 )
 LIMIT_S = 20
 

@@ -37,10 +37,10 @@ WRITTEN = WrittenAggregate(
     grouping_types=("string",),
     outputs=(
         Output(60, "tailnum", "string", grouping=0),
-        Output(61, "flights", "long", result_ids=frozenset({50})),
-        Output(62, "total", "decimal(20,2)", result_ids=frozenset({51})),
-        Output(63, "mean", "double", result_ids=frozenset({52})),
-        Output(64, "last_seen", "timestamp", result_ids=frozenset({53})),
+        Output(61, "flights", "long", result_ids=(50,)),
+        Output(62, "total", "decimal(20,2)", result_ids=(51,)),
+        Output(63, "mean", "double", result_ids=(52,)),
+        Output(64, "last_seen", "timestamp", result_ids=(53,)),
     ),
     result_ids=frozenset({50, 51, 52, 53}),
     alias="aircraft",
@@ -159,13 +159,13 @@ def test_renames_below_the_alias_count_and_those_above_it_do_not() -> None:
 
 
 def test_one_function_asked_for_twice_is_two_results_of_one_buffer() -> None:
-    twice = Output(65, "departures", "long", result_ids=frozenset({50, 59}))
+    twice = Output(65, "departures", "long", result_ids=(50, 59))
     store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
     assert store.result[-1] == ResultColumn(name="departures", function="count", buffers=[0], type="long")
 
 
 def test_equal_names_are_made_different() -> None:
-    twice = Output(65, "flights", "long", result_ids=frozenset({50}))
+    twice = Output(65, "flights", "long", result_ids=(50,))
     store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
     assert [column.name for column in store.result] == ["flights", "total", "mean", "last_seen", "flights_2"]
 
@@ -237,7 +237,7 @@ def test_a_result_is_announced_only_where_it_is_certain(
 ) -> None:
     columns = tuple(Column(10 + at, f"b{at}", each) for at, each in enumerate(buffers))
     executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function(kind, 50, len(columns)),))
-    output = Output(61, "made", result, result_ids=frozenset({50}))
+    output = Output(61, "made", result, result_ids=(50,))
     written = WrittenAggregate(("string",), (output,), frozenset({50}))
     found = announced(executed, written).result
     assert [column.function for column in found] == ([] if expected is None else [expected])
@@ -262,9 +262,7 @@ def test_every_result_points_at_the_buffers_of_its_own_function(
     ]
     saved = (*key_columns, *(column for each in buffers for column in each))
     functions = tuple(Function("Count", 500 + at, width) for at, width in enumerate(widths))
-    outputs = tuple(
-        Output(600 + at, f"f{at}", "long", result_ids=frozenset({500 + at})) for at in reversed(range(len(widths)))
-    )
+    outputs = tuple(Output(600 + at, f"f{at}", "long", result_ids=(500 + at,)) for at in reversed(range(len(widths))))
     written = WrittenAggregate(("string",) * keys, outputs, frozenset(500 + at for at in range(len(widths))))
     store = announced(StatefulAggregate(0, state_format, key_columns, saved, functions), written)
     stored = saved if state_format == 1 else saved[keys:]
