@@ -42,6 +42,7 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
     "regr_r2": ("regr_r2",),
     "regr_slope": ("regr_slope",),
     "regr_intercept": ("regr_intercept",),
+    "regr_intercept_4_2": ("regr_intercept up to Spark 4.2",),
     "approx_count_distinct": ("approx_count_distinct",),
     "collect_list": ("collect_list", "array_agg"),
     "collect_set": ("collect_set",),
@@ -87,7 +88,8 @@ Rules that are Spark's own:
 - Where the expression divides by zero (the correlation with a constant) `result` is null, as Spark says without ANSI
   rules.
 - Where one column is constant and the other has NaN or an infinity, a correlation is null from Spark 4.3 on, and NaN up
-  to 4.2: `corr` and `corr_4_2`. The announcement names the one of the query's Spark.
+  to 4.2: `corr` and `corr_4_2`. An intercept may differ in its last digit between the two: `regr_intercept` and
+  `regr_intercept_4_2`. The announcement names those of the query's Spark.
 - `collect_set` over binary is printed as binary, though Spark stores each element as an array of numbers.
 - A set has the order in which it is stored. Spark promises none, and may print another.
 - `approx_count_distinct` is the estimate of HyperLogLog++ with the tables of its paper, for 4 to 15 bits of precision

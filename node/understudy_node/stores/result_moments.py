@@ -91,6 +91,14 @@ def regression_intercept(*stored: float) -> float | None:
     return None if slope is None else y_avg - slope * x_avg
 
 
+def regression_intercept_4_2(n: float, x_avg: float, y_avg: float, *others: float) -> float | None:
+    """Compute the intercept as Spark does up to 4.2: it merges the buffers with empty ones first.
+
+    That rounds the averages. No other result depends on them.
+    """
+    return regression_intercept(n, 0.0 + x_avg / n * n, 0.0 + y_avg / n * n, *others)
+
+
 def moments_of(formula: Formula, count: int) -> Callable[[Buffers], Made | None]:
     """Make the result of a formula over so many doubles, the first of which is the number of rows."""
 

@@ -158,6 +158,7 @@ FUNCTIONS: Mapping[ResultFunction, tuple[Make, str]] = {
     "regr_r2": (moments_of(moments.regression_r2, 6), _CORRELATION),
     "regr_slope": (moments_of(moments.regression_slope, 7), _REGRESSION),
     "regr_intercept": (moments_of(moments.regression_intercept, 7), _REGRESSION),
+    "regr_intercept_4_2": (moments_of(moments.regression_intercept_4_2, 7), _REGRESSION),
     "approx_count_distinct": (distinct_of, "It has all words of its registers: 52 buffers of type long by default"),
     "collect_list": (list_of, _COLLECTED),
     "collect_set": (set_of, _COLLECTED),

@@ -97,6 +97,8 @@ def _function(expression: JavaObject) -> Function:
         kind = f"Legacy{kind}"  # by spark.sql.legacy.statisticalAggregate: NaN, where null is the rule
     elif kind == "Corr" and " OR " not in function.evaluateExpression().toString():
         kind = "Corr42"  # Spark up to 4.2 does not ask whether one or the other column is constant
+    elif kind == "RegrIntercept" and not function.mergeExpressions().apply(1).toString().startswith("if"):
+        kind = "RegrIntercept42"  # Spark up to 4.2 divides averages by n and multiplies them again to merge them
     return Function(kind, expression.resultId().id(), function.aggBufferAttributes().size())
 
 

@@ -273,6 +273,7 @@ _MOMENTS: Mapping[str, tuple[ResultFunction, int]] = {
     "RegrR2": ("regr_r2", 6),
     "RegrSlope": ("regr_slope", 7),
     "RegrIntercept": ("regr_intercept", 7),
+    "RegrIntercept42": ("regr_intercept_4_2", 7),
 }
 """Functions over doubles, with how many they store."""
 

@@ -34,6 +34,7 @@ ResultFunction = Literal[
     "regr_r2",
     "regr_slope",
     "regr_intercept",
+    "regr_intercept_4_2",
     "approx_count_distinct",
     "collect_list",
     "collect_set",

@@ -78,7 +78,8 @@ def assert_results(checkpoint: Path, data: Path, store: AnnouncedStore, rows: Se
         for row, answer in zip(rows, answers, strict=True):
             result: Any = answer["result"]
             for name in NAMES:
-                assert _comparable(name, result[name]) == _comparable(name, row[name]), f"{name} of {row['k']!r}"
+                given = f"{name} of {row['k']!r}: {result[name]!r}, not {row[name]!r}; {answer['value']}"
+                assert _comparable(name, result[name]) == _comparable(name, row[name]), given
         described: Any = served.get("/v1/stores/op0").body["result"]
         assert [column["name"] for column in described] == NAMES
 

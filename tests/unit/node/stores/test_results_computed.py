@@ -60,6 +60,9 @@ NOTHING: dict[str, object] = dict.fromkeys(COLUMNS)
 
 MOMENTS = ("real", "avg", "m2", "m3", "m4", "m5")
 
+MANY = (160.0, 5.286855670103093, 5.486587078651685, 54.33112185798675, 160.0, 1472.2647571474122)
+"""Buffers of a regression whose intercept has another last digit in Spark 4.2."""
+
 
 def moments(*stored: float | str) -> dict[str, object]:
     """Buffers of doubles, as they are printed."""
@@ -148,6 +151,8 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
         (moments(2.0, 1.0, 2.0, 3.0, 2.0, 0.0), "regr_slope", (*MOMENTS[:5], "avg", "m5"), None, None),
         (moments(2.0, 4.0, 2.0, 3.0, 2.0, 1.0), "regr_intercept", (*MOMENTS[:5], "avg", "m4"), None, -4.0),
         (moments(2.0, 1.0, 2.0, 3.0, 2.0, 0.0), "regr_intercept", (*MOMENTS[:5], "avg", "m5"), None, None),
+        (moments(*MANY), "regr_intercept", (*MOMENTS[:5], "avg", "m5"), None, 5.2914857571920155),
+        (moments(*MANY), "regr_intercept_4_2", (*MOMENTS[:5], "avg", "m5"), None, 5.291485757192016),
         ({"stored": None}, "collect_list", ("stored",), "array<int>", None),
         ({"n": None}, "approx_count_distinct", ("n",) * 52, None, None),
         ({"n": 0}, "approx_count_distinct", ("n",) * 52, None, 0),

@@ -226,6 +226,7 @@ def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announce
         ("RegrSlope", ["double"] * 7, "double", "regr_slope"),
         ("RegrIntercept", ["double"] * 7, "double", "regr_intercept"),
         ("RegrIntercept", ["double"] * 6, "double", None),
+        ("RegrIntercept42", ["double"] * 7, "double", "regr_intercept_4_2"),
         ("HyperLogLogPlusPlus", ["long"] * 52, "long", "approx_count_distinct"),
         ("HyperLogLogPlusPlus", ["long"] * 4097, "long", None),
         ("HyperLogLogPlusPlus", ["double"] * 52, "long", None),
