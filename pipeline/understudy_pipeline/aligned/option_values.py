@@ -56,16 +56,17 @@ class GivenOptions:
     ) -> tuple[V, Mapping[str, V]]:
         """Return a value, and the values of topics that have their own: `5` or `5,weather:9` or `weather:9`."""
         found, own = default, dict[str, V]()
-        for entry in (self.text(name) or "").split(",") if name in self else ():
-            topic, colon, value = entry.strip().rpartition(":")
-            if not colon:
+        entries = [entry.strip() for entry in (self.text(name) or "").split(",")] if name in self else []
+        for index, entry in enumerate(entries):
+            topic, colon, value = entry.rpartition(":")
+            if not colon and index == 0:
                 found = parse(name, value)
-            elif topic in topics and topic not in own:
+            elif colon and topic in topics and topic not in own:
                 own[topic] = parse(name, value)
             else:
                 what = "a topic a second time" if topic in topics else "no topic of this query"
                 raise SettingsError(
-                    f"'{entry.strip()}' names {what}",
+                    f"'{entry}' names {what}",
                     where=f"option {name}",
                     fix="Write a value for all topics, and then others like 'weather:VALUE', each topic once",
                 )

@@ -248,7 +248,8 @@ def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
     return UndecodableError(
         "a record has no usable timestamp",
         where=f"topic {topic}, partition {partition}, offset {poison.column('offset')[0].as_py()}",
-        fix="Set undecodable to 'skip', 'aside' or 'keep', or correct the option timestamp, and start the query again",
+        fix="Correct the option timestamp, or set undecodable to 'skip', 'aside', 'keep' or, behind a first timestamp, "
+        "'partition-time', and start the query again",
     )
 
 

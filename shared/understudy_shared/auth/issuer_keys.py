@@ -27,6 +27,8 @@ from understudy_shared.http.opener import url_opener
 
 log = logging.getLogger(__name__)
 
+_HEADERS = {"accept": "application/json", "user-agent": "understudy"}
+
 FETCH_LIMIT_S = 5.0
 """Seconds for the answer of an issuer to begin, to go on, and to end."""
 
@@ -180,7 +182,7 @@ def _fetched(url: str) -> bytes:
     """Fetch the answer of a URL, in one piece, uncompressed, without redirects."""
     limit_s = time.monotonic() + FETCH_LIMIT_S
     parts: list[bytes] = []
-    request = Request(url, headers={"accept": "application/json"})  # noqa: S310  # credentials name http or https only
+    request = Request(url, headers=_HEADERS)  # noqa: S310  # credentials name http or https only
     opener = url_opener(None, uses_proxies=not is_loopback(urlsplit(url).hostname or ""))
     with opener.open(request, timeout=FETCH_LIMIT_S) as answer:
         if answer.status != 200 or "content-encoding" in answer.headers:
@@ -190,6 +192,8 @@ def _fetched(url: str) -> bytes:
             _refuse_long(sum(map(len, parts)), url)
             if time.monotonic() > limit_s:
                 raise FetchError(f"it takes more than {FETCH_LIMIT_S:.0f} s", where=url)
+        if answer.length:  # `read1` does not notice that an answer is cut off
+            raise FetchError(f"its answer ends {answer.length} bytes too early", where=url)
     return b"".join(parts)
 
 

@@ -41,12 +41,14 @@ class LogThrottle:
         """
         self._max_kinds = max_kinds
         self._forgets = forgets
+        self._refused = 0
+        """Lines of kinds for which there was no room, since the last line that was admitted."""
         self._logged: dict[Hashable, tuple[float, int]] = {}
         """The time at which a line of each kind was logged last, and how many were left out since; the oldest first."""
 
     def admit(self, kind: Hashable, now_ms: float) -> dict[str, int] | None:
-        """Return the field that says how many lines of this kind were left out since the last one, if any were. None:
-        leave this one out as well.
+        """Return the field that says how many lines of this kind were left out since the last one, if any were, with
+        those of kinds that had no room. None: leave this one out as well.
         """
         logged_ms, left_out = self._logged.get(kind, (float("-inf"), 0))
         if now_ms - logged_ms < REPEAT_MS:
@@ -56,7 +58,9 @@ class LogThrottle:
         if len(self._logged) >= self._max_kinds:
             oldest, (oldest_ms, _) = next(iter(self._logged.items()))
             if now_ms - oldest_ms < REPEAT_MS and not self._forgets:
+                self._refused += 1
                 return None
             del self._logged[oldest]
         self._logged[kind] = (now_ms, 0)
+        left_out, self._refused = left_out + self._refused, 0
         return {"left_out": left_out} if left_out else {}

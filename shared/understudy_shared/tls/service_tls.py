@@ -54,7 +54,9 @@ class ServiceTls:
         self._again_s = math.inf
         """The time at which files that have not changed are read again."""
         self._material = load(plan)
-        self._reminder, self._throttle = Reminder(), LogThrottle()
+        self._reminder = Reminder()
+        # Whoever connects must not hide the lines of those that this service connects to.
+        self._throttles = {side: LogThrottle() for side in TlsSide}
         self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
 
     def __repr__(self) -> str:
@@ -101,7 +103,7 @@ class ServiceTls:
     def note(self, side: TlsSide, trouble: TlsTrouble, host: str) -> None:
         """Count a refusal, and log it: one line per peer and reason in a minute."""
         self.refusals[side, trouble.reason] += 1
-        left_out = self._throttle.admit((side, trouble.reason, host), self._now_s() * 1000)
+        left_out = self._throttles[side].admit((trouble.reason, host), self._now_s() * 1000)
         if left_out is not None:
             log.warning(
                 "%s was refused: %s",

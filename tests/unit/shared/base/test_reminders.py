@@ -57,6 +57,6 @@ def test_no_kind_is_logged_twice_in_a_minute_and_each_line_is_logged_or_counted(
 def test_of_too_many_kinds_in_a_minute_the_last_are_left_out_or_the_oldest_is_forgotten() -> None:
     bounded, forgetful = LogThrottle(max_kinds=2), LogThrottle(max_kinds=2, forgets=True)
     assert [bounded.admit(kind, 0) for kind in "aabc"] == [{}, None, {}, None]
-    assert [bounded.admit(kind, REPEAT_MS) for kind in "cab"] == [{}, {}, None]
+    assert [bounded.admit(kind, REPEAT_MS) for kind in "cab"] == [{"left_out": 1}, {}, None]
     assert [forgetful.admit(kind, 0) for kind in "abc"] == [{}, {}, {}]
     assert [forgetful.admit(kind, 1) for kind in "ca"] == [None, {}]
