@@ -49,10 +49,13 @@ class NodeListener:
             case Announcement():
                 context.node.announce(heard)
 
+    def take_nodes(self, seen: list[Seen]) -> None:
+        """Start again from the nodes whose keys are on the bus."""
+        self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
+
     async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
-        """Start again from the keys of the bus. Raises BusError."""
+        """Take in the assignment and the announcement. Raises BusError."""
         context = self._context
-        context.neighbours.read(seen, now_ms=context.clock.monotonic_ms())
         announcement = await context.gossip.announcement()
         self._bus_came_back()
         self._own.bus_came_back()

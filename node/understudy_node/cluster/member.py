@@ -97,12 +97,13 @@ class ClusterMember:
         self._memory = Memory(remembered)
         self._follower = AssignmentFollower(context, self._memory, check=self._check)
         self._own = OwnMessages(context, zone=settings.zone)
+        self._remembering = Remembering(
+            context, self._memory, seeds=parse_seeds(settings.seed), take=self._follower.follow
+        )
         listener = NodeListener(
             context,
             follower=self._follower,
-            remembering=Remembering(
-                context, self._memory, seeds=parse_seeds(settings.seed), take=self._follower.follow
-            ),
+            remembering=self._remembering,
             own=self._own,
             bus_came_back=self._placement.bus_came_back,
         )
@@ -124,7 +125,7 @@ class ClusterMember:
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self.cluster.run())
         self._tasks.start("beat", self.beat.run())
-        polling = poll_silent_members(self._context, assigns=lambda: self.has_lease, take=self._follower.follow)
+        polling = poll_silent_members(self._context, assigns=lambda: self.has_lease, take=self._remembering.offer)
         self._tasks.start("ask nodes that are silent", polling)
         self._tasks.start("remember", self._memory.keep())
         self._tasks.start("go on without the bus", self.cluster.go_on_without_the_bus())

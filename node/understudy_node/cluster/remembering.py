@@ -40,11 +40,12 @@ class Remembering:
         self._hosts = frozenset(seeds)
         """The nodes to ask at a start: the seeds, and the nodes of the remembered assignment."""
         self._take = take
-        self._polls = Polls(context.calls, context.neighbours, heard=self._heard, assigned=self._offer)
+        self._polls = Polls(context.calls, context.neighbours, heard=self._heard, assigned=self.offer)
         self._random = random.Random()  # noqa: S311  # chooses a node, and needs no secrecy
         self._settled = False
-        """Whether the bus was read, or a node with an assignment answered, since the start of this process."""
-        self._answered = False
+        """Whether the bus was read, or the latest assignment of which a node told, since the start of this process."""
+        self._heard_order = (0, 0)
+        """The latest (term, epoch) that a node of this lineage follows."""
         self._recalled = False
         self._refused = ""
 
@@ -62,11 +63,23 @@ class Remembering:
         if self._settled:
             asked = frozenset({self._random.choice(members)} if members else ())
         await asyncio.gather(*(self._polls.poll(host, ANSWER_DEADLINE_MS) for host in asked))
-        self._settled |= self._answered and self._neighbours.assignment is not None
+        order = self._neighbours.order
+        self._settled |= self._neighbours.assignment is not None and (0, 0) < self._heard_order <= order
+
+    def offer(self, assignment: Assignment) -> None:
+        """Take an assignment if it is of the lineage that this node follows."""
+        if assignment.lineage == self._node.lineage:
+            self._take(assignment)
+            return
+        why = f"is of lineage {assignment.lineage}; the checkpoint's is {self._node.lineage}"
+        if why != self._refused:
+            log.warning("assignment %d.%d %s", *assignment.order, why, extra={"action": "other-lineage"})
+        self._refused = why
 
     def _heard(self, heartbeat: Heartbeat) -> None:
         # It does not go into the view: a few nodes would look like the whole cluster.
-        self._answered |= heartbeat.epoch > 0
+        if heartbeat.lineage == self._node.lineage:
+            self._heard_order = max(self._heard_order, (heartbeat.term, heartbeat.epoch))
 
     async def _recall(self, stored: Assignment | None = None) -> None:
         if self._recalled:
@@ -76,14 +89,4 @@ class Remembering:
         if remembered is not None:
             self._hosts |= {endpoint.host_info() for endpoint in remembered.members.values()}
             if stored is None or not is_later(stored.order, remembered.order):
-                self._offer(remembered)
-
-    def _offer(self, assignment: Assignment) -> None:
-        """Take an assignment if it is of the lineage that this node follows."""
-        if assignment.lineage == self._node.lineage:
-            self._take(assignment)
-            return
-        why = f"is of lineage {assignment.lineage}; the checkpoint's is {self._node.lineage}"
-        if why != self._refused:
-            log.warning("assignment %d.%d %s", *assignment.order, why, extra={"action": "other-lineage"})
-        self._refused = why
+                self.offer(remembered)

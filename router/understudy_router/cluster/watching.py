@@ -102,6 +102,9 @@ class Watcher:
             case Assignment():
                 self._assigned(heard)
 
+    def take_nodes(self, seen: list[Seen]) -> None:
+        """Wait for the assignment: it says which nodes are known."""
+
     async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
         """Add what the keys of the bus say. A node without a key stays: it may answer although the bus does not carry
         it.

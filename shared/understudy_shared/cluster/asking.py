@@ -12,14 +12,14 @@ from understudy_shared.cluster.view import ClusterView
 
 
 class SilentNodes:
-    """The requests of one process to silent nodes. `ask(host, deadline_ms)` puts a node's heartbeat into the view,
-    and returns the id of the node that answered; None if no node did.
+    """The requests of one process to silent nodes. `ask(host, deadline_ms, node_id)` puts the heartbeat of this node
+    into the view, and returns the id of the node that answered; None if no node did.
     """
 
     def __init__(
         self,
         view: ClusterView,
-        ask: Callable[[HostInfo, float], Awaitable[str | None]],
+        ask: Callable[[HostInfo, float, str], Awaitable[str | None]],
         *,
         most: int,
         others_heard: Callable[[str, float], bool],
@@ -47,7 +47,7 @@ class SilentNodes:
     async def _ask_one(self, node_id: str, host: HostInfo, heartbeat_ms: int) -> bool:
         began_ms, deadline_ms = self._clock.monotonic_ms(), answer_deadline_ms(heartbeat_ms)
         self._view.silence.asked(node_id, began_ms)
-        if await self._ask(host, deadline_ms) == node_id:
+        if await self._ask(host, deadline_ms, node_id) == node_id:
             return False
         took_ms = self._clock.monotonic_ms() - began_ms
         others_heard = self._others_heard(node_id, began_ms - heartbeat_ms)

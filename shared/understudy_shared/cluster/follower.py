@@ -25,6 +25,9 @@ class Part(Protocol):
     def hear(self, heard: Spoken) -> None:
         """Take in a message of the bus."""
 
+    def take_nodes(self, seen: list[Seen]) -> None:
+        """Take in the keys of the nodes, at once: a message that comes while other keys are read is later."""
+
     async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
         """Take in the keys of the bus. Raises BusError, and is called again then."""
 
@@ -82,6 +85,7 @@ class ClusterFollower:
             began_ms = self._clock.monotonic_ms()
             try:
                 seen = await self._gossip.nodes(known=self._view.holders)
+                self._part.take_nodes(seen)
                 assignment = await self._gossip.assignment()
                 if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # it hung, and keys expired in it
                     self._view.reset_heartbeat_ages(self._clock.monotonic_ms())

@@ -44,10 +44,11 @@ class Polls:
         self._fetches = asyncio.Lock()
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
 
-    async def poll(self, host: HostInfo, deadline_ms: float | None = None) -> str | None:
+    async def poll(self, host: HostInfo, deadline_ms: float | None = None, expected: str | None = None) -> str | None:
         """Read a node's heartbeat, and its assignment if that is later than the one known here.
 
-        Return the id of the node that answered; `None` when its heartbeat did not come within the deadline.
+        Return the id of the node that answered; `None` when its heartbeat did not come within the deadline. What
+        another node than the `expected` one says is dropped: an address may have gone to another cluster.
         """
         answered: str | None = None
         async with self._polls:
@@ -55,6 +56,8 @@ class Polls:
                 async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
                     heartbeat = await self._calls.heartbeat(host)
                 answered = heartbeat.node_id
+                if expected not in (None, answered):
+                    return answered
                 self._heard(heartbeat)
                 async with self._fetches:  # one of the nodes that follow a later one is enough
                     if is_later((heartbeat.term, heartbeat.epoch), self._view.order):

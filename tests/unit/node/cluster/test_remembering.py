@@ -166,6 +166,22 @@ async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path:
             await world.wait_to_take((1, 2), (1, 3))
 
 
+async def test_seeds_are_asked_until_the_latest_assignment_of_which_one_tells_is_there(tmp_path: Path) -> None:
+    Remembered(tmp_path, APPLICATION).save(first(2))
+    async with fake_nodes(reply(500, b"")) as (seed,), remembering(tmp_path, [seed]) as world:
+        publish(seed, first(4))
+        del seed.documents["/internal/v1/assignment"]
+        world.bus_is_away()
+
+        async def asked_often() -> bool:
+            return len(seed.requests) >= 6
+
+        await eventually(asked_often, what="a third round")
+        assert [each.order for each in world.taken] == [(1, 2)]
+        publish(seed, first(4))
+        await world.wait_to_take((1, 2), (1, 4))
+
+
 async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

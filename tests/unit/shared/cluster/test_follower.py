@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.support.bus.documents import APPLICATION, eventually, heartbeat
 from tests.support.bus.fragile_bus import FragileBus
 
@@ -22,6 +23,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.heard: list[Spoken] = []
+        self.nodes: list[list[str]] = []
         self.read: list[list[str]] = []
         self.lost: list[str] = []
         self.asks = 0
@@ -31,6 +33,9 @@ class Recorder:
 
     def hear(self, heard: Spoken) -> None:
         self.heard.append(heard)
+
+    def take_nodes(self, seen: list[Seen]) -> None:
+        self.nodes.append([each.heartbeat.node_id for each in seen])
 
     async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
         self.read.append([each.heartbeat.node_id for each in seen])
@@ -114,3 +119,22 @@ async def test_a_call_that_fails_while_keys_are_read_requires_another_reading() 
         assert not follower.is_current
         await follower.read_if_required()
         assert follower.is_current
+
+
+async def test_the_keys_of_nodes_are_taken_in_before_others_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat or a farewell that comes meanwhile is later than they are."""
+    bus = FragileBus()
+    assert await Gossip(bus, APPLICATION).beat(heartbeat("n1"))
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        hangs = asyncio.Event()
+
+        async def assignment(gossip: Gossip) -> None:
+            await hangs.wait()
+
+        monkeypatch.setattr(Gossip, "assignment", assignment)
+        reading = asyncio.ensure_future(follower.read())
+        await until(lambda: part.nodes == [["n1"]] * 2, what="the nodes")
+        assert len(part.read) == 1
+        hangs.set()
+        await reading

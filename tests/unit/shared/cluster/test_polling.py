@@ -90,3 +90,12 @@ async def test_the_latest_assignment_is_asked_of_a_node_that_follows_it() -> Non
     tables.heard(next(iter(nodes.beats.values())), age_ms=0, now_ms=0)
     assert await polls.latest_assignment() == nodes.latest
     assert nodes.fetched == [next(iter(nodes.beats))]
+
+
+async def test_what_another_node_says_at_the_address_of_a_node_is_dropped() -> None:
+    tables, nodes, polls = world(2)
+    (first, second) = nodes.beats
+    assert await polls.poll(first, expected="n001") == "n000"
+    assert (dict(tables.nodes), nodes.fetched) == ({}, [])
+    assert await polls.poll(second, expected="n001") == "n001"
+    assert tables.assignment == nodes.latest
