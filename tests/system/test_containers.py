@@ -42,8 +42,8 @@ def running(built: None) -> Iterator[tuple[Engine, Stack]]:
         events = found.beside([client(), "events", *EVENTS], told)
         began_s = time.monotonic()
         try:
-            # Each waits until what it depends on is healthy: Valkey, then the query, nodes, routers.
-            stack.command("up", "-d", "--no-build", *ROUTERS, limit_s=START_LIMIT_S)
+            # Each waits until what it depends on is healthy: Valkey, then nodes, then routers. Nodes await the query.
+            stack.command("up", "-d", "--no-build", "pipeline", *ROUTERS, limit_s=START_LIMIT_S)
             up_s = time.monotonic() - began_s
             until(lambda: stack.finds(URLS[0]), what="the first lookup")
             measured(f"compose: routers start after {up_s:.0f} s, first lookup at {time.monotonic() - began_s:.0f} s")

@@ -52,7 +52,7 @@ def running(built: None) -> Iterator[tuple[Engine, Stack]]:
         stack = Stack(found, STACK, OVERRIDE)
         began_s = time.monotonic()
         try:
-            stack.command("up", "-d", "--no-build", *ROUTERS, limit_s=START_LIMIT_S)
+            stack.command("up", "-d", "--no-build", "pipeline", *ROUTERS, limit_s=START_LIMIT_S)
             stack.trust = ssl.create_default_context(cadata=stack.inside("router-1", "cat /run/understudy/ca.crt"))
             until(lambda: stack.finds(URLS[0]), what="the first lookup")
             measured(f"compose by TLS: first lookup at {time.monotonic() - began_s:.0f} s")
