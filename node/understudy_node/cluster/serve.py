@@ -41,8 +41,9 @@ from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.processes.ports import ports_from, require_ports
+from understudy_shared.processes.run import run_workers
 from understudy_shared.processes.shares import worker_settings
-from understudy_shared.processes.supervisor import WorkerOrder, run_workers
+from understudy_shared.processes.supervisor import WorkerOrder
 from understudy_shared.server.service import Departure
 from understudy_shared.telemetry.logs import configured_logging
 from understudy_shared.telemetry.span_export import require_exporter

@@ -14,10 +14,9 @@ import contextlib
 import logging
 import os
 import signal
-import ssl
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import orjson
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.processes import worker as worker_module
+from understudy_shared.processes.liveness import LOOK_EVERY_S, Liveness, Silence, liveness_of
 from understudy_shared.processes.restarts import Restarts
 from understudy_shared.processes.worker import refused
 from understudy_shared.server.service import GRACEFUL_SHUTDOWN_S, NOT_STARTED
@@ -34,9 +34,7 @@ from understudy_shared.telemetry.logs import LogFormat
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
 LOOK_AT_STARTS_EVERY_S = 0.1
-LOOK_TIMEOUT_S = 5.0
 
 SILENT_AFTER_S = 30.0
 """The silence after which a worker is killed. A restart costs it all its connections, so this is long."""
@@ -50,11 +48,15 @@ class WorkerOrder:
     """The order to a worker process. `serve` is a `worker.ServeAsWorker` by `module:name`; settings are JSON."""
 
     serve: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(repr=False)  # they hold passwords
     port: int
     """Port at which this worker alone answers."""
     log: tuple[LogFormat, str] | None = None
     """Format and level of its log; None: as Python has it."""
+
+    @property
+    def own_host(self) -> HostInfo:
+        return HostInfo(self.settings["host"], self.port)
 
     @property
     def is_tls(self) -> bool:
@@ -80,6 +82,10 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 self.process.send_signal(number)
 
+    def kill(self, why: str, *, action: str) -> None:
+        log.error("worker %d is killed: %s", self.number, why, extra={"action": action})
+        self.end(signal.SIGKILL)
+
 
 class WorkerSupervisor:
     """The worker processes of one service, on the loop that runs it."""
@@ -89,6 +95,7 @@ class WorkerSupervisor:
         worker closes its ports.
         """
         self.host = host
+        self.own_hosts = [order.own_host for order in orders]
         self.is_tls = orders[0].is_tls
         self.wants_keys = orders[0].settings.get("credentials_file") is not None
         self._delay_ms = delay_ms
@@ -111,8 +118,9 @@ class WorkerSupervisor:
         async with asyncio.TaskGroup() as group:
             keeping = [group.create_task(self._keep(worker)) for worker in self._workers]
             await self._stop.wait()
-            log.info("stopping", extra={"action": "leaving"})
-            self._end_all(signal.SIGTERM)
+            if self._refused is None:
+                log.info("stopping", extra={"action": "leaving"})
+            self._end_all(signal.SIGTERM if self._refused is None else signal.SIGKILL)  # it never was up
             _, late = await asyncio.wait(keeping, timeout=self._delay_ms / 1000 + END_LIMIT_S)
             if late:
                 log.error("%d workers did not end in time: they are killed", len(late), extra={"action": "end-late"})
@@ -140,6 +148,7 @@ class WorkerSupervisor:
                 return
             if not worker.was_alive:
                 where = f"worker {worker.number} {how}"
+                log.error("%s: the service ends", where, extra={"action": "worker-refused"})
                 self._refused = error or UnderstudyError(NOT_STARTED, where=where, fix="The log above says why")
                 self._stop.set()
                 return
@@ -153,11 +162,14 @@ class WorkerSupervisor:
 
     async def _run(self, worker: Worker) -> tuple[str, UnderstudyError | None]:
         """Run one process of a worker to its end; return how it ended, and why if it refused to start."""
-        process = worker.process = await _spawn()
+        try:
+            process = worker.process = await _spawn()
+        except Exception as error:  # whatever this machine lacks, the other workers serve on
+            return f"could not be started: {error}", None
         if self._stop.is_set():
-            process.terminate()
+            worker.end(signal.SIGTERM)
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch(worker, process))
+            watching = group.create_task(self._watch(worker))
             order = worker.order
             document = {
                 "serve": order.serve, "settings": order.settings, "worker": worker.number, "log": order.log,
@@ -168,47 +180,34 @@ class WorkerSupervisor:
         assert process.returncode is not None
         return _how_it_ended(process.returncode), refused(found)
 
-    async def _watch(self, worker: Worker, process: Process) -> None:
-        """Ask a process whether it is alive, and kill one that was and does not answer any more."""
+    async def _watch(self, worker: Worker) -> None:
+        """Ask a process whether it is alive, and kill one that says no, or that said yes and is silent."""
         now = asyncio.get_running_loop().time
-        answered_s = now()
+        silence = Silence(now())
         while not self._stop.is_set():
             await asyncio.sleep(LOOK_EVERY_S if worker.is_alive else LOOK_AT_STARTS_EVERY_S)
-            if await says_alive(worker.order):
-                answered_s = now()
-                if not worker.is_alive:
-                    worker.is_alive = worker.was_alive = True
-                    log.info(
-                        "worker %d answers at port %d", worker.number, worker.order.port,
-                        extra={"action": "worker-started"},
-                    )  # fmt: skip
-            elif worker.is_alive and now() - answered_s > SILENT_AFTER_S:
-                log.error(
-                    "worker %d is killed: for %g s it has not said at /livez that it is alive",
-                    worker.number, SILENT_AFTER_S, extra={"action": "worker-silent"},
-                )  # fmt: skip
-                process.kill()
+            liveness = await liveness_of(worker.order.own_host, is_tls=worker.order.is_tls)
+            silent_s = silence.after(liveness, now())
+            if liveness is Liveness.DEAD:
+                worker.kill("it says at /livez that it cannot go on", action="worker-dead")
                 return
-
-
-async def says_alive(order: WorkerOrder) -> bool:
-    """Ask a worker at its own port whether it is alive."""
-    tls = None
-    if order.is_tls:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # it is a process of ours, on this machine
-    try:
-        async with asyncio.timeout(LOOK_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(order.settings["host"], order.port, ssl=tls)
-            with contextlib.closing(writer):
-                writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-                return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-    except (OSError, ValueError):  # ValueError: what answers is no service of ours
-        return False
+            if worker.is_alive and silent_s > SILENT_AFTER_S:
+                why = f"for {SILENT_AFTER_S:g} s it has not said at /livez that it is alive"
+                worker.kill(why, action="worker-silent")
+                return
+            if liveness is Liveness.ALIVE and not worker.is_alive:
+                worker.is_alive = worker.was_alive = True
+                log.info(
+                    "worker %d answers at port %d", worker.number, worker.order.port,
+                    extra={"action": "worker-started"},
+                )  # fmt: skip
 
 
 def _how_it_ended(code: int) -> str:
-    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}  # some real-time signals have no name
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 async def _spawn() -> Process:
@@ -220,40 +219,3 @@ async def _spawn() -> Process:
         stdout=PIPE,
         start_new_session=True,  # Ctrl-C on the terminal is for the supervisor, which ends all in good order
     )  # fmt: skip
-
-
-def run_workers(
-    orders: Sequence[WorkerOrder],
-    *,
-    host: HostInfo,
-    delay_ms: int,
-    started: Callable[[WorkerSupervisor], None] | None = None,
-) -> None:
-    """Run a service's workers until a signal, whose usual effect then follows. Called on the main thread.
-
-    Raises UnderstudyError when a worker cannot start. The arguments are those of `WorkerSupervisor`; `started` gets it.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    received: list[int] = []
-
-    async def serve() -> None:
-        supervisor = WorkerSupervisor(orders, host=host, delay_ms=delay_ms)
-        loop = asyncio.get_running_loop()
-
-        def stop(number: int) -> None:
-            received.append(number)
-            supervisor.stop()
-
-        for number in before:
-            loop.add_signal_handler(number, stop, number)
-        if started is not None:
-            started(supervisor)
-        await supervisor.run()
-
-    try:
-        asyncio.run(serve())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
-        signal.raise_signal(received[0])

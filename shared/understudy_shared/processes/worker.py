@@ -45,11 +45,12 @@ def refusal(error: UnderstudyError) -> bytes:
 
 
 def refused(found: bytes) -> UnderstudyError | None:
-    """Return the error of which `refusal` made these bytes; None for no bytes."""
-    if not found:
+    """Return the error of which `refusal` made the last of these lines; None if it is of something else, or nothing."""
+    try:
+        document = orjson.loads(found.rpartition(b"\n")[2])
+        return (SettingsError if document["of_settings"] else UnderstudyError)(**document["words"])
+    except (ValueError, KeyError, TypeError):
         return None
-    document = orjson.loads(found)
-    return (SettingsError if document["of_settings"] else UnderstudyError)(**document["words"])
 
 
 def _service(place: str) -> ServeAsWorker:

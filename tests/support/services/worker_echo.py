@@ -4,7 +4,7 @@ Nothing heavy is imported here: each worker process pays for it. `supervised.py`
 
 `python -m tests.support.services.worker_echo WORKERS FOLDER DELAY_MS` prints the port that the workers share. A file in
 FOLDER changes what a worker does: `go` lets answers to /slow go, `dead-1` makes worker 1 say that it cannot go on,
-`ends-1` ends it when it starts, `refuses-1` makes it refuse to start, `impatient` is for the supervisor.
+`waits-1` holds back its start, `ends-1` ends it then, `refuses-1` makes it refuse, `impatient` is for the supervisor.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.processes import supervisor
 from understudy_shared.processes.ports import ports_from
-from understudy_shared.processes.supervisor import WorkerOrder, run_workers
+from understudy_shared.processes.run import run_workers
+from understudy_shared.processes.supervisor import WorkerOrder
 from understudy_shared.server.service import Departure, bound_socket, run
 from understudy_shared.telemetry.logs import configure_logging, configured_logging
 
@@ -69,6 +71,8 @@ class Echo:
 
 def serve_as_worker(settings: dict[str, Any], number: int) -> None:
     app = Echo(Path(settings["folder"]), number)
+    while app.said("waits"):
+        time.sleep(0.01)
     if app.said("ends"):
         sys.exit(7)
     if app.said("refuses"):

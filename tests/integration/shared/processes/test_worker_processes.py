@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -114,40 +115,70 @@ def test_a_worker_that_waits_for_its_restart_is_not_started_once_the_service_is_
     assert service.log().count("file descriptors worker=1") == 1
 
 
-@pytest.mark.parametrize("fault", ["hangs", "dead"])
-def test_a_worker_that_does_not_say_that_it_is_alive_for_too_long_is_replaced(tmp_path: Path, fault: str) -> None:
+def test_a_worker_that_cannot_be_started_again_is_tried_again_and_the_others_serve(service: Supervised) -> None:
+    supervisor, pid = service.process.pid, service.pids()[1]
+    soft, hard = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (4, hard))
+    kill(pid)
+    service.wait_for_log("worker 1 could not be started: [Errno 24] Too many open files; it starts again in 500 ms")
+    assert service.get("/who").body["worker"] == 0
+    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (soft, hard))
+    service.wait_to_be_ready()
+
+
+def test_a_worker_that_says_that_it_cannot_go_on_is_replaced_at_once(service: Supervised) -> None:
+    pid = service.pids()[1]
+    service.say("dead-1")
+    service.wait_for_log("worker 1 is killed: it says at /livez that it cannot go on")
+    wait_to_be_gone([pid])
+    service.wait_for_log("worker 1 was killed by SIGKILL; it starts again in 500 ms")  # it says so from the start, too
+    service.take_back("dead-1")
+    service.wait_to_be_ready()
+
+
+def test_a_worker_that_is_silent_for_too_long_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "echo"
     folder.mkdir()
     (folder / "impatient").touch()
     with supervised(folder) as service:
         service.wait_to_be_ready()
         pid = service.pids()[1]
-        if fault == "dead":
-            service.say("dead-1")
-        else:
-            kill(pid, signal.SIGSTOP)
+        kill(pid, signal.SIGSTOP)
         service.wait_for_log("worker 1 is killed: for 2 s it has not said at /livez that it is alive")
         wait_to_be_gone([pid])
-        if fault == "dead":
-            service.take_back("dead-1")
         service.wait_to_be_ready()
 
 
 @pytest.mark.parametrize(
-    ("file", "words"),
+    ("file", "words", "how"),
     [
-        ("refuses-1", "it will not (here). Take the file away"),
-        ("ends-1", "the service did not start (worker 1 ended with exit code 7). The log above says why"),
+        ("refuses-1", "it will not (here). Take the file away", "ended with exit code 1"),
+        (
+            "ends-1",
+            "the service did not start (worker 1 ended with exit code 7). The log above says why",
+            "ended with exit code 7",
+        ),
+        (
+            "dead-1",
+            "the service did not start (worker 1 was killed by SIGKILL). The log above says why",
+            "is killed: it says at /livez that it cannot go on",
+        ),
     ],
 )
-def test_a_worker_that_cannot_start_ends_the_service_with_its_words(tmp_path: Path, file: str, words: str) -> None:
+def test_a_worker_that_cannot_start_ends_the_service_at_once_with_its_words(
+    tmp_path: Path, file: str, words: str, how: str
+) -> None:
     folder = tmp_path / "echo"
     folder.mkdir()
-    (folder / file).touch()
-    with supervised(folder) as service:
+    for name in (file, "waits-1"):
+        (folder / name).touch()
+    with supervised(folder, delay_ms=3_600_000) as service:
+        service.wait_for_log("worker 0 answers at port")
+        service.take_back("waits-1")
+        assert service.process.wait(30) == 3
         assert service.process.stdout is not None
         assert service.process.stdout.readline() == f"{words}\n"
-        assert service.process.wait(60) == 3
+        assert f"worker 1 {how}" in service.log()
         assert is_refused(service.port)
 
 

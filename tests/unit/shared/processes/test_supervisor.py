@@ -1,4 +1,4 @@
-"""Whether a worker says at its own port that it is alive."""
+"""What the supervisor of worker processes makes of their answers, their silence and their end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from tests.support.services.certificates import Signer
 
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.ports import free_port
-from understudy_shared.processes.supervisor import WorkerOrder, says_alive
+from understudy_shared.base.words import HostInfo
+from understudy_shared.processes.liveness import PAUSED_AFTER_S, Liveness, Silence, liveness_of
+from understudy_shared.processes.supervisor import WorkerOrder, WorkerSupervisor, _how_it_ended
+from understudy_shared.processes.worker import refusal, refused
 
 HOST = "127.0.0.1"
 
@@ -30,23 +34,20 @@ async def answering(said: bytes, tls: ssl.SSLContext | None = None) -> AsyncIter
         yield server.sockets[0].getsockname()[1]
 
 
-def order(port: int, **settings: str) -> WorkerOrder:
-    return WorkerOrder("", {"host": HOST, **settings}, port)
-
-
 @pytest.mark.parametrize(
-    ("said", "is_alive"),
+    ("said", "liveness"),
     [
-        (b"HTTP/1.1 200 OK\r\n\r\n", True),
-        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", False),
-        (b"", False),
-        (b"x" * 1_000_000, False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", Liveness.ALIVE),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", Liveness.DEAD),
+        (b"HTTP/1.1 408 Request Timeout\r\n\r\n", Liveness.SILENT),
+        (b"", Liveness.SILENT),
+        (b"x" * 1_000_000, Liveness.SILENT),
     ],
 )
-async def test_a_worker_is_alive_when_it_answers_200(said: bytes, is_alive: bool) -> None:
+async def test_a_worker_says_that_it_is_alive_or_cannot_go_on_or_is_silent(said: bytes, liveness: Liveness) -> None:
     async with answering(said) as port:
-        assert await says_alive(order(port)) is is_alive
-    assert not await says_alive(order(free_port()))
+        assert await liveness_of(HostInfo(HOST, port), is_tls=False) is liveness
+    assert await liveness_of(HostInfo(HOST, free_port()), is_tls=False) is Liveness.SILENT
 
 
 async def test_a_worker_that_speaks_tls_is_asked_by_tls(tmp_path: Path) -> None:
@@ -54,5 +55,34 @@ async def test_a_worker_that_speaks_tls_is_asked_by_tls(tmp_path: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*files)
     async with answering(b"HTTP/1.1 200 OK\r\n\r\n", tls) as port:
-        assert await says_alive(order(port, tls_cert_file=str(files.certificate)))
-        assert not await says_alive(order(port))
+        assert await liveness_of(HostInfo(HOST, port), is_tls=True) is Liveness.ALIVE
+        assert await liveness_of(HostInfo(HOST, port), is_tls=False) is Liveness.SILENT
+
+
+def test_silence_is_counted_from_the_last_answer_and_anew_after_a_pause_of_the_supervisor() -> None:
+    silence = Silence(100.0)
+    assert silence.after(Liveness.ALIVE, 101.0) == 0
+    assert [silence.after(Liveness.SILENT, now_s) for now_s in (107.0, 113.0)] == [6.0, 12.0]
+    resumed_s = 113.0 + PAUSED_AFTER_S + 1
+    assert [silence.after(Liveness.SILENT, now_s) for now_s in (resumed_s, resumed_s + 6)] == [0.0, 6.0]
+
+
+def test_what_is_on_stdout_beside_a_refusal_ends_nothing() -> None:
+    error = SettingsError("it will not", where="here", fix="Take it away")
+    assert str(refused(b"words of a library\n" + refusal(error))) == str(error)
+    for found in (b"", b"words", b"3", b"{}", b'{"of_settings": true, "words": 3}', refusal(error)[:-3]):
+        assert refused(found) is None
+
+
+def test_the_end_by_any_signal_has_words() -> None:
+    assert [_how_it_ended(code) for code in (7, -9, -40)] == [
+        "ended with exit code 7", "was killed by SIGKILL", "was killed by signal 40",
+    ]  # fmt: skip
+
+
+def test_settings_are_not_shown() -> None:
+    orders = [WorkerOrder("", {"host": HOST, "redis": "redis://:secret@h"}, port) for port in (7001, 7002)]
+    supervisor = WorkerSupervisor(orders, host=HostInfo(HOST, 7000), delay_ms=0)
+    assert supervisor.own_hosts == [HostInfo(HOST, 7001), HostInfo(HOST, 7002)]
+    assert "7002" in repr(supervisor)
+    assert "secret" not in repr(supervisor)
