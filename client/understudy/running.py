@@ -13,6 +13,7 @@ import threading
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -118,11 +119,11 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
 
 
 class _ReadyOverHttp:
-    """A service that is ready when its /readyz says so, too: a node of a cluster may wait for other nodes."""
+    """A service that is ready when /readyz of each of its processes says so, too: a node may wait for other nodes."""
 
-    def __init__(self, service: RunningService, server: Server) -> None:
+    def __init__(self, service: RunningService, processes: Sequence[Server]) -> None:
         self._service = service
-        self._server = server
+        self._processes = processes
         self.host = service.host
 
     @property
@@ -130,7 +131,11 @@ class _ReadyOverHttp:
         return self._service.generation if isinstance(self._service, RunningNode) else None
 
     def not_ready(self) -> list[str]:
-        return self._service.not_ready() or self._server.not_ready()
+        """Return the reasons of the first process that is not ready."""
+        reasons = self._service.not_ready()
+        for process in self._processes:
+            reasons = reasons or process.not_ready()
+        return reasons
 
 
 def add_keys(server: Server, document: Mapping[str, Any]) -> None:
@@ -166,11 +171,17 @@ class Welcome:
             self._thread.join(END_TIMEOUT_S)
 
     def _run(self, service: RunningService) -> None:
-        url = url_of(service.host, is_tls=bool(getattr(service, "is_tls", False)))
+        is_tls = bool(getattr(service, "is_tls", False))
+        own_hosts = getattr(service, "own_hosts", [service.host])
+        url, *own = [url_of(host, is_tls=is_tls) for host in (service.host, *own_hosts)]
         try:
-            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True) as server:
+            with ExitStack() as stack:
+                server, *processes = [
+                    stack.enter_context(Server(each, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True))
+                    for each in (url, *own)
+                ]
                 display = BarDisplay() if self._on_terminal else LogDisplay()
-                if watch(_ReadyOverHttp(service, server), display, self._stopping):
+                if watch(_ReadyOverHttp(service, processes), display, self._stopping):
                     self._greet(url, _shown_stores(service, server))
         except UnderstudyError as error:
             if not self._stopping.is_set():
