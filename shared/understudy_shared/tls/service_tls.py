@@ -55,7 +55,7 @@ class ServiceTls:
         """The time at which files that have not changed are read again."""
         self._material = load(plan)
         self._reminder = Reminder()
-        # Whoever connects must not hide the lines of those that this service connects to.
+        # Lines about peers that connect must not use up the room of those that this service connects to.
         self._throttles = {side: LogThrottle() for side in TlsSide}
         self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
 
