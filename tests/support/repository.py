@@ -1,4 +1,4 @@
-"""Where the repository lies."""
+"""The folder of the repository, for tests that read its files."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Planner:
             self._has_ends = True
 
     def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
-        """Plan the batch after `start`; None if there is none of it within `wait_ms`. Does no I/O.
+        """Plan the batch after `start`; return None if no record can be taken within `wait_ms`. Does no I/O.
 
         Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
         UndecodableError for a poison record once everything before it in its task is in a batch.

@@ -52,7 +52,7 @@ async def liveness_of(host: HostInfo, *, is_tls: bool) -> Liveness:
             with contextlib.closing(writer):
                 writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
                 return _meaning(await reader.readline())
-    except (OSError, ValueError, RuntimeError):  # what answers is no service of ours; no thread to resolve the host
+    except (OSError, ValueError, RuntimeError):  # another program has the port, or no thread resolves its host
         return Liveness.SILENT
 
 

@@ -62,7 +62,7 @@ def cluster_node(checkpoint: Path, data_dir: Path) -> Iterator[tuple[Node, App]]
 
 
 async def metrics_of(app: App) -> str:
-    """What an application answers to a scrape."""
+    """Return the exposition that an application sends to a scraper."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as http:
         return (await http.get("/metrics")).text
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
@@ -180,3 +182,16 @@ class TestApi10UnsafeConsumptionOfApis:
                 issuer.status, issuer.answer = status, answer
                 with pytest.raises((FetchError, KeySetError)):
                     _key_set_at(url)
+
+    def test_an_answer_of_an_issuer_that_is_cut_off_is_reported_as_that(self) -> None:
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"a')
+
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
+            done = thread.submit(answer)
+            with pytest.raises(FetchError, match="7 bytes too early"):
+                _key_set_at(f"http://127.0.0.1:{listener.getsockname()[1]}/keys")
+            done.result(10)
