@@ -27,10 +27,10 @@ def main() -> None:
     reason = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = orjson.loads(sys.stdin.buffer.read())
-    name_records(worker=order["worker"])
     if order["log"] is not None:
         log_format, level = order["log"]
         configure_logging(log_format=log_format, level=level)
+        name_records(worker=order["worker"])
     try:
         _service(order["serve"])(order["settings"], order["worker"])
     except UnderstudyError as error:

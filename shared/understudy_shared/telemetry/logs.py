@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from understudy_shared.base.masking import masked_text
 from understudy_shared.base.printable import printable
@@ -41,23 +41,24 @@ def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") ->
 
 def configured_logging() -> tuple[LogFormat, str] | None:
     """Return format and level of the last `configure_logging`; None when this process did not configure logging."""
-    root = logging.getLogger()
-    ours = [handler for handler in root.handlers if isinstance(handler, _StderrHandler)]
+    ours = _handlers()
     if not ours:
         return None
-    return "json" if isinstance(ours[0].formatter, JsonFormatter) else "text", logging.getLevelName(root.level)
+    level = logging.getLevelName(logging.getLogger().level)
+    return "json" if isinstance(ours[0].formatter, JsonFormatter) else "text", level
 
 
 def name_records(**fields: object) -> None:
-    """Add `fields` to every record of this process: the number of a worker, the name of a router."""
-    usual = logging.getLogRecordFactory()
+    """Add `fields` to every record that this process writes: the number of a worker, the name of a router.
 
-    def named(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = usual(*args, **kwargs)
-        vars(record).update(fields)
-        return record
+    They are of the logging that `configure_logging` made: call this after it.
+    """
+    for handler in _handlers():
+        handler.names.update(fields)
 
-    logging.setLogRecordFactory(named)
+
+def _handlers() -> list[_StderrHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _StderrHandler)]
 
 
 class TextLines(logging.Formatter):
@@ -100,6 +101,7 @@ class _StderrHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
+        self.names: dict[str, object] = {}
         self._throttle = LogThrottle()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -110,7 +112,8 @@ class _StderrHandler(logging.Handler):
                 if left_out is None:
                     return
                 record.__dict__.update(left_out)
-            sys.stderr.write(self.format(record) + "\n")
+            named = logging.makeLogRecord({**self.names, **vars(record)}) if self.names else record
+            sys.stderr.write(self.format(named) + "\n")
             sys.stderr.flush()
         except Exception:
             self.handleError(record)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.telemetry.logs import JsonFormatter, LogFormat, TextLines, configure_logging
+from understudy_shared.telemetry.logs import JsonFormatter, LogFormat, TextLines, configure_logging, name_records
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +84,19 @@ def test_a_warning_becomes_a_record(capsys: pytest.CaptureFixture[str]) -> None:
         warnings.simplefilter("always")
         warnings.showwarning("use the new name", DeprecationWarning, "settings.py", 7)
     assert "WARNING use the new name action=warning category=DeprecationWarning" in capsys.readouterr().err
+
+
+def test_the_names_of_a_process_are_in_its_records_until_logging_is_configured_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = logging.getLogger("understudy_router.router")
+    for names in ({"worker": 1, "router_id": "east"}, {}):
+        configure_logging()
+        name_records(**names)
+        log.warning("leaving", extra={"action": "leaving"})
+    named, anew = capsys.readouterr().err.splitlines()
+    assert named.endswith(" WARNING leaving worker=1 router_id=east action=leaving")
+    assert anew.endswith(" WARNING leaving action=leaving")
 
 
 def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_it(
