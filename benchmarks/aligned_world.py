@@ -72,14 +72,14 @@ def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) 
             broker.kill()
 
 
-def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int) -> None:
-    """Write so many records of 8 + 100 B, evenly over all partitions, which go through the same times."""
+def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int, value: bytes = VALUE) -> None:
+    """Write so many records with keys of 8 B, evenly over all partitions, which go through the same times."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for number in range(records // (len(topics) * partitions)):
         key, time_ms = number.to_bytes(8, "big"), FIRST_TIME_MS + number
         for topic in topics:
             for partition in range(partitions):
-                producer.produce(topic, VALUE, key, partition=partition, timestamp=time_ms)
+                producer.produce(topic, value, key, partition=partition, timestamp=time_ms)
         if number % 10_000 == 0:
             producer.flush(_FLUSH_S)
     assert producer.flush(_FLUSH_S) == 0

@@ -15,6 +15,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,13 @@ _ADMIN_LIMIT_S = 30
 _JAVA_OPTIONS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _PROPERTIES = """
-process.roles=broker,controller
-node.id=1
+process.roles={roles}
+node.id={node_id}
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners={listeners}
 controller.listener.names=CONTROLLER
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 log.dirs={folder}/data
 num.partitions=1
 auto.create.topics.enable=true
@@ -61,23 +64,51 @@ def jars() -> Path | str:
     return fetched_jars(POM, "kafka-broker-jars")
 
 
-class KafkaBroker:
-    """One node that is broker and controller, on two ports of loopback."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node's place in a Kafka cluster, whose controller is node 1."""
 
-    def __init__(self, folder: Path, class_path: Path) -> None:
+    controller_port: int
+    cluster_id: str
+    node_id: int = 1
+    roles: str = "broker,controller"
+
+
+class KafkaBroker:
+    """One node that is broker and controller, on two ports of loopback; or a part of a cluster, by its `place`."""
+
+    def __init__(self, folder: Path, class_path: Path, place: Place | None = None) -> None:
         self._folder = folder
         self._java = ["java", *_JAVA_OPTIONS, "-cp", f"{class_path}/*"]
-        self._port, self._controller_port = free_port(), free_port()
+        self._place = place or Place(free_port(), random_id())
         self._process: subprocess.Popen[bytes] | None = None
-        self.servers = f"127.0.0.1:{self._port}"
+        self.servers = f"127.0.0.1:{free_port()}"
+        listeners = {"broker": f"PLAINTEXT://{self.servers}"}
+        listeners["controller"] = f"CONTROLLER://127.0.0.1:{self._place.controller_port}"
         self._settings = folder / "server.properties"
         self._settings.write_text(
-            _PROPERTIES.format(port=self._port, controller_port=self._controller_port, folder=folder)
+            _PROPERTIES.format(
+                roles=self._place.roles,
+                node_id=self._place.node_id,
+                controller_port=self._place.controller_port,
+                listeners=",".join(listeners[role] for role in self._place.roles.split(",")),
+                folder=folder,
+            )
         )
         self._format()
 
     def start(self) -> None:
         """Start it and wait until it answers. It ends with this process, at the latest."""
+        self.launch()
+        self.wait_until_it_answers()
+
+    def wait_until_it_answers(self, *, brokers: int = 1) -> None:
+        """Return when it knows so many brokers of its cluster."""
+        with self.admin() as admin:
+            wait_until(lambda: self._answers(admin, brokers), what="the broker's answer", limit_s=_START_LIMIT_S)
+
+    def launch(self) -> None:
+        """Start it, and wait for nothing."""
         java = shutil.which(self._java[0])
         assert java is not None, "Maven without a Java"
         tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]
@@ -89,8 +120,6 @@ class KafkaBroker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        with self.admin() as admin:
-            wait_until(lambda: self._answers(admin), what="the broker's answer", limit_s=_START_LIMIT_S)
 
     def kill(self) -> None:
         """Kill the broker at once, as a power cut would (what it wrote is in the page cache, and stays)."""
@@ -120,13 +149,18 @@ class KafkaBroker:
         yield AdminClient(settings)
 
     def make_topic(
-        self, partitions: int = 1, *, name: str | None = None, config: Mapping[str, str] | None = None
+        self,
+        partitions: int = 1,
+        *,
+        name: str | None = None,
+        config: Mapping[str, str] | None = None,
+        replication: int = 1,
     ) -> str:
         """A new topic's name. Records are kept at any age, unless `config` says otherwise."""
         name = name or f"t{uuid.uuid4().hex[:12]}"
         kept = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62), **(config or {})}
         with self.admin() as admin:
-            admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(_ADMIN_LIMIT_S)
+            admin.create_topics([NewTopic(name, partitions, replication, config=kept)])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == partitions, what=f"topic {name}")
         return name
 
@@ -142,11 +176,11 @@ class KafkaBroker:
             admin.create_partitions([NewPartitions(name, partitions)])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == partitions, what=f"partitions of {name}")
 
-    def _answers(self, admin: AdminClient) -> bool:
+    def _answers(self, admin: AdminClient, brokers: int) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self._folder / "output.txt").read_text()[-2000:]
         try:
-            return bool(admin.list_topics(timeout=1).brokers)
+            return len(admin.list_topics(timeout=1).brokers) >= brokers
         except KafkaException:
             return False
 
@@ -154,7 +188,8 @@ class KafkaBroker:
         """What `StorageTool format` writes for a controller that is named in the settings, without its second."""
         data = self._folder / "data"
         data.mkdir()
-        ids = {"cluster.id": _random_id(), "directory.id": _random_id(), "node.id": "1", "version": "1"}
+        ids = {"cluster.id": self._place.cluster_id, "directory.id": random_id(), "version": "1"}
+        ids["node.id"] = str(self._place.node_id)
         (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in ids.items()))
 
     def _signal(self, number: int) -> None:
@@ -162,7 +197,7 @@ class KafkaBroker:
         os.kill(self._process.pid, number)
 
 
-def _random_id() -> str:
+def random_id() -> str:
     """A random id in the text form of Kafka's `Uuid`."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 

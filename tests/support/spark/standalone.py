@@ -53,7 +53,7 @@ class StandaloneCluster:
         self._folder = folder
         self._hiding = hiding
         self._port, self._ui_port = free_port(), free_port()
-        self._daemons: list[SparkJob] = []
+        self._daemons: dict[str, SparkJob] = {}
         self.url = f"spark://{_HOST}:{self._port}"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
@@ -74,16 +74,17 @@ class StandaloneCluster:
         self._spawn("master", "master.Master", "--port", str(self._port), "--webui-port", str(self._ui_port))
         self._wait_for(lambda: self._workers() == 0, "the master")  # a worker that comes too early waits for seconds
         for number in range(1, workers + 1):
-            work = str(self._folder / f"worker-{number}" / "work")
-            self._spawn(
-                f"worker-{number}", "worker.Worker", self.url,
-                "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", work, hiding=self._hiding,
-            )  # fmt: skip
+            self._spawn_worker(number)
         self._wait_for(lambda: self._workers() == workers, f"{workers} workers")
+
+    def kill_worker(self, number: int) -> None:
+        """`kill -9` of a worker and of its executors; another one takes its place."""
+        self._daemons[f"worker-{number}"].kill()
+        self._spawn_worker(number)
 
     def stop(self) -> None:
         """Kill the daemons and what they started."""
-        for daemon in reversed(self._daemons):
+        for daemon in reversed(self._daemons.values()):
             daemon.kill()
 
     @contextmanager
@@ -109,13 +110,20 @@ class StandaloneCluster:
         """Files of this name in the folders of executors."""
         return sorted(self._folder.glob(f"worker-*/**/{name}"))
 
+    def _spawn_worker(self, number: int) -> None:
+        work = str(self._folder / f"worker-{number}" / "work")
+        self._spawn(
+            f"worker-{number}", "worker.Worker", self.url,
+            "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", work, hiding=self._hiding,
+        )  # fmt: skip
+
     def _spawn(self, name: str, main_class: str, *arguments: str, hiding: Sequence[str] = ()) -> None:
         folder = self._folder / name
         tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]
         daemon = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}", "--host", _HOST]
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         command = [*hiding, *tied, *daemon, *arguments]
-        self._daemons.append(self._popen(command, folder, self.environment, folder))
+        self._daemons[name] = self._popen(command, folder, self.environment, folder)
 
     def _popen(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], cwd: Path) -> SparkJob:
         """A process of a group of its own, with temporary files in `folder`."""

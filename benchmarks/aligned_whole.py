@@ -1,0 +1,209 @@
+"""Whole queries from `start` to the last record, by size of record and trigger: ours beside Spark's own Kafka source.
+
+    python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3]
+
+By turns, on one broker and in one session with Java's default compilers, after a round that warms up. CPU is of the
+processes of Spark: the JVM's (driver and executors), and Python's (planner and workers). Memory is the greatest of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.aligned_speed import COLUMNS, OURS, PARTITIONS, SPARK, TOPICS
+from benchmarks.aligned_world import World, fill, started, wait_for_batch, world
+
+BATCH, FEW = 100_000, 100
+TRIGGERS = ("availableNow", "running", "first rows")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_LOOK_S, _LIMIT_S = 0.05, 600
+
+Frame = Callable[[Sequence[str], int], DataFrame]
+"""A function of the topics and the rows of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the processes of one kind used: seconds of CPU, and MiB of the largest."""
+
+    cpu_s: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """One query: seconds from `start` to its end, or to the commit of its first batch, and what it cost."""
+
+    took_s: float
+    java: Cost
+    python: Cost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--sizes", default="10,200,2048", help="bytes of a record's value")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with world() as running:
+        frames = {SPARK: _spark(running), OURS: _ours(running)}
+        for size in map(int, options.sizes.split(",")):
+            topics = [f"{topic}-{size}" for topic in TOPICS]
+            for topic in topics:
+                running.broker.make_topic(PARTITIONS, name=topic)
+            fill(running.broker.servers, topics, partitions=PARTITIONS, records=options.records, value=b"v" * size)
+            for trigger in TRIGGERS:
+                runs = _by_turns(running, frames, topics, trigger, records=options.records, rounds=options.rounds)
+                _print(trigger, size, options.records, runs)
+
+
+def _by_turns(
+    running: World, frames: Mapping[str, Frame], topics: Sequence[str], trigger: str, *, records: int, rounds: int
+) -> Mapping[str, Sequence[WholeRun]]:
+    runs: dict[str, list[WholeRun]] = {name: [] for name in frames}
+    for number in range(rounds + 1):
+        for name, frame in frames.items():
+            run = _run(running, frame, topics, trigger, records)
+            if number:
+                runs[name].append(run)
+    return runs
+
+
+def _run(running: World, frame: Frame, topics: Sequence[str], trigger: str, records: int) -> WholeRun:
+    java, python = _costs()
+    checkpoint = running.checkpoint()
+    began_s = time.perf_counter()
+    query = started(
+        frame(topics, FEW if trigger == "first rows" else BATCH), checkpoint, available_now=trigger == "availableNow"
+    )
+    if trigger == "first rows":
+        wait_for_batch(query, checkpoint, 0)
+    elif trigger == "running":
+        _wait_for_rows(query, checkpoint, records)
+    else:
+        query.awaitTermination()
+    took_s = time.perf_counter() - began_s
+    java_after, python_after = _costs()
+    query.stop()
+    if trigger == "availableNow":
+        came = sum(each["numInputRows"] for each in query.recentProgress)
+        assert came == records, f"{came} of {records} records came"
+    return WholeRun(took_s, _between(java, java_after), _between(python, python_after))
+
+
+def _wait_for_rows(query: StreamingQuery, checkpoint: Path, records: int) -> None:
+    """Return when so many rows came. Spark is not asked before there are about enough batches: asking disturbs it."""
+    wait_for_batch(query, checkpoint, records // BATCH - 1)
+    end_s = time.monotonic() + _LIMIT_S
+    while sum(each["numInputRows"] for each in query.recentProgress) < records:
+        if time.monotonic() > end_s or not query.isActive:
+            raise RuntimeError(f"{records} rows did not come: {query.exception()}")
+        time.sleep(_LOOK_S)
+
+
+def _spark(running: World) -> Frame:
+    def frame(topics: Sequence[str], batch: int) -> DataFrame:
+        options = {"kafka.bootstrap.servers": running.broker.servers, "subscribe": ",".join(topics)}
+        options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(batch)}
+        return running.spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
+
+    return frame
+
+
+def _ours(running: World) -> Frame:
+    def frame(topics: Sequence[str], batch: int) -> DataFrame:
+        options = {"kafka": running.broker.servers, "topics": ",".join(topics), "max_poll_records": str(batch)}
+        options["spool"] = str(running.folder / "spool")
+        return running.spark.readStream.format("understudy").options(**options).load().select(*COLUMNS)
+
+    return frame
+
+
+def _costs() -> tuple[Cost, Cost]:
+    """Return what Java and Python below this process used until now; ended Python processes count with their parent."""
+    java, python, largest = 0.0, 0.0, 0.0
+    java_mib = 0.0
+    for pid, name in _below(os.getpid()):
+        own_s, ended_s, mib = _used(pid)
+        if name == "java":
+            java += own_s
+            python += ended_s
+            java_mib = max(java_mib, mib)
+        else:
+            python += own_s + ended_s
+            largest = max(largest, mib)
+    return Cost(java, java_mib), Cost(python, largest)
+
+
+def _below(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield the processes that come from Spark's JVM, itself first."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+            parents.setdefault(int(stat[1]), []).append(int(entry.name))
+    waiting = [child for child in parents.get(pid, []) if _name(child) == "java" and "SparkSubmit" in _command(child)]
+    while waiting:
+        here = waiting.pop()
+        yield here, _name(here)
+        waiting += parents.get(here, [])
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _used(pid: int) -> tuple[float, float, float]:
+    """Return seconds of CPU of a process and of its ended children, and the MiB that it holds."""
+    stat = _stat(pid)
+    if not stat:
+        return 0.0, 0.0, 0.0
+    own, ended = int(stat[11]) + int(stat[12]), int(stat[13]) + int(stat[14])
+    return own * _TICK_S, ended * _TICK_S, int(stat[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _between(before: Cost, after: Cost) -> Cost:
+    return Cost(max(0.0, after.cpu_s - before.cpu_s), after.memory_mib)
+
+
+def _print(trigger: str, size: int, records: int, runs: Mapping[str, Sequence[WholeRun]]) -> None:
+    print(f"{trigger}, {records:,} records of {size} B; seconds: median and rounds; s of CPU and MiB of JVM, of Python")
+    for name, each in runs.items():
+        times = [run.took_s for run in each]
+        last = each[-1]
+        print(
+            f"  {name:22} {median(times):7.2f} ({', '.join(f'{took:.2f}' for took in times)}); "
+            f"{last.java.cpu_s:.1f} s {last.java.memory_mib:.0f} MiB, "
+            f"{last.python.cpu_s:.1f} s {last.python.memory_mib:.0f} MiB",
+            flush=True,
+        )
+    ratios = [spark.took_s / ours.took_s for spark, ours in zip(runs[SPARK], runs[OURS], strict=True)]
+    print(
+        f"  speed against Spark's: {median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})", flush=True
+    )
+
+
+if __name__ == "__main__":
+    main()
