@@ -34,9 +34,9 @@ class KafkaCluster:
         return self.brokers[0].make_topic(partitions, replication=len(BROKERS))
 
     def wait_for_copies(self) -> None:
-        """Return when both brokers have all of every partition."""
+        """Return when every copy of every partition is whole again."""
         with self.brokers[0].admin() as admin:
-            wait_until(lambda: _are_whole(admin), what="both copies of every partition", limit_s=_COPIES_LIMIT_S)
+            wait_until(lambda: _are_whole(admin), what="every copy of every partition", limit_s=_COPIES_LIMIT_S)
 
 
 @contextmanager
@@ -57,7 +57,8 @@ def kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
 
 def _are_whole(admin: AdminClient) -> bool:
     topics = admin.list_topics(timeout=_ASK_LIMIT_S).topics.values()
-    return all(len(partition.isrs) == len(BROKERS) for topic in topics for partition in topic.partitions.values())
+    partitions = [partition for topic in topics for partition in topic.partitions.values()]
+    return all(len(partition.isrs) == len(partition.replicas) for partition in partitions)
 
 
 def _made(folder: Path) -> Path:
