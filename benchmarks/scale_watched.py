@@ -22,6 +22,7 @@ import uvloop
 
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.simulated import APPLICATION, CHECKPOINT, HEARTBEAT_MS, SimulatedNode
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.router import Router
@@ -72,7 +73,7 @@ def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None
 
     async def run() -> None:
         member = ClusterMember(
-            node.as_node, RedisBus(redis), settings, node_id=node.node_id, incarnation="assignor", clock=SystemClock()
+            node.as_node, RedisBus(redis), settings, MemberId(node.node_id, "assignor"), clock=SystemClock()
         )
 
         async def keep_up() -> None:

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.cluster.catalogue import catalogue_of
-from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
 from understudy_shared.bus.commits import NEWEST, SeenCommit
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.bus.messages import Catalogue, Endpoint, Heartbeat, QueryProgress
+from understudy_shared.bus.messages import Catalogue, Heartbeat, QueryProgress
 
 APPLICATION = "scale"
 LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")
@@ -142,15 +142,11 @@ class SimulatedNode:
         """Return its next heartbeat, for a node without a member of its own."""
         return heartbeat_of(
             self.as_node,
-            node_id=self.node_id,
-            incarnation=f"{self.node_id}-simulated-incarnation",
+            MemberId(self.node_id, f"{self.node_id}-simulated-incarnation"),
+            MemberStatus("serving", order),
             sequence=sequence,
-            endpoint=Endpoint(host=self.host.host, port=self.host.port),
             zone=self.zone,
-            state="serving",
             heartbeat_ms=HEARTBEAT_MS,
-            term=order[0],
-            epoch=order[1],
             catalogue=catalogue,
             now_ms=now_ms,
         )

@@ -18,6 +18,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
@@ -112,7 +113,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
 async def node_hears(payloads: Sequence[bytes], node: Node, settings: ClusterNodeSettings) -> None:
     bus = ScriptedBus(payloads)
     await keys_of(bus, payloads)
-    member = ClusterMember(node, bus, settings, node_id="me", incarnation="i", clock=SystemClock())
+    member = ClusterMember(node, bus, settings, MemberId("me", "i"), clock=SystemClock())
     await member.cluster.run()
     await member.beat.turn()
     assert isinstance(member.heartbeat(), Heartbeat)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from understudy_node.cluster.bus_state import BusState
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.node import Node
 from understudy_shared.base.clock import Clock
@@ -25,10 +26,13 @@ class MemberContext:
     bus_state: BusState
     changed: asyncio.Event
     """Set when the next heartbeat should not wait."""
-    node_id: str
-    incarnation: str
+    member_id: MemberId
     heartbeat_ms: int
     clock: Clock
+
+    @property
+    def node_id(self) -> str:
+        return self.member_id.node_id
 
     def heard(self, heartbeat: Heartbeat) -> None:
         """Take in a heartbeat that arrived now."""

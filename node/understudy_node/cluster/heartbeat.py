@@ -7,6 +7,7 @@ never nearer.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from understudy_node.follow.end import End
@@ -14,6 +15,7 @@ from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
+from understudy_shared.base.plausible import Order
 from understudy_shared.base.words import ReplicaState
 from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, Restore
 
@@ -21,6 +23,29 @@ MAX_ERROR_CHARACTERS = 500
 """Most characters of a replica's error: enough to know where to look."""
 
 State = Literal["starting", "serving", "draining", "failed"]
+
+
+class MemberId(NamedTuple):
+    """The identity of one process: the id of its node, and its incarnation, which each start makes anew."""
+
+    node_id: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+class MemberStatus(NamedTuple):
+    """The state of the member for a heartbeat, beside its replicas.
+
+    `order` is (term, epoch) of the followed assignment.
+    """
+
+    state: State
+    order: Order
+    leaving: bool = False
+    degraded: Sequence[str] = ()
+    forks: Mapping[str, str] = {}
 
 
 class _ReplicaStatus(NamedTuple):
@@ -50,21 +75,14 @@ _Kind = tuple[int | None, ReplicaState, UnderstudyError | None, Restore | None]
 
 def heartbeat_of(
     node: Node,
+    member_id: MemberId,
+    status: MemberStatus,
     *,
-    node_id: str,
-    incarnation: str,
     sequence: int,
-    endpoint: Endpoint,
     zone: str | None,
-    state: State,
-    leaving: bool = False,
     heartbeat_ms: int,
-    term: int,
-    epoch: int,
     catalogue: str | None,
     now_ms: float,
-    degraded: list[str] | None = None,
-    forks: dict[str, str] | None = None,
 ) -> Heartbeat:
     """Return the heartbeat of the node in its present state; `now_ms` is its monotonic clock."""
     generation = node.generation
@@ -80,13 +98,13 @@ def heartbeat_of(
     unusual = {kind: standing.applied() for kind, standing in standings.items() if standing != usual}
     return Heartbeat(
         application_id=node.settings.application,
-        node_id=node_id,
-        incarnation=incarnation,
+        node_id=member_id.node_id,
+        incarnation=member_id.incarnation,
         sequence=sequence,
-        endpoint=endpoint,
+        endpoint=_endpoint(node),
         zone=zone,
-        state=state,
-        leaving=leaving,
+        state=status.state,
+        leaving=status.leaving,
         heartbeat_ms=heartbeat_ms,
         lineage=node.lineage,
         partitions=None if generation is None else generation.layout.partitions,
@@ -95,36 +113,27 @@ def heartbeat_of(
         applied=usual.applied(),
         exceptions={task: unusual[kind] for task, kind in kinds.items() if kind in unusual} if unusual else {},
         held=_held(node, list(kinds)),
-        term=term,
-        epoch=epoch,
+        term=status.order[0],
+        epoch=status.order[1],
         catalogue=catalogue,
         checkpoint=masked_location(node.settings.checkpoint),
-        degraded=degraded or [],
+        degraded=list(status.degraded),
         freshness=node.measures.visible.freshness(now_ms),
         query=node.query_progress(),
         commits=node.history.newest(end.version),
-        forks=forks or {},
+        forks=dict(status.forks),
         waits_for=node.waits_for,
     )
 
 
-def least_heartbeat(
-    node: Node,
-    *,
-    node_id: str,
-    incarnation: str,
-    sequence: int,
-    endpoint: Endpoint,
-    state: State,
-    heartbeat_ms: int,
-) -> Heartbeat:
+def least_heartbeat(node: Node, member_id: MemberId, state: State, *, sequence: int, heartbeat_ms: int) -> Heartbeat:
     """Return a heartbeat without positions, for when the full heartbeat does not validate: the node lives."""
     return Heartbeat(
         application_id=node.settings.application,
-        node_id=node_id,
-        incarnation=incarnation,
+        node_id=member_id.node_id,
+        incarnation=member_id.incarnation,
         sequence=sequence,
-        endpoint=endpoint,
+        endpoint=_endpoint(node),
         state=state,
         heartbeat_ms=heartbeat_ms,
         lineage=node.lineage,
@@ -134,6 +143,10 @@ def least_heartbeat(
         term=0,
         epoch=0,
     )
+
+
+def _endpoint(node: Node) -> Endpoint:
+    return Endpoint(host=node.host.host, port=node.host.port)
 
 
 def _kind(replica: TaskReplica) -> _Kind:

@@ -15,11 +15,12 @@ from understudy_node.cluster.beat import Beat
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.heartbeat import MemberId, MemberStatus, State
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import NodeListener
 from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.cluster.own_messages import MemberStatus, OwnMessages, State
+from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.peer_polling import poll_silent_members
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
@@ -49,9 +50,8 @@ class ClusterMember:
         node: Node,
         bus: Bus,
         settings: ClusterNodeSettings,
+        member_id: MemberId,
         *,
-        node_id: str,
-        incarnation: str,
         clock: Clock,
         remembered: Remembered | None = None,
         auth: MessageAuth | None = None,
@@ -64,7 +64,7 @@ class ClusterMember:
         Raises SettingsError for malformed seeds.
         """
         self.node = node
-        self.node_id = node_id
+        self.node_id = member_id.node_id
         self.draining = False
         self.num_standby_replicas = settings.num_standby_replicas
         self.gossip = Gossip(bus, settings.application, auth)
@@ -78,7 +78,7 @@ class ClusterMember:
         self._bus_state = BusState()
         self._calls = NodeCalls(settings.application, self.gossip.auth, identity)
         self._neighbours = Neighbours(
-            node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
+            self.node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )
         self._context = context = MemberContext(
             node=node,
@@ -87,12 +87,11 @@ class ClusterMember:
             neighbours=self._neighbours,
             bus_state=self._bus_state,
             changed=self._changed,
-            node_id=node_id,
-            incarnation=incarnation,
+            member_id=member_id,
             heartbeat_ms=settings.lag_refresh_ms,
             clock=clock,
         )
-        self._placement = _placement(context, settings)
+        self._placement = Placement(self.gossip, settings, member_id, clock=clock)
         self._check = HistoryCheck(context)
         self._memory = Memory(remembered)
         self._follower = AssignmentFollower(context, self._memory, check=self._check)
@@ -219,7 +218,7 @@ class ClusterMember:
     def heartbeat(self) -> Heartbeat:
         """Return the next heartbeat, of the present state."""
         degraded = sorted({**self.node.causes(), **self.causes()})
-        status = MemberStatus(self._state(), self.beat.leaving, self._neighbours.order, degraded, self._check.found)
+        status = MemberStatus(self._state(), self._neighbours.order, self.beat.leaving, degraded, self._check.found)
         return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
@@ -234,17 +233,3 @@ class ClusterMember:
         if self.draining:
             return "draining"
         return "starting" if self.node.generation is None else "serving"
-
-
-def _placement(context: MemberContext, settings: ClusterNodeSettings) -> Placement:
-    return Placement(
-        context.gossip,
-        node_id=context.node_id,
-        incarnation=context.incarnation,
-        heartbeat_ms=context.heartbeat_ms,
-        num_standby_replicas=settings.num_standby_replicas,
-        max_warmup_replicas=settings.max_warmup_replicas,
-        acceptable_recovery_lag=settings.acceptable_recovery_lag,
-        rebalance_delay_ms=settings.rebalance_delay_ms,
-        clock=context.clock,
-    )

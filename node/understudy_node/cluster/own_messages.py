@@ -6,31 +6,14 @@ and no catalogue. `unsaid` then says why, and the next turn tries again with the
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
 from pydantic import ValidationError
 
 from understudy_node.cluster.catalogue import CatalogueWriter
 from understudy_node.cluster.context import MemberContext
-from understudy_node.cluster.heartbeat import heartbeat_of, least_heartbeat
+from understudy_node.cluster.heartbeat import MemberStatus, heartbeat_of, least_heartbeat
 from understudy_node.degraded import OWN_MESSAGE
-from understudy_shared.base.plausible import Order, Succession, succession
-from understudy_shared.bus.messages import Catalogue, Endpoint, Farewell, Heartbeat
-
-State = Literal["starting", "serving", "draining", "failed"]
-
-
-class MemberStatus(NamedTuple):
-    """The state of the member for a heartbeat, beside its replicas.
-
-    `order` is (term, epoch) of the followed assignment.
-    """
-
-    state: State
-    leaving: bool
-    order: Order
-    degraded: list[str]
-    forks: dict[str, str]
+from understudy_shared.base.plausible import Succession, succession
+from understudy_shared.bus.messages import Catalogue, Farewell, Heartbeat
 
 
 class OwnMessages:
@@ -41,8 +24,7 @@ class OwnMessages:
         """The reason why a message of this node cannot be sent, None if all can."""
         self._node = context.node
         self._gossip = context.gossip
-        self._node_id = context.node_id
-        self._incarnation = context.incarnation
+        self._member_id = context.member_id
         self._zone = zone or None
         self._heartbeat_ms = context.heartbeat_ms
         self._clock = context.clock
@@ -56,43 +38,32 @@ class OwnMessages:
     def heartbeat(self, status: MemberStatus) -> Heartbeat:
         """Return the next heartbeat, of the present state; the least heartbeat if it does not validate."""
         self._sequence += 1
-        endpoint = Endpoint(host=self._node.host.host, port=self._node.host.port)
         try:
             catalogue = self.catalogue()
             return heartbeat_of(
                 self._node,
-                node_id=self._node_id,
-                incarnation=self._incarnation,
+                self._member_id,
+                status,
                 sequence=self._sequence,
-                endpoint=endpoint,
                 zone=self._zone,
-                state=status.state,
-                leaving=status.leaving,
                 heartbeat_ms=self._heartbeat_ms,
-                term=status.order[0],
-                epoch=status.order[1],
                 catalogue=None if catalogue is None else catalogue[0],
                 now_ms=self._clock.monotonic_ms(),
-                degraded=status.degraded,
-                forks=status.forks,
             )
         except ValidationError as error:
             self.cannot_say("heartbeat", error)
             return least_heartbeat(
                 self._node,
-                node_id=self._node_id,
-                incarnation=self._incarnation,
+                self._member_id,
+                status.state,
                 sequence=self._sequence,
-                endpoint=endpoint,
-                state=status.state,
                 heartbeat_ms=self._heartbeat_ms,
             )
 
     def farewell(self) -> Farewell:
         """Return the last message of this process."""
-        return Farewell(
-            application_id=self._gossip.application_id, node_id=self._node_id, incarnation=self._incarnation
-        )
+        node_id, incarnation = self._member_id
+        return Farewell(application_id=self._gossip.application_id, node_id=node_id, incarnation=incarnation)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
         """Return the digest and the catalogue of the served generation; None before there is one."""
@@ -121,7 +92,7 @@ class OwnMessages:
 
         Return True if it was one.
         """
-        is_own = (heard.node_id, heard.incarnation) == (self._node_id, self._incarnation)
+        is_own = (heard.node_id, heard.incarnation) == self._member_id
         if not is_own or heard.sequence <= self._sequence:
             return False
         self._gossip.refuse("heartbeat", f"a heartbeat in this node's own name, numbered {heard.sequence}")

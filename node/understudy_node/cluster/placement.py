@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from understudy_node.cluster.assignor import Member, assign
 from understudy_node.cluster.away import Away
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import Holdings, members_of
+from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence
@@ -38,28 +40,15 @@ Layout = tuple[str, int, Sequence[str]]
 class Placement:
     """One node's part in assigning. Only the node's beat calls it, never two tasks at once."""
 
-    def __init__(
-        self,
-        gossip: Gossip,
-        *,
-        node_id: str,
-        incarnation: str,
-        heartbeat_ms: int,
-        num_standby_replicas: int,
-        max_warmup_replicas: int,
-        acceptable_recovery_lag: int,
-        rebalance_delay_ms: int,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, gossip: Gossip, settings: ClusterNodeSettings, member_id: MemberId, *, clock: Clock) -> None:
         self.fence: Fence | None = None
         """The lease, while this node assumes that it holds it."""
         self._gossip = gossip
-        self._node_id = node_id
-        self._owner = f"{node_id}/{incarnation}"
-        self._heartbeat_ms = heartbeat_ms
-        self._expiry_ms = EXPIRY_HEARTBEATS * heartbeat_ms
-        self._num_standby_replicas = num_standby_replicas
-        self._max_warmup_replicas = max_warmup_replicas
+        self._settings = settings
+        self._node_id = member_id.node_id
+        self._owner = str(member_id)
+        self._heartbeat_ms = settings.lag_refresh_ms
+        self._expiry_ms = EXPIRY_HEARTBEATS * self._heartbeat_ms
         self._clock = clock
         self._known: Assignment | None = None
         self._stored: Assignment | None = None
@@ -74,8 +63,8 @@ class Placement:
         """The inputs of the last decision that changed nothing."""
         self._said_at_rest: object = None
         """The parts of the heartbeats that these inputs were made from; None if the inputs must be made again."""
-        self._holdings = Holdings(acceptable_recovery_lag)
-        self._away = Away(rebalance_delay_ms)
+        self._holdings = Holdings(settings.acceptable_recovery_lag)
+        self._away = Away(settings.rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
         """Forbid assignments for one expiry: the bus was away, and live nodes may not have sent a heartbeat yet."""
@@ -290,8 +279,8 @@ class Placement:
             tasks,
             known.tasks if known is not None and known.lineage == lineage else {},
             held,
-            num_standby_replicas=self._num_standby_replicas,
-            max_warmup_replicas=self._max_warmup_replicas,
+            num_standby_replicas=self._settings.num_standby_replicas,
+            max_warmup_replicas=self._settings.max_warmup_replicas,
             away=away,
         )
         named = {node_id for task in assigned.values() for node_id in task.holders}

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from understudy_node.checkpoint.arrival import is_awaited, wait_for_checkpoint, what_is_there
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.cluster.claim import claim
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.settings import ClusterNodeSettings
@@ -151,10 +152,9 @@ def _serve(
     )
     try:
         node.assign({})
-        node_id = _name_of(parsed, node.host)
-        incarnation = uuid.uuid4().hex
-        auth = parsed.message_auth(parsed.application, sender=node_id)
-        asyncio.run(_claim(parsed, node, node_id, incarnation, auth=auth))
+        member_id = _new_member_id(parsed, node.host)
+        auth = parsed.message_auth(parsed.application, sender=member_id.node_id)
+        asyncio.run(_claim(parsed, node, member_id, auth=auth))
         bus = RedisBus(parsed.redis_url)
     except BaseException:
         listener.close()
@@ -164,8 +164,7 @@ def _serve(
         node,
         bus,
         parsed,
-        node_id=node_id,
-        incarnation=incarnation,
+        member_id,
         clock=SystemClock(),
         remembered=remembered,
         auth=auth,
@@ -186,31 +185,30 @@ def _wait_in_the_open(
     """Wait for the checkpoint with the port open; heartbeats report to the cluster what this node waits for."""
     if settings.checkpoint_wait_ms == 0 or not is_awaited(files):
         return wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
-    node_id, incarnation = _name_of(settings, host), uuid.uuid4().hex
+    member_id = _new_member_id(settings, host)
     waits_for = f"a checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
     return serve_until_it_arrives(
         files,
         listener,
         limit_ms=settings.checkpoint_wait_ms,
-        say=lambda number: _first_heartbeat(settings, host, node_id, incarnation, sequence=number, waits_for=waits_for),
+        say=lambda number: _first_heartbeat(settings, host, member_id, sequence=number, waits_for=waits_for),
         open_bus=lambda: RedisBus(settings.redis_url),
         gossip=lambda bus: Gossip(
-            bus, settings.application, settings.message_auth(settings.application, sender=node_id)
+            bus, settings.application, settings.message_auth(settings.application, sender=member_id.node_id)
         ),
         access=access_to(settings),
         guard=settings.connection_guard(),
     )
 
 
-def _name_of(settings: ClusterNodeSettings, host: HostInfo) -> str:
-    return settings.node_id or f"{host.host}-{host.port}"
+def _new_member_id(settings: ClusterNodeSettings, host: HostInfo) -> MemberId:
+    return MemberId(settings.node_id or f"{host.host}-{host.port}", uuid.uuid4().hex)
 
 
 def _first_heartbeat(
     settings: ClusterNodeSettings,
     host: HostInfo,
-    node_id: str,
-    incarnation: str,
+    member_id: MemberId,
     *,
     sequence: int = 0,
     lineage: Lineage | None = None,
@@ -219,8 +217,8 @@ def _first_heartbeat(
     """Return the heartbeat of a node that holds nothing yet."""
     return Heartbeat(
         application_id=settings.application,
-        node_id=node_id,
-        incarnation=incarnation,
+        node_id=member_id.node_id,
+        incarnation=member_id.incarnation,
         sequence=sequence,
         endpoint=Endpoint(host=host.host, port=host.port),
         zone=settings.zone or None,
@@ -237,11 +235,9 @@ def _first_heartbeat(
     )
 
 
-async def _claim(
-    settings: ClusterNodeSettings, node: Node, node_id: str, incarnation: str, *, auth: MessageAuth
-) -> None:
+async def _claim(settings: ClusterNodeSettings, node: Node, member_id: MemberId, *, auth: MessageAuth) -> None:
     """Claim the node id before anything is served. While the bus is away the claim is skipped."""
-    first = _first_heartbeat(settings, node.host, node_id, incarnation, lineage=node.lineage)
+    first = _first_heartbeat(settings, node.host, member_id, lineage=node.lineage)
     bus = RedisBus(settings.redis_url)
     try:
         await claim(Gossip(bus, settings.application, auth), first)

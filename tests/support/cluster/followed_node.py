@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.words import HostInfo, Role
-from understudy_shared.bus.messages import Endpoint, Heartbeat
+from understudy_shared.bus.messages import Heartbeat
 
 REFRESH_MS = 20
 _WAIT_LIMIT_S = 20
@@ -77,15 +77,11 @@ def heartbeat(node: Node, *, sequence: int = 1, term: int = 1, epoch: int = 1) -
     """The heartbeat that the node would send now."""
     return heartbeat_of(
         node,
-        node_id="n1",
-        incarnation="life-1",
+        MemberId("n1", "life-1"),
+        MemberStatus("serving", (term, epoch)),
         sequence=sequence,
-        endpoint=Endpoint(host=node.host.host, port=node.host.port),
         zone=None,
-        state="serving",
         heartbeat_ms=1000,
-        term=term,
-        epoch=epoch,
         catalogue=None,
         now_ms=SystemClock().monotonic_ms(),
     )

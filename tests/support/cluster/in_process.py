@@ -20,6 +20,7 @@ from tests.support.cluster.served_node import Served, ServedNode
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.cluster.serve import _claim, access_to
@@ -155,9 +156,9 @@ def cluster_node(
             node_settings, files or LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock()
         )
         node.assign({})
-        incarnation = uuid.uuid4().hex
+        member_id = MemberId(node_id, uuid.uuid4().hex)
         auth = node_settings.message_auth(APPLICATION, sender=node_id)
-        asyncio.run(_claim(node_settings, node, node_id, incarnation, auth=auth))
+        asyncio.run(_claim(node_settings, node, member_id, auth=auth))
     except BaseException:
         listener.close()
         raise
@@ -166,8 +167,7 @@ def cluster_node(
         node,
         bus,
         node_settings,
-        node_id=node_id,
-        incarnation=incarnation,
+        member_id,
         clock=SystemClock(),
         remembered=Remembered(data_dir / "cluster", APPLICATION, auth),
         auth=auth,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_shared.bus.gossip import Gossip, Seen
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 
@@ -51,6 +53,11 @@ def beat(
     )
 
 
+def assigning(**settings: int) -> ClusterNodeSettings:
+    """The settings of a node of which only how it assigns matters."""
+    return ClusterNodeSettings(checkpoint="unused", redis="redis://unused", **settings)  # type: ignore[arg-type]  # pydantic
+
+
 class World:
     """One bus, one clock, and nodes that may assign."""
 
@@ -64,13 +71,8 @@ class World:
     def placement(self, node_id: str = "a", gossip: Gossip | None = None, *, rebalance_delay_ms: int = 0) -> Placement:
         return Placement(
             gossip or self.gossip,
-            node_id=node_id,
-            incarnation="1",
-            heartbeat_ms=BEAT_MS,
-            num_standby_replicas=1,
-            max_warmup_replicas=2,
-            rebalance_delay_ms=rebalance_delay_ms,
-            acceptable_recovery_lag=3,
+            assigning(lag_refresh_ms=BEAT_MS, acceptable_recovery_lag=3, rebalance_delay_ms=rebalance_delay_ms),
+            MemberId(node_id, "1"),
             clock=self.clock,
         )
 

@@ -13,6 +13,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.followed_node import wait_to_hold
 
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.app import create_app as create_node_app
@@ -51,7 +52,7 @@ def cluster_node(checkpoint: Path, data_dir: Path) -> Iterator[tuple[Node, App]]
         checkpoint=str(checkpoint), data_dir=data_dir, redis="redis://unused", node_id="n1", application_id="counting"
     )
     node = Node(settings, LocalFiles(checkpoint), host=HOST, clock=SystemClock())
-    member = ClusterMember(node, LocalBus(), settings, node_id="n1", incarnation="i1", clock=SystemClock())
+    member = ClusterMember(node, LocalBus(), settings, MemberId("n1", "i1"), clock=SystemClock())
     app = create_node_app(node, member)
     node.start()
     try:

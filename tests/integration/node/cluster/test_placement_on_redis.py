@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.support.bus.documents import APPLICATION, eventually, heartbeat
 from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.cluster.placement_world import assigning
 
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.placement import Placement
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip, Seen
@@ -40,13 +42,8 @@ class Node:
         self.known: Assignment | None = None
         self.placement = Placement(
             self.gossip,
-            node_id=node_id,
-            incarnation="1",
-            heartbeat_ms=beat_ms,
-            num_standby_replicas=1,
-            max_warmup_replicas=2,
-            rebalance_delay_ms=0,
-            acceptable_recovery_lag=10,
+            assigning(lag_refresh_ms=beat_ms, rebalance_delay_ms=0),
+            MemberId(node_id, "1"),
             clock=CLOCK,
         )
 

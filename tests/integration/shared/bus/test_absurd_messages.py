@@ -15,7 +15,7 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster import own_messages
-from understudy_node.cluster.heartbeat import heartbeat_of
+from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
 from understudy_node.node import Node
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.messages import Heartbeat
@@ -146,8 +146,10 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
     with reading(known.router):
         real = heartbeat_of
 
-        def absurd(of: Node, **fields: Any) -> Heartbeat:
-            return real(of, **(fields | ({"term": 2**60} if fields["node_id"] == "n2" else {})))
+        def absurd(of: Node, member_id: MemberId, status: MemberStatus, **fields: Any) -> Heartbeat:
+            return real(
+                of, member_id, status._replace(order=(2**60, 1)) if member_id.node_id == "n2" else status, **fields
+            )
 
         monkeypatch.setattr(own_messages, "heartbeat_of", absurd)
         wait_until(lambda: "cannot send its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")

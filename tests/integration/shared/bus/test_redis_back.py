@@ -19,6 +19,7 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.in_process import APPLICATION
 
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
@@ -87,7 +88,7 @@ async def members(
             )
             node.assign({})
             bus = CountedBus(url)
-            member = ClusterMember(node, bus, settings, node_id=node_id, incarnation="1", clock=SystemClock())
+            member = ClusterMember(node, bus, settings, MemberId(node_id, "1"), clock=SystemClock())
             node.start()
             stack.push_async_callback(asyncio.to_thread, node.stop)
             member.start()

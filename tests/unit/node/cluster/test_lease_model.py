@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
+from tests.support.cluster.placement_world import assigning
 
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.placement import Layout, Placement
 from understudy_shared.bus.base import Bus, BusError
@@ -93,13 +95,8 @@ class Node:
         self._gossip = Gossip(cast(Bus, self.line), "flights")
         self.placement = Placement(
             self._gossip,
-            node_id=node_id,
-            incarnation="1",
-            heartbeat_ms=BEAT_MS,
-            num_standby_replicas=1,
-            max_warmup_replicas=2,
-            acceptable_recovery_lag=3,
-            rebalance_delay_ms=2 * BEAT_MS,
+            assigning(lag_refresh_ms=BEAT_MS, acceptable_recovery_lag=3, rebalance_delay_ms=2 * BEAT_MS),
+            MemberId(node_id, "1"),
             clock=cluster.clock,
         )
 

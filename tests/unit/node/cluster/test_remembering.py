@@ -20,6 +20,7 @@ from tests.support.cluster.fake_node import status as reply
 from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.listening import NodeListener
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
@@ -71,8 +72,7 @@ async def remembering(
         neighbours=neighbours,
         bus_state=BusState(),
         changed=asyncio.Event(),
-        node_id="n1",
-        incarnation="i1",
+        member_id=MemberId("n1", "i1"),
         heartbeat_ms=10,
         clock=SystemClock(),
     )

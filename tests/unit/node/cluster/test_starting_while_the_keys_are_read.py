@@ -12,6 +12,7 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.followed_node import followed_node
 from tests.support.spark.queries import wait_until
 
+from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
@@ -63,7 +64,7 @@ async def start_while_reading(node: Node, settings: ClusterNodeSettings) -> None
     bus = SlowBus()
     gossip = Gossip(bus, APPLICATION)
     written = await others_have_everything(gossip, node)
-    member = ClusterMember(node, bus, settings, node_id="me", incarnation="1", clock=SystemClock())
+    member = ClusterMember(node, bus, settings, MemberId("me", "1"), clock=SystemClock())
     listening = asyncio.ensure_future(member.cluster.run())
     try:
         await bus.is_scanned.wait()
