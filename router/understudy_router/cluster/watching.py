@@ -50,6 +50,7 @@ class Watcher:
         self._memory = memory
         self._heard_ms = clock.monotonic_ms()
         self._refresh_wanted = asyncio.Event()
+        self._agreement_wanted = asyncio.Event()
         self._unconfirmed: Assignment | None = None
         """The remembered assignment, until a node follows it or something else is known."""
         self._left_behind_ms: float | None = None
@@ -69,6 +70,7 @@ class Watcher:
         tasks.start("listen to the bus", self.cluster.run())
         tasks.start("keep the tables", self._keep())
         tasks.start("read the keys again", self._read_when_wanted())
+        tasks.start("agree with the nodes", self._agree_when_wanted())
         tasks.start("follow the catalogue", self.catalogue.run())
         tasks.start("ask nodes for their lag", self.cluster.go_on_without_the_bus())
         tasks.start("ask nodes that are silent", self.silent_nodes.run())
@@ -120,7 +122,7 @@ class Watcher:
             self.bus_lost_why, self._heard_ms = None, now_ms
             self._tables.bus_back(now_ms)
             self._memory.bus_is_there()
-        await self._agree_with_nodes()
+        self._agreement_wanted.set()
         self.catalogue.news.set()
 
     def bus_lost(self, why: str) -> None:
@@ -139,7 +141,7 @@ class Watcher:
             self._unconfirmed = assignment
         self.catalogue.stores = self.catalogue.stores or stores
         await self._polls.poll_all(self._memory.hosts)
-        await self._agree_with_nodes()
+        self._agreement_wanted.set()
         self.catalogue.news.set()
 
     def _heard(self, heartbeat: Heartbeat, age_ms: int = 0) -> None:
@@ -153,6 +155,13 @@ class Watcher:
             self._unconfirmed = None
             self._memory.note(assignment)
             self.catalogue.news.set()
+
+    async def _agree_when_wanted(self) -> None:
+        """Agree with the nodes after the keys were read. The bus is listened to meanwhile: a node may hang."""
+        while True:
+            await self._agreement_wanted.wait()
+            self._agreement_wanted.clear()
+            await self._agree_with_nodes()
 
     async def _agree_with_nodes(self) -> None:
         """Read the assignment from the nodes when they follow a later one: the bus may have lost its keys."""

@@ -212,6 +212,25 @@ async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_
         assert order_of(known.router) == (3, 4)
 
 
+async def test_keys_are_read_again_while_a_node_hangs_that_was_asked_for_its_assignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, asked = FragileBus(), asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with fake_nodes(a) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
+        await until(lambda: known.router.degraded is None, what="the bus")
+        monkeypatch.setattr(known.router.watcher._polls, "latest_assignment", hang)
+        await known.beat(nodes[0], term=3, epoch=4)
+        known.router.watcher.refresh()
+        await until(asked.is_set, what="the question")
+        async with asyncio.timeout(LIMIT_S):
+            await known.router.watcher.cluster.read()
+
+
 async def test_heartbeats_write_nothing_and_news_do(tmp_path: Path) -> None:
     async with fake_nodes(a, b) as nodes:
         counted = Counted(tmp_path)
