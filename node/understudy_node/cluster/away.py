@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy_node.cluster.assignor import Member
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Assignment
 
 
@@ -23,7 +23,9 @@ class Away:
         self._last: dict[str, Member] = {}
         """Members, and the missing nodes as they were when last members."""
 
-    def of(self, known: Assignment, members: Sequence[Member], nodes: Sequence[Seen], now_ms: float) -> list[Member]:
+    def of(
+        self, known: Assignment, members: Sequence[Member], nodes: Sequence[AgedHeartbeat], now_ms: float
+    ) -> list[Member]:
         """Return the nodes that are away and keep their place, by node id.
 
         `members` may be given tasks; the rest of `nodes` lives, too. A drained node keeps no place, nor does a live

@@ -20,9 +20,9 @@ from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.neighbours import outvoted
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.cluster.placement import Placement, TaskSet
 from understudy_shared.bus.base import BusError, BusRefusedError
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Heartbeat
 from understudy_shared.cluster.follower import ClusterFollower
 
@@ -151,7 +151,7 @@ class Beat:
         if own.leaving:
             self._has_said_leaving.set()
 
-    async def _place(self, nodes: list[Seen]) -> None:
+    async def _place(self, nodes: list[AgedHeartbeat]) -> None:
         """Assign, if this node may and its view of the cluster can be trusted."""
         is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by holders of the key
         may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
@@ -161,7 +161,7 @@ class Beat:
         try:
             written = await self._placement.turn(
                 nodes=self._check.assignable(nodes),
-                layout=self._layout(),
+                tasks=self._tasks(),
                 highest=self._neighbours.highest(),
                 known=self._neighbours.assignment,
                 began_ms=self._turned_ms,
@@ -179,12 +179,12 @@ class Beat:
         self._turned_ms = self._clock.monotonic_ms()
         self._note_rival(not await self._gossip.beat(self._heartbeat()))
 
-    def _layout(self) -> Layout | None:
+    def _tasks(self) -> TaskSet | None:
         generation = self._node.pending or self._node.generation
         tasks = self._node.tasks()
         if generation is None or not tasks:
             return None
-        return generation.lineage, generation.layout.partitions, tasks
+        return TaskSet(generation.lineage, generation.layout.partitions, tasks)
 
     def _note_rival(self, has_rival: bool) -> None:
         if has_rival and not self.has_rival:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from understudy_shared.bus.commits import SeenCommit
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat
 from understudy_shared.spark.times import utc_text
 
@@ -83,7 +83,7 @@ class ForkFinder:
             return case.why or f"{node_id} has a commit that differs from the same one here"
         return f"{node_id} has version {case.awaited[-1].version}, which is not here" if case.awaited else None
 
-    def unread(self, nodes: Iterable[Seen], own: OwnHistory, is_read: Callable[[int], bool]) -> list[int]:
+    def unread(self, nodes: Iterable[AgedHeartbeat], own: OwnHistory, is_read: Callable[[int], bool]) -> list[int]:
         """Return the versions to read before `compare`: this node must have them, and has not read them yet."""
         named = {
             commit.version
@@ -93,7 +93,7 @@ class ForkFinder:
         }
         return sorted(named, reverse=True)[:MAX_UNREAD]
 
-    def compare(self, nodes: Sequence[Seen], own: OwnHistory, now_ms: float) -> None:
+    def compare(self, nodes: Sequence[AgedHeartbeat], own: OwnHistory, now_ms: float) -> None:
         """Compare the live nodes' newest heartbeats with this node's history."""
         if own.life is not self._life:
             self._life = own.life
@@ -140,7 +140,7 @@ class ForkFinder:
             f"{own.place} of {self._own_id}"
         )[:MAX_FORK_CHARACTERS]
 
-    def _others(self, nodes: Iterable[Seen], own: OwnHistory) -> Iterable[Heartbeat]:
+    def _others(self, nodes: Iterable[AgedHeartbeat], own: OwnHistory) -> Iterable[Heartbeat]:
         beats = (each.heartbeat for each in nodes)
         return (beat for beat in beats if beat.node_id != self._own_id and beat.lineage == own.lineage)
 

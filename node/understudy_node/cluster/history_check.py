@@ -16,7 +16,7 @@ from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.fork_finder import ForkFinder, OwnHistory
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import FORK_FOUND, FORKED
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Seen
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat
 from understudy_shared.bus.messages import Heartbeat
 from understudy_shared.cluster.forks import refused_forks
 
@@ -96,11 +96,11 @@ class HistoryCheck:
             log.error("%s", self.refused, extra={"action": "forked"})
         return True
 
-    def may_assign(self, nodes: Sequence[Seen]) -> bool:
+    def may_assign(self, nodes: Sequence[AgedHeartbeat]) -> bool:
         """Whether this node may assign: it is assigned, agrees with an assigned node, or no assigned node lives."""
         return self.may_hold and (self._node_id in self._neighbours.holders or self._is_known_here(nodes))
 
-    def assignable(self, nodes: Sequence[Seen]) -> list[Seen]:
+    def assignable(self, nodes: Sequence[AgedHeartbeat]) -> list[AgedHeartbeat]:
         """Return the nodes that may get tasks: all but the refused, and strangers only with the same commits."""
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
@@ -117,17 +117,17 @@ class HistoryCheck:
     def _is_cluster(self, node_id: str) -> bool:
         return node_id == self._node_id or node_id in self._neighbours.holders
 
-    def _is_known_here(self, nodes: Sequence[Seen]) -> bool:
+    def _is_known_here(self, nodes: Sequence[AgedHeartbeat]) -> bool:
         """Whether a node of the assignment agrees with this one, or no such node lives."""
         comparable = self._comparable(nodes)
         return not comparable or any(self._finder.is_agreed(node_id) for node_id in comparable)
 
-    def _doubt(self, nodes: Sequence[Seen]) -> str | None:
+    def _doubt(self, nodes: Sequence[AgedHeartbeat]) -> str | None:
         """Return why this node may follow a fork of a node of the assignment; to settle it takes some heartbeats."""
         doubts = (self._finder.doubt(node_id) for node_id in self._comparable(nodes) if node_id not in self.others)
         return next(filter(None, doubts), None)
 
-    def _comparable(self, nodes: Sequence[Seen]) -> list[str]:
+    def _comparable(self, nodes: Sequence[AgedHeartbeat]) -> list[str]:
         """List the nodes of the assignment whose commits can be compared."""
         lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
         beats = (each.heartbeat for each in nodes)

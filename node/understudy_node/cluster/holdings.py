@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from understudy_node.cluster.assignor import Member, Replica
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Assignment, Heartbeat
 
 REMEMBERED = 8
@@ -32,7 +32,7 @@ class Holdings:
                 given.setdefault(node_id, []).append(task)
         self._given.append((assignment.order, given))
 
-    def of(self, nodes: Sequence[Seen], lineage: str, partitions: int) -> dict[str, list[Replica]]:
+    def of(self, nodes: Sequence[AgedHeartbeat], lineage: str, partitions: int) -> dict[str, list[Replica]]:
         """Return the replicas of each task in one layout; they are caught up if near the highest reported end."""
         following = [each.heartbeat for each in nodes if each.heartbeat.lineage == lineage]
         enough = max((each.end_version for each in following), default=0) - self._acceptable_recovery_lag
@@ -54,7 +54,7 @@ class Holdings:
         return given.get(heartbeat.node_id, ())
 
 
-def members_of(nodes: Sequence[Seen], lineage: str) -> list[Member]:
+def members_of(nodes: Sequence[AgedHeartbeat], lineage: str) -> list[Member]:
     """Return the nodes that may be given tasks of a lineage, of any number of partitions.
 
     Partitions do not matter: a replica is restored before it serves. A node that is stopping is not a member, unless it

@@ -8,7 +8,7 @@ from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.remembering import Remembering
-from understudy_shared.bus.gossip import Seen, Spoken
+from understudy_shared.bus.gossip import AgedHeartbeat, Spoken
 from understudy_shared.bus.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
 
 
@@ -49,11 +49,11 @@ class NodeListener:
             case Announcement():
                 context.node.announce(heard)
 
-    def take_nodes(self, seen: list[Seen]) -> None:
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
         """Start again from the nodes whose keys are on the bus."""
         self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
 
-    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
         """Take in the assignment and the announcement. Raises BusError."""
         context = self._context
         announcement = await context.gossip.announcement()

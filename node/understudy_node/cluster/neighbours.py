@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from understudy_shared.base.plausible import is_far_ahead
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Endpoint, Heartbeat
 from understudy_shared.cluster.view import PROVEN_BEATS, ClusterView, orders
 
@@ -36,7 +36,7 @@ class Neighbours(ClusterView):
         alive = {each.heartbeat.node_id for each in self.alive(now_ms)}
         return sorted(node_id for node_id in self.members().keys() - alive if not self.is_gone(node_id))
 
-    def read(self, seen: list[Seen], *, now_ms: float) -> None:
+    def read(self, seen: list[AgedHeartbeat], *, now_ms: float) -> None:
         """Replace the view by the keys on the bus: nodes without one are gone, and past silence proves nothing."""
         before = dict(self.nodes)
         self.dead = {node_id: dead for node_id, dead in self.dead.items() if dead.said_farewell}
@@ -48,12 +48,15 @@ class Neighbours(ClusterView):
             if heard and known and known.heartbeat.incarnation == each.heartbeat.incarnation:
                 self.nodes[each.heartbeat.node_id] = replace(heard.report, beats=known.beats)
 
-    def alive(self, now_ms: float) -> list[Seen]:
+    def alive(self, now_ms: float) -> list[AgedHeartbeat]:
         """Return the live nodes by node id."""
         self.expire(now_ms)
-        return [Seen(node.heartbeat, max(0, round(now_ms - node.said_ms))) for _, node in sorted(self.nodes.items())]
+        return [
+            AgedHeartbeat(node.heartbeat, max(0, round(now_ms - node.said_ms)))
+            for _, node in sorted(self.nodes.items())
+        ]
 
-    def proven(self, nodes: Sequence[Seen]) -> list[Seen]:
+    def proven(self, nodes: Sequence[AgedHeartbeat]) -> list[AgedHeartbeat]:
         """Return the nodes that may get tasks: the assignment names them, or they sent PROVEN_BEATS heartbeats."""
         may = {*self.holders, self._own_id}
         return [
@@ -68,7 +71,7 @@ class Neighbours(ClusterView):
         return is_far_ahead(self.order, orders(others))
 
 
-def outvoted(own: Heartbeat, nodes: list[Seen]) -> str | None:
+def outvoted(own: Heartbeat, nodes: list[AgedHeartbeat]) -> str | None:
     """Return why this node must not act for its application: most nodes follow another checkpoint. None if it may.
 
     When two lineages have equally many nodes, that of the smallest node id counts, so that both sides agree.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from understudy_node.cluster.assignor import Member, assign
 from understudy_node.cluster.away import Away
@@ -20,7 +21,7 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Assignment, Heartbeat
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,13 @@ LOOK_AGAIN_HEARTBEATS = 30
 shows that it was deleted or damaged.
 """
 
-Layout = tuple[str, int, Sequence[str]]
-"""Lineage, partitions, and the keys of all tasks."""
+
+class TaskSet(NamedTuple):
+    """All tasks of one layout of one lineage, by their keys."""
+
+    lineage: str
+    partitions: int
+    keys: Sequence[str]
 
 
 class Placement:
@@ -84,8 +90,8 @@ class Placement:
     async def turn(
         self,
         *,
-        nodes: Sequence[Seen],
-        layout: Layout | None,
+        nodes: Sequence[AgedHeartbeat],
+        tasks: TaskSet | None,
         highest: tuple[int, int],
         known: Assignment | None,
         began_ms: float,
@@ -101,17 +107,17 @@ class Placement:
         assignment. Raises BusError.
         """
         self._learn(known)
-        members = [] if layout is None else members_of(nodes, layout[0])
+        members = [] if tasks is None else members_of(nodes, tasks.lineage)
         away = self._who_is_away(members, nodes)
-        if layout is None or self._node_id not in {member.node_id for member in members}:
+        if tasks is None or self._node_id not in {member.node_id for member in members}:
             await self.give_up()
             return None
         try:
-            if not await self._may_assign(highest) or unasked or self._waits(nodes, layout[0], highest):
+            if not await self._may_assign(highest) or unasked or self._waits(nodes, tasks.lineage, highest):
                 return None
             if self._clock.monotonic_ms() - began_ms >= self._heartbeat_ms:
                 return None  # delayed: `highest` may be outdated
-            return await self._assign(nodes, members, away, layout, highest, meanwhile=meanwhile)
+            return await self._assign(nodes, members, away, tasks, highest, meanwhile=meanwhile)
         except BusError:
             self._has_read = False  # it is unknown whether the write succeeded
             raise
@@ -130,7 +136,7 @@ class Placement:
             self._known, self._said_at_rest = assignment, None
             self._holdings.follow(assignment)
 
-    def _who_is_away(self, members: Sequence[Member], nodes: Sequence[Seen]) -> list[Member]:
+    def _who_is_away(self, members: Sequence[Member], nodes: Sequence[AgedHeartbeat]) -> list[Member]:
         """Return the members that are away and keep their places in the known assignment."""
         if self._known is None:
             return []
@@ -184,7 +190,7 @@ class Placement:
         log.info("assigns under term %d", fence.term, extra={"action": "lease-taken", "term": fence.term})
         return True
 
-    def _waits(self, nodes: Sequence[Seen], lineage: str, highest: tuple[int, int]) -> bool:
+    def _waits(self, nodes: Sequence[AgedHeartbeat], lineage: str, highest: tuple[int, int]) -> bool:
         """Whether it is too early to assign: a node may be about to send its first heartbeat."""
         now_ms = self._clock.monotonic_ms()
         is_known = self._known is not None or highest > (0, 0)
@@ -199,10 +205,10 @@ class Placement:
 
     async def _assign(
         self,
-        nodes: Sequence[Seen],
+        nodes: Sequence[AgedHeartbeat],
         members: Sequence[Member],
         away: Sequence[Member],
-        layout: Layout,
+        tasks: TaskSet,
         highest: tuple[int, int],
         *,
         meanwhile: Callable[[], Awaitable[None]] | None,
@@ -212,7 +218,7 @@ class Placement:
         assert fence is not None, "only the holder of the lease assigns"
         epoch = max(self._order[1], highest[1]) + 1
         # In a thread: thousands of tasks would delay lookups.
-        work = asyncio.to_thread(self._next, nodes, members, away, layout, (fence.term, epoch))
+        work = asyncio.to_thread(self._next, nodes, members, away, tasks, (fence.term, epoch))
         found = await self._while_keeping_lease(work, fence.term, meanwhile)
         if found is None:
             return None
@@ -253,31 +259,30 @@ class Placement:
 
     def _next(
         self,
-        nodes: Sequence[Seen],
+        nodes: Sequence[AgedHeartbeat],
         members: Sequence[Member],
         away: Sequence[Member],
-        layout: Layout,
+        tasks: TaskSet,
         order: tuple[int, int],
     ) -> Assignment | None:
         """Return the next assignment; None if Redis has it already. Reads only state that the waiting turn changes."""
         # The two early returns compare inputs that are derived further each time: heartbeats without news cost
         # no search. Each step needs the results of the one before, which is why they are in one function.
-        said = (layout, members, away, [_said(each.heartbeat) for each in nodes])
+        said = (tasks, members, away, [_said(each.heartbeat) for each in nodes])
         if self._has_stored_known and said == self._said_at_rest:
             return None  # usual between two commits: thousands of tasks are not compared
-        lineage, partitions, tasks = layout
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
-        held = self._holdings.of(nodes, lineage, partitions)
+        held = self._holdings.of(nodes, tasks.lineage, tasks.partitions)
         caught_up = {task: {each.node_id for each in replicas if each.caught_up} for task, replicas in held.items()}
-        question = (self._order, layout, endpoints, members, away, caught_up)
+        question = (self._order, tasks, endpoints, members, away, caught_up)
         if self._has_stored_known and question == self._at_rest:
             self._said_at_rest = said
             return None
         assigned = assign(
             members,
-            tasks,
-            known.tasks if known is not None and known.lineage == lineage else {},
+            tasks.keys,
+            known.tasks if known is not None and known.lineage == tasks.lineage else {},
             held,
             num_standby_replicas=self._settings.num_standby_replicas,
             max_warmup_replicas=self._settings.max_warmup_replicas,
@@ -289,8 +294,8 @@ class Placement:
             term=order[0],
             epoch=order[1],
             written_by=self._node_id,
-            lineage=lineage,
-            partitions=partitions,
+            lineage=tasks.lineage,
+            partitions=tasks.partitions,
             tasks=assigned,
             members={node_id: endpoints[node_id] for node_id in sorted(named & endpoints.keys())},
             draining=sorted(member.node_id for member in members if member.draining),

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from understudy_router.admin.cursors import BadCursorError
+from understudy_router.admin.cursors import BadLagCursorError
 from understudy_router.admin.feed import EventStream, Feed, Written
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
@@ -78,21 +78,21 @@ class Admin:
         return await self._observer.see(await self.looking.snapshot(max_age_ms=max_age_ms))
 
     async def lag_page(self, snapshot: Snapshot, query: Query) -> Page:
-        """Return a page of the lag report. Raises BadCursorError for a cursor of another list."""
+        """Return a page of the lag report. Raises BadLagCursorError for a cursor of another list."""
         page = await in_slices(page_of(snapshot, query))
         if page.next is not None and query.is_by_value:
             self.looking.keep(snapshot)
         return page
 
     async def snapshot_for(self, query: Query) -> Snapshot:
-        """Return the snapshot to answer a query from: that of its cursor, else a new one. Raises BadCursorError when
+        """Return the snapshot to answer a query from: that of its cursor, else a new one. Raises BadLagCursorError when
         that of the cursor is gone, UnknownStoreError for a store that does not exist.
         """
         if query.cursor is not None and query.cursor.tick:
             kept = self.looking.kept(query.cursor.tick)
             if kept is None:
                 what = "the list of this cursor is gone: it is kept for a minute, by the process that began it"
-                raise BadCursorError(what)
+                raise BadLagCursorError(what)
             return kept
         snapshot = await self.looking.snapshot()
         if query.store is not None and snapshot.layout.stores is not None:

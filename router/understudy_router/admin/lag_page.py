@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
 
-from understudy_router.admin.cursors import BadCursorError, Cursor
+from understudy_router.admin.cursors import BadLagCursorError, LagCursor
 from understudy_router.admin.facts import UNKNOWN, Facts
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.snapshot import Snapshot
@@ -60,7 +60,7 @@ class Query:
     role: str | None = None
     sort: str = "store"
     limit: int = DEFAULT_LIMIT
-    cursor: Cursor | None = None
+    cursor: LagCursor | None = None
 
     @property
     def key(self) -> str:
@@ -91,11 +91,11 @@ class Page(NamedTuple):
 
     rows: list[Row]
     total: int
-    next: Cursor | None
+    next: LagCursor | None
 
 
 def page_of(snapshot: Snapshot, query: Query) -> Generator[None, None, Page]:
-    """Return one page. Raises BadCursorError for a cursor of another list."""
+    """Return one page. Raises BadLagCursorError for a cursor of another list."""
     after = None if query.cursor is None else _after(snapshot, query, query.cursor)
     best, total = yield from first_of(snapshot, query, after)
     rows = _rows(snapshot, best[: query.limit])
@@ -211,9 +211,9 @@ def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
     return of
 
 
-def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> Cursor:
+def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> LagCursor:
     layout, (_, _, which, replica) = snapshot.layout, last
-    return Cursor(
+    return LagCursor(
         digest=query.digest,
         tick=snapshot.tick if query.is_by_value else 0,
         store=layout.routes[which].name,
@@ -222,12 +222,12 @@ def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> Cursor:
     )
 
 
-def _after(snapshot: Snapshot, query: Query, cursor: Cursor) -> tuple[float, float]:
+def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, float]:
     """Return the sort key after which the rows of this page come. The cursor's row may be gone: then the key lies
     between two others.
     """
     if cursor.digest != query.digest:
-        raise BadCursorError("the cursor belongs to a list with other filters, or in another order")
+        raise BadLagCursorError("the cursor belongs to a list with other filters, or in another order")
     layout = snapshot.layout
     base = sum(route.name < cursor.store for route in layout.routes) * layout.replicas
     replica, is_there = _place_in(snapshot, cursor)
@@ -239,11 +239,11 @@ def _after(snapshot: Snapshot, query: Query, cursor: Cursor) -> tuple[float, flo
         is_known = layout.number_of.get(cursor.node_id) == number
         return (query.sign * (number - (0 if is_known else 0.5)), place)
     if not is_there:
-        raise BadCursorError("the cursor does not belong to this list")
+        raise BadLagCursorError("the cursor does not belong to this list")
     return (_value(snapshot, query)(replica), place)
 
 
-def _place_in(snapshot: Snapshot, cursor: Cursor) -> tuple[int, bool]:
+def _place_in(snapshot: Snapshot, cursor: LagCursor) -> tuple[int, bool]:
     """Return the replica that a cursor names, or the first one after it in its store."""
     layout = snapshot.layout
     route = next((route for route in layout.routes if route.name == cursor.store), None)

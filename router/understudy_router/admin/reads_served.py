@@ -46,7 +46,7 @@ class StoreServed(NamedTuple):
 NOTHING_SERVED = StoreServed()
 
 
-class Counts(NamedTuple):
+class ReadCounts(NamedTuple):
     """The counters at one moment."""
 
     at_ms: float
@@ -68,13 +68,13 @@ class ReadRates:
 
     def __init__(self, served: ServedReads) -> None:
         self._served = served
-        self._seen: deque[Counts] = deque(maxlen=MAX_SEEN)
+        self._seen: deque[ReadCounts] = deque(maxlen=MAX_SEEN)
         self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
         """Look at the counters now. Return the rates over the last minute."""
         served, seen = self._served, self._seen
-        now = Counts(now_ms, served.answers, served.errors, served.refused_by_bound)
+        now = ReadCounts(now_ms, served.answers, served.errors, served.refused_by_bound)
         while len(seen) > 1 and now_ms - seen[1].at_ms >= WINDOW_MS:
             seen.popleft()
         rates = rates_between(seen[0], now) if seen else Rates()
@@ -113,7 +113,7 @@ class StoreReadRates:
         return {name: served_between(self._older.get(name, StoreCounts()), counts) for name, counts in now.items()}
 
 
-def rates_between(before: Counts, now: Counts) -> Rates:
+def rates_between(before: ReadCounts, now: ReadCounts) -> Rates:
     """Return the rates of the reads between two looks."""
     took_s = (now.at_ms - before.at_ms) / 1000
     if took_s * 1000 < MIN_MS:

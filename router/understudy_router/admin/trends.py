@@ -26,7 +26,7 @@ SLICE_STORES = 40
 Direction = Literal["steady", "growing", "shrinking", "unknown"]
 
 
-class Seen(NamedTuple):
+class LagSample(NamedTuple):
     """A lag at one moment, and the end then. `lag` is `None` while it is unknown."""
 
     at_ms: float
@@ -44,7 +44,7 @@ class Trend(NamedTuple):
 NO_TREND = Trend("unknown", None)
 
 
-def trend_of(seen: Sequence[Seen]) -> Trend:
+def trend_of(seen: Sequence[LagSample]) -> Trend:
     """Compute the trend of a window, oldest first: by the least squares of all of it."""
     # Each guard excludes a false trend: an unknown lag, too few commits to see past the sawtooth, a single step.
     if not seen or any(each.lag is None for each in seen):
@@ -78,7 +78,7 @@ class Trends:
     """The lags of stores within the window."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, deque[Seen]] = {}
+        self._seen: dict[str, deque[LagSample]] = {}
 
     def see(self, now_ms: float, end_version: int, lags: Iterable[tuple[str, int | None]]) -> None:
         """Take in the lag of each store."""
@@ -88,7 +88,7 @@ class Trends:
             while seen and (now_ms - seen[0].at_ms > WINDOW_MS or end_version < seen[-1].end_version):
                 seen.popleft()
             if not seen or now_ms - seen[-1].at_ms >= WINDOW_MS / MAX_SEEN:
-                seen.append(Seen(now_ms, end_version, lag))
+                seen.append(LagSample(now_ms, end_version, lag))
 
     def of(self, store: str) -> Trend:
         return trend_of(tuple(self._seen.get(store, ())))

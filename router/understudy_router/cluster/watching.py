@@ -15,7 +15,7 @@ from understudy_router.cluster.silent_nodes import MAX_TICK_MS, SilentNodePoller
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip, Seen, Spoken
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.cluster.follower import ClusterFollower, jittered_s
 from understudy_shared.cluster.node_calls import NodeCalls
@@ -104,10 +104,10 @@ class Watcher:
             case Assignment():
                 self._assigned(heard)
 
-    def take_nodes(self, seen: list[Seen]) -> None:
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
         """Wait for the assignment: it says which nodes are known."""
 
-    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
         """Add what the keys of the bus say. A node without a key stays: it may answer although the bus does not carry
         it.
         """

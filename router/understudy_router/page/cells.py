@@ -40,7 +40,7 @@ class CellView(NamedTuple):
     name: str
 
 
-class Replica(NamedTuple):
+class ReplicaRow(NamedTuple):
     """A row of the table of replicas."""
 
     id: str
@@ -128,7 +128,7 @@ def wanted_rows(rows: Sequence[Row], *, store: str, state: str) -> list[Row]:
     ]
 
 
-def wanted_replicas(rows: Sequence[Row], *, store: str, state: str) -> Iterator[Replica]:
+def wanted_replicas(rows: Sequence[Row], *, store: str, state: str) -> Iterator[ReplicaRow]:
     """Yield the replicas that the filter selects, in the order of the grid."""
     for row in rows:
         if store not in {"", row["store"]}:
@@ -136,4 +136,4 @@ def wanted_replicas(rows: Sequence[Row], *, store: str, state: str) -> Iterator[
         for node_id, cell in sorted(row["cells"].items()):
             if not state or is_wanted(kind_of(cell), state):
                 place = f"{row['store']}/{row['partition']}/{node_id}"
-                yield Replica(place, row["store"], row["partition"], node_id, cell)
+                yield ReplicaRow(place, row["store"], row["partition"], node_id, cell)

@@ -14,7 +14,7 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from understudy_router.page.cells import Replica, cell_text, kind_of
+from understudy_router.page.cells import ReplicaRow, cell_text, kind_of
 from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, top_of
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
 from understudy_router.page.replicas import facts_of, find_replica, grid_view
@@ -84,7 +84,7 @@ def runbook_page(runbook: Runbook, build: str) -> str:
     return _environment().get_template("runbook.html").render(shown)
 
 
-def opened_place(query: PageQuery, overview: Document) -> Replica | None:
+def opened_place(query: PageQuery, overview: Document) -> ReplicaRow | None:
     """Return the replica that the reader has opened, if it exists."""
     return find_replica(overview["grid"]["rows"], query.open)
 

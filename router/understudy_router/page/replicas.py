@@ -14,7 +14,7 @@ from understudy_router.page.cells import (
     ROLES,
     Cell,
     CellView,
-    Replica,
+    ReplicaRow,
     Row,
     cell_view,
     kind_of,
@@ -118,17 +118,17 @@ def fold_words(partitions: int, rows: int) -> str:
     )
 
 
-def find_replica(rows: Sequence[Row], place: str) -> Replica | None:
+def find_replica(rows: Sequence[Row], place: str) -> ReplicaRow | None:
     """Return the replica at `store/partition/node`."""
     for row in rows:
         before = f"{row['store']}/{row['partition']}/"
         node_id = place.removeprefix(before)
         if place.startswith(before) and node_id in row["cells"]:
-            return Replica(place, row["store"], row["partition"], node_id, row["cells"][node_id])
+            return ReplicaRow(place, row["store"], row["partition"], node_id, row["cells"][node_id])
     return None
 
 
-def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts_of(replica: ReplicaRow, end: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the known facts of one replica."""
     cell, kind = replica.cell, kind_of(replica.cell)
     is_known = cell["lag"] is not None and end["version"] is not None
@@ -142,7 +142,7 @@ def facts_of(replica: Replica, end: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*facts, ("error", str(cell["error"]))] if cell["error"] else facts
 
 
-def replica_row(replica: Replica, query: PageQuery) -> dict[str, Any]:
+def replica_row(replica: ReplicaRow, query: PageQuery) -> dict[str, Any]:
     """Return a row of the table of replicas."""
     cell, kind = replica.cell, kind_of(replica.cell)
     view = cell_view(replica.store, replica.partition, replica.node_id, cell)

@@ -63,8 +63,10 @@ _SPOKEN: dict[bytes, type[Spoken]] = {
 _KIND_OF: dict[type[Message], bytes] = {kind: name for name, kind in _SPOKEN.items()} | {Catalogue: b"catalogue"}
 
 
-class Seen(NamedTuple):
-    """A heartbeat read from its key. `age_ms` comes from the rest of the key's expiry, so no clocks are compared."""
+class AgedHeartbeat(NamedTuple):
+    """A heartbeat and its age. If it is read from its key, the age follows from what is left of the key's expiry: no
+    clocks are compared.
+    """
 
     heartbeat: Heartbeat
     age_ms: int
@@ -130,7 +132,7 @@ class Gossip:
         key = self.names.node(farewell.node_id)
         await self._bus.delete_owned(key, farewell.incarnation, self._sealed(farewell), channel=self.names.channel)
 
-    async def nodes(self, *, known: Collection[str] = ()) -> list[Seen]:
+    async def nodes(self, *, known: Collection[str] = ()) -> list[AgedHeartbeat]:
         """Return the last heartbeat of each live node, and its age: `known` nodes first, others up to a scan's
         bounds.
         """
@@ -148,7 +150,7 @@ class Gossip:
             elif self._is_current(found_here, heartbeat, where=key):
                 expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
-                found.append(Seen(heartbeat, age_ms))
+                found.append(AgedHeartbeat(heartbeat, age_ms))
         return found
 
     async def applications(self) -> Applications:

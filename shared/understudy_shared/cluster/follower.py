@@ -14,7 +14,7 @@ from typing import Protocol
 
 from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Gossip, Seen, Spoken
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.view import ClusterView
 
@@ -25,10 +25,10 @@ class Part(Protocol):
     def hear(self, heard: Spoken) -> None:
         """Take in a message of the bus."""
 
-    def take_nodes(self, seen: list[Seen]) -> None:
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
         """Take in the keys of the nodes, at once: a message that comes while other keys are read is later."""
 
-    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
         """Take in the keys of the bus. Raises BusError, and is called again then."""
 
     def bus_lost(self, why: str) -> None:

@@ -6,14 +6,14 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 
 from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.cluster.placement import Placement, TaskSet
 from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 
 BEAT_MS = 1000
 DELAY_MS = 30_000
-LAYOUT: Layout = ("l1", 2, ["0_0", "0_1"])
+TASKS = TaskSet("l1", 2, ["0_0", "0_1"])
 
 
 def beat(
@@ -27,9 +27,9 @@ def beat(
     held: list[str] | None = None,
     exceptions: dict[str, Applied] | None = None,
     leaving: bool = False,
-) -> Seen:
+) -> AgedHeartbeat:
     """What a node reported just now; `at` is the (term, epoch) that it follows."""
-    return Seen(
+    return AgedHeartbeat(
         Heartbeat(
             application_id="flights",
             node_id=node_id,
@@ -77,12 +77,12 @@ class World:
         )
 
     async def turn(
-        self, placement: Placement, nodes: list[Seen], *, node: str = "a", layout: Layout | None = LAYOUT
+        self, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a", tasks: TaskSet | None = TASKS
     ) -> Assignment | None:
         highest = max(((each.heartbeat.term, each.heartbeat.epoch) for each in nodes), default=(0, 0))
         written = await placement.turn(
             nodes=nodes,
-            layout=layout,
+            tasks=tasks,
             highest=highest,
             known=self.known.get(node),
             began_ms=self.clock.monotonic_ms(),
@@ -91,7 +91,7 @@ class World:
             self.known[node] = written
         return written
 
-    async def first(self, placement: Placement, nodes: list[Seen]) -> Assignment:
+    async def first(self, placement: Placement, nodes: list[AgedHeartbeat]) -> Assignment:
         """The very first assignment, by node a."""
         assert await self.turn(placement, nodes) is None
         self.clock.advance(BEAT_MS)
@@ -104,7 +104,9 @@ class World:
         self.bus.__init__(self.clock)  # type: ignore[misc]  # emptied in place, as FLUSHALL does
 
 
-async def turns_until_written(world: World, placement: Placement, nodes: list[Seen], *, node: str = "a") -> Assignment:
+async def turns_until_written(
+    world: World, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a"
+) -> Assignment:
     """Take turns, a heartbeat each, until something is written."""
     for _ in range(2 * DELAY_MS // BEAT_MS):
         written = await world.turn(placement, nodes, node=node)

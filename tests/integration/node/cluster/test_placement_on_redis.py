@@ -11,9 +11,9 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.placement_world import assigning
 
 from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.placement import Placement, TaskSet
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.bus.redis_bus import RedisBus
 
@@ -23,7 +23,7 @@ SLOW_BEAT_MS = 2000
 """The interval of node b, so long that it keeps its lease however slow the machine is."""
 
 CLOCK = SystemClock()
-LAYOUT = ("l1", 2, ["0_0", "0_1"])
+TASKS = TaskSet("l1", 2, ["0_0", "0_1"])
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +52,16 @@ class Node:
         seen = [node.said() for node in (self, *alive)]
         highest = max((each.heartbeat.term, each.heartbeat.epoch) for each in seen)
         written = await self.placement.turn(
-            nodes=seen, layout=LAYOUT, highest=highest, known=self.known, began_ms=CLOCK.monotonic_ms()
+            nodes=seen, tasks=TASKS, highest=highest, known=self.known, began_ms=CLOCK.monotonic_ms()
         )
         if written is not None:
             self.known = written
         return written
 
-    def said(self) -> Seen:
+    def said(self) -> AgedHeartbeat:
         term, epoch = (0, 0) if self.known is None else self.known.order
         message = heartbeat(self.node_id, heartbeat_ms=BEAT_MS, partitions=2, term=term, epoch=epoch)
-        return Seen(message, 0)
+        return AgedHeartbeat(message, 0)
 
     async def wrote(self, *alive: Node) -> Assignment:
         """Take turns until something is written."""

@@ -9,7 +9,7 @@ from tests.unit.shared.cluster.test_forks import beat
 
 from understudy_node.cluster.fork_finder import MAX_UNREAD, ForkFinder, OwnHistory
 from understudy_shared.bus.commits import SeenCommit
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Heartbeat
 
 HEARTBEAT_MS = 1000
@@ -37,7 +37,7 @@ class World:
         """Whether the other is found to be a fork after a turn of the beat."""
         known = {commit.version: commit for commit in commits(self.times)}
         own = OwnHistory("/here", self.life, "life", max(self.times), confirmed_ms, known.get)
-        self.finder.compare([Seen(heard, round(now_ms - heard_ms))], own, now_ms)
+        self.finder.compare([AgedHeartbeat(heard, round(now_ms - heard_ms))], own, now_ms)
         return bool(self.finder.found)
 
 
@@ -134,6 +134,9 @@ def test_what_was_said_before_a_rewind_settles_nothing_after_it() -> None:
 
 def test_commits_to_read_are_those_that_this_node_must_have_and_few_at_a_time() -> None:
     own = OwnHistory("/here", object(), "life", 50, 0, lambda version: None)
-    others = [Seen(said(1, {version: 1}).model_copy(update={"node_id": f"n{version}"}), 0) for version in range(40, 60)]
+    others = [
+        AgedHeartbeat(said(1, {version: 1}).model_copy(update={"node_id": f"n{version}"}), 0)
+        for version in range(40, 60)
+    ]
     unread = ForkFinder("own").unread(others, own, lambda version: version == 50)
     assert unread == list(range(49, 49 - MAX_UNREAD, -1))

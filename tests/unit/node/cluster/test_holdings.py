@@ -8,16 +8,16 @@ from tests.support.bus.documents import heartbeat
 
 from understudy_node.cluster.assignor import assign
 from understudy_node.cluster.holdings import members_of
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Endpoint, Heartbeat
 
 
-def seen(node_id: str, machine: str, zone: str | None = None) -> Seen:
+def seen(node_id: str, machine: str, zone: str | None = None) -> AgedHeartbeat:
     beat: Heartbeat = heartbeat(node_id, endpoint=Endpoint(host=machine, port=7101), zone=zone)
-    return Seen(beat, 0)
+    return AgedHeartbeat(beat, 0)
 
 
-def zones(*nodes: Seen) -> list[str]:
+def zones(*nodes: AgedHeartbeat) -> list[str]:
     return [member.zone for member in members_of(nodes, "l1")]
 
 

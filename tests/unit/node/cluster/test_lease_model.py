@@ -20,7 +20,7 @@ from tests.support.cluster.placement_world import assigning
 
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.cluster.placement import Layout, Placement
+from understudy_node.cluster.placement import Placement, TaskSet
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
@@ -31,7 +31,7 @@ TAKEOVER_HEARTBEATS = 3
 QUIET_HEARTBEATS = 12
 """After so many without a fault everybody must agree: expiries of the lease and of silence, one after the other."""
 
-LAYOUT: Layout = ("l1", 2, ["0_0", "0_1"])
+TASKS = TaskSet("l1", 2, ["0_0", "0_1"])
 WHICH = st.integers(0, 5)
 
 
@@ -137,7 +137,7 @@ class Node:
             nodes = self.neighbours.alive(now_ms)
             written = await self.placement.turn(
                 nodes=nodes,
-                layout=LAYOUT,
+                tasks=TASKS,
                 highest=self.neighbours.highest(),
                 known=self.known,
                 began_ms=now_ms,

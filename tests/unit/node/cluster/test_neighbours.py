@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.bus.documents import assignment
 
 from understudy_node.cluster.neighbours import Neighbours, outvoted
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, Endpoint, Farewell, Heartbeat
 
 HEARTBEAT_MS = 1000
@@ -65,7 +65,7 @@ def test_a_farewell_of_an_earlier_process_does_not_remove_the_one_that_lives() -
 def test_a_node_without_a_key_when_the_keys_are_read_is_gone() -> None:
     neighbours = Neighbours("own")
     neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
-    neighbours.read([Seen(heartbeat("b"), 10)], now_ms=5)
+    neighbours.read([AgedHeartbeat(heartbeat("b"), 10)], now_ms=5)
     assert ids(neighbours, 6) == ["b"]
 
 
@@ -79,7 +79,7 @@ def test_in_whatever_order_heartbeats_arrive_the_newest_stands(order: list[int])
 
 def test_a_lone_node_on_another_checkpoint_is_outvoted_and_learns_which_is_which() -> None:
     own = heartbeat("a", lineage="wrong")
-    nodes = [Seen(own, 0), Seen(heartbeat("b"), 0), Seen(heartbeat("c"), 0)]
+    nodes = [AgedHeartbeat(own, 0), AgedHeartbeat(heartbeat("b"), 0), AgedHeartbeat(heartbeat("c"), 0)]
     why = outvoted(own, nodes)
     assert why is not None
     assert "/checkpoints/wrong" in why
@@ -89,7 +89,7 @@ def test_a_lone_node_on_another_checkpoint_is_outvoted_and_learns_which_is_which
 
 @given(st.lists(st.sampled_from(["L", "M", None]), min_size=1, max_size=7))
 def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lineages: list[str | None]) -> None:
-    nodes = [Seen(heartbeat(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
+    nodes = [AgedHeartbeat(heartbeat(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
     speaking = {seen.heartbeat.lineage for seen in nodes if outvoted(seen.heartbeat, nodes) is None} - {None}
     assert len(speaking) == (1 if set(lineages) - {None} else 0)
 
@@ -129,9 +129,9 @@ def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() 
     neighbours = knowing("a")
     neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
     neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 1)
-    neighbours.read([Seen(heartbeat("a", sequence=5), 20)], now_ms=20)
+    neighbours.read([AgedHeartbeat(heartbeat("a", sequence=5), 20)], now_ms=20)
     assert ids(neighbours, 20) == []
-    neighbours.read([Seen(heartbeat("a", incarnation="2"), 0)], now_ms=30)
+    neighbours.read([AgedHeartbeat(heartbeat("a", incarnation="2"), 0)], now_ms=30)
     assert ids(neighbours, 30) == ["a"], "it was started again"
 
 
@@ -151,5 +151,5 @@ def test_a_key_shows_that_a_node_lives_though_its_messages_did_not_arrive() -> N
     neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
     now_ms = 3 * HEARTBEAT_MS + 1
     assert ids(neighbours, now_ms) == []
-    neighbours.read([Seen(heartbeat("a", sequence=5), 100)], now_ms=now_ms)
+    neighbours.read([AgedHeartbeat(heartbeat("a", sequence=5), 100)], now_ms=now_ms)
     assert ids(neighbours, now_ms) == ["a"]

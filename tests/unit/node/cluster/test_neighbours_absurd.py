@@ -6,7 +6,7 @@ from tests.support.bus.documents import assignment, heartbeat
 
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.base.plausible import FIRST_SIGHT
-from understudy_shared.bus.gossip import Seen
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.cluster.admission import limit_beside
 
 
@@ -17,7 +17,7 @@ def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
     return neighbours
 
 
-def ids(seen: list[Seen]) -> set[str]:
+def ids(seen: list[AgedHeartbeat]) -> set[str]:
     return {each.heartbeat.node_id for each in seen}
 
 
@@ -62,7 +62,7 @@ def test_the_keys_are_read_by_the_same_rules() -> None:
     neighbours = knowing()
     neighbours.heard(heartbeat("n2"), age_ms=0, now_ms=0)
     neighbours.heard(heartbeat("n2", sequence=2), age_ms=0, now_ms=0)
-    seen = [Seen(heartbeat(f"forged-{number}"), 0) for number in range(limit_beside(1) + 10)]
-    neighbours.read([*seen, Seen(heartbeat("n1"), 0), Seen(heartbeat("n2", sequence=2), 0)], now_ms=1)
+    seen = [AgedHeartbeat(heartbeat(f"forged-{number}"), 0) for number in range(limit_beside(1) + 10)]
+    neighbours.read([*seen, AgedHeartbeat(heartbeat("n1"), 0), AgedHeartbeat(heartbeat("n2", sequence=2), 0)], now_ms=1)
     assert len(neighbours.alive(2)) == limit_beside(1)
     assert "n1" in ids(neighbours.alive(2))

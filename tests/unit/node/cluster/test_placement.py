@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from tests.support.cluster.placement_world import BEAT_MS, LAYOUT, World, beat, turns_until_written
+from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
 from understudy_node.cluster.assignor import assign
-from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, Layout
+from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, TaskSet
 from understudy_shared.bus.base import BusError, Fence
-from understudy_shared.bus.gossip import Gossip, Seen
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Applied, Assignment
 
 LIMIT_S = 20.0
@@ -30,7 +30,7 @@ async def test_nodes_that_start_together_share_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize("other", [beat("b", state="starting", lineage=None), beat("b", state="starting")])
-async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: Seen) -> None:
+async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: AgedHeartbeat) -> None:
     world = World()
     placement = world.placement()
     for _ in range(3):
@@ -65,7 +65,7 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
 
     monkeypatch.setattr(placement._holdings, "of", counted)
 
-    async def turn(*nodes: Seen) -> int:
+    async def turn(*nodes: AgedHeartbeat) -> int:
         """How often it was looked; nothing is assigned anew."""
         before = len(looks)
         world.clock.advance(BEAT_MS)
@@ -74,7 +74,9 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
 
     in_step = [beat("a", at=first.order), beat("b", at=first.order)]
     assert await turn(*in_step) == 1
-    older = [Seen(each.heartbeat.model_copy(update={"sequence": 5, "end_age_ms": 70}), 700) for each in in_step]
+    older = [
+        AgedHeartbeat(each.heartbeat.model_copy(update={"sequence": 5, "end_age_ms": 70}), 700) for each in in_step
+    ]
     assert await turn(*older) == 0
     behind = beat("b", at=first.order, version=8)
     assert await turn(in_step[0], behind) == 1, "another version may be too old"
@@ -144,12 +146,12 @@ async def test_replicas_of_another_layout_are_not_caught_up_but_their_nodes_get_
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
-    wider: Layout = ("l1", 3, ["0_0", "0_1", "0_2"])
+    wider = TaskSet("l1", 3, ["0_0", "0_1", "0_2"])
     nodes = [beat("a", at=first.order), beat("b", at=first.order)]
-    written = await world.turn(placement, nodes, layout=wider)
+    written = await world.turn(placement, nodes, tasks=wider)
     assert written is not None
     assert written.partitions == 3
-    assert [written.tasks[key] for key in LAYOUT[2]] == [first.tasks[key] for key in LAYOUT[2]]
+    assert [written.tasks[key] for key in TASKS.keys] == [first.tasks[key] for key in TASKS.keys]
     assert len(written.tasks["0_2"].holders) == 2
 
 
@@ -158,9 +160,9 @@ async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() 
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
     nodes = [beat("a", at=first.order, partitions=3), beat("b", at=first.order)]
-    written = await world.turn(placement, nodes, layout=("l1", 3, ["0_0", "0_1", "0_2"]))
+    written = await world.turn(placement, nodes, tasks=TaskSet("l1", 3, ["0_0", "0_1", "0_2"]))
     assert written is not None
-    assert [written.tasks[key].active for key in LAYOUT[2]] == ["a", "a"]
+    assert [written.tasks[key].active for key in TASKS.keys] == ["a", "a"]
 
 
 async def test_draining_is_published_and_moves_the_roles_away() -> None:
@@ -220,7 +222,7 @@ async def test_a_node_without_a_layout_leaves_the_lease_to_others() -> None:
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
-    assert await world.turn(placement, [beat("a", at=first.order)], layout=None) is None
+    assert await world.turn(placement, [beat("a", at=first.order)], tasks=None) is None
     assert await world.gossip.lease_holder() is None
 
 
@@ -351,7 +353,7 @@ async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
     world.clock.advance(BEAT_MS)
     late = await placement.turn(
         nodes=[beat("a", at=first.order)],
-        layout=LAYOUT,
+        tasks=TASKS,
         highest=first.order,
         known=first,
         began_ms=world.clock.monotonic_ms() - BEAT_MS,
@@ -395,7 +397,7 @@ async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_m
         now_ms = world.clock.monotonic_ms()
         nodes, highest, known = [beat("a"), beat("b")], (0, 0), None
         return await placement.turn(
-            nodes=nodes, layout=LAYOUT, highest=highest, known=known, began_ms=now_ms, meanwhile=meanwhile
+            nodes=nodes, tasks=TASKS, highest=highest, known=known, began_ms=now_ms, meanwhile=meanwhile
         )
 
     assert await turn() is None

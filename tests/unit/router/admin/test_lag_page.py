@@ -21,7 +21,7 @@ from tests.support.router.snapshots import (
 )
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.cursors import BadCursorError, Cursor, decoded, encoded
+from understudy_router.admin.cursors import BadLagCursorError, LagCursor, decoded, encoded
 from understudy_router.admin.lag_page import COLUMNS, SLICE_ROWS, SORTS, STATES, Page, Query, every_row, page_of
 from understudy_router.admin.lag_routes import csv_text
 from understudy_router.admin.layout import ROLES
@@ -46,7 +46,7 @@ queries = st.builds(
 )
 
 
-def page(snapshot: Snapshot, query: Query, cursor: Cursor | None = None) -> Page:
+def page(snapshot: Snapshot, query: Query, cursor: LagCursor | None = None) -> Page:
     filled = Query(query.store, query.node, query.state, query.role, query.sort, query.limit, cursor)
     return finished(page_of(snapshot, filled))
 
@@ -54,7 +54,7 @@ def page(snapshot: Snapshot, query: Query, cursor: Cursor | None = None) -> Page
 def walk(snapshot: Snapshot, query: Query) -> list[dict[str, Any]]:
     """All pages of one snapshot."""
     rows: list[dict[str, Any]] = []
-    cursor: Cursor | None = None
+    cursor: LagCursor | None = None
     while True:
         found = page(snapshot, query, None if cursor is None else decoded(encoded(cursor)))
         rows += found.rows
@@ -159,7 +159,7 @@ def test_a_large_list_is_looked_at_in_slices() -> None:
     ["", "x", "é", "W10", "bnVsbA", "a" * 5000, "WzEsMiwib25lIiwtMSwiYSJd", "WzEsMiwib25lIiwxLCJhIiwxXQ", "AAAA", "="],
 )
 def test_a_damaged_cursor_is_refused(text: str) -> None:
-    with pytest.raises(BadCursorError):
+    with pytest.raises(BadLagCursorError):
         decoded(text)
 
 
@@ -167,9 +167,9 @@ def test_a_damaged_cursor_is_refused(text: str) -> None:
 def test_no_text_is_more_than_a_bad_cursor(text: bytes) -> None:
     try:
         found = decoded(text.decode("latin-1"))
-    except BadCursorError:
+    except BadLagCursorError:
         return
-    with pytest.raises(BadCursorError):
+    with pytest.raises(BadLagCursorError):
         page(large(1), Query(), found)
 
 
@@ -179,12 +179,12 @@ def test_a_cursor_is_good_for_its_list_alone() -> None:
     assert cursor is not None
     assert cursor.tick == 0
     for other in (Query(limit=2, node="a"), Query(limit=2, sort="-store"), Query(limit=2, store="one")):
-        with pytest.raises(BadCursorError, match="other filters"):
+        with pytest.raises(BadLagCursorError, match="other filters"):
             page(snapshot, other, cursor)
     by_value = page(snapshot, Query(sort="-lag", limit=2)).next
     assert by_value is not None
     assert by_value.tick == snapshot.tick
-    with pytest.raises(BadCursorError):
+    with pytest.raises(BadLagCursorError):
         page(snapshot, Query(sort="-lag", limit=2), by_value._replace(node_id="z"))
 
 

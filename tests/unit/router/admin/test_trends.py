@@ -15,7 +15,7 @@ from tests.support.router.tables import beat, task
 from understudy_router.admin.events import MAX_SHOWN, EventLog
 from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.restoring import SLICE, Restoring, percent_of
-from understudy_router.admin.trends import SLICE_STORES, Pace, Seen, Trends, trend_of
+from understudy_router.admin.trends import SLICE_STORES, LagSample, Pace, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
 from understudy_router.served import ServedReads
 from understudy_shared.bus.messages import Applied, Restore
@@ -23,8 +23,8 @@ from understudy_shared.bus.messages import Applied, Restore
 ONE = stores_named({"one": 0}, partitions=1)
 
 
-def seen(lags: Sequence[int | None], *, every_ms: float = 1000, batches: int = 1) -> list[Seen]:
-    return [Seen(place * every_ms, 100 + place * batches, lag) for place, lag in enumerate(lags)]
+def seen(lags: Sequence[int | None], *, every_ms: float = 1000, batches: int = 1) -> list[LagSample]:
+    return [LagSample(place * every_ms, 100 + place * batches, lag) for place, lag in enumerate(lags)]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ class Served:
     errors: int = 0
     refused_by_bound: int = 0
     violations: int = 0
-    staleness_ms: Any = field(default_factory=lambda: Counts((10, 100), (3, 2, 1)))
+    staleness_ms: Any = field(default_factory=lambda: ReadCounts((10, 100), (3, 2, 1)))
     stores: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
-class Counts:
+class ReadCounts:
     bounds: Sequence[float]
     counts: Sequence[int]
 

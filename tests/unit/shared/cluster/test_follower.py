@@ -12,7 +12,7 @@ from tests.support.bus.fragile_bus import FragileBus
 
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Gossip, Seen, Spoken
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.view import ClusterView
@@ -34,10 +34,10 @@ class Recorder:
     def hear(self, heard: Spoken) -> None:
         self.heard.append(heard)
 
-    def take_nodes(self, seen: list[Seen]) -> None:
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
         self.nodes.append([each.heartbeat.node_id for each in seen])
 
-    async def take_keys(self, seen: list[Seen], assignment: Assignment | None) -> None:
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
         self.read.append([each.heartbeat.node_id for each in seen])
         await self.may_read.wait()
         if self.fails:
