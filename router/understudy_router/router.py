@@ -20,11 +20,11 @@ from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.hop_reports import HopReports
+from understudy_router.forwarding.served import ServedReads
 from understudy_router.routing.choices import Choices
-from understudy_router.served import ServedReads
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.client_context import ClientContext
+from understudy_router.transport.hop_reports import HopReports
 from understudy_router.transport.node_clients import NodeClients, Probing
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from understudy_router.served import ServedReads, StoreReads
+from understudy_router.forwarding.served import ServedReads, StoreReads
 from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, upper_bound
 
 WINDOW_MS = 60_000

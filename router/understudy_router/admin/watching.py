@@ -25,8 +25,8 @@ from understudy_router.admin.recording import freshness_of, lag_of, points_of
 from understudy_router.admin.restoring import Restoring
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.admin.trends import Pace, Trends
+from understudy_router.forwarding.served import ServedReads
 from understudy_router.router import Router
-from understudy_router.served import ServedReads
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport
 

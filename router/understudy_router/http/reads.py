@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.served import ServedReads, StoreReads
+from understudy_router.forwarding.served import ServedReads, StoreReads
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     encoded_key,

@@ -13,7 +13,7 @@ from understudy_router.admin.reads_served import (
     StoreServed,
     served_between,
 )
-from understudy_router.served import StoreReads
+from understudy_router.forwarding.served import StoreReads
 from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS
 
 

@@ -17,7 +17,7 @@ from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.restoring import SLICE, Restoring, percent_of
 from understudy_router.admin.trends import SLICE_STORES, LagSample, Pace, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
-from understudy_router.served import ServedReads
+from understudy_router.forwarding.served import ServedReads
 from understudy_shared.bus.messages import Applied, Restore
 
 ONE = stores_named({"one": 0}, partitions=1)

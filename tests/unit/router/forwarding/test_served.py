@@ -11,7 +11,7 @@ from tests.support.router.results import results_of
 
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
-from understudy_router.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
+from understudy_router.forwarding.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, TaskId
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
