@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import pack_tasks, planned_ranges, read_task
-from understudy_pipeline.aligned.rows import spark_schema
+from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
@@ -35,7 +35,7 @@ class RangesOnly(DataSource):
         return "ranges-only"
 
     def schema(self) -> str:
-        return spark_schema(include_headers=False)
+        return spark_schema(RowOptions())
 
     def streamReader(self, schema: StructType) -> RangesOnlyReader:  # noqa: N802  # Spark's signature
         return RangesOnlyReader(dict(self.options))

@@ -20,6 +20,7 @@ from understudy_pipeline.aligned.drift import (
     find_slowest,
 )
 from understudy_pipeline.aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.ring import share
 from understudy_pipeline.inputs.records import TopicPartition
 
@@ -51,12 +52,9 @@ def plan_batch(
     tasks: Mapping[int, Sequence[Queue]],
     lags: Mapping[TopicPartition, int | None],
     deadlines: Mapping[TopicPartition, float],
+    options: AlignedOptions,
     *,
     finished: Set[TopicPartition],
-    max_task_idle_ms: int,
-    topic_idle_ms: Mapping[str, int] = {},
-    max_drift_ms: int | None = None,
-    max_poll_records: int,
     ring: int,
     now_ms: float,
 ) -> Batch:
@@ -67,6 +65,7 @@ def plan_batch(
     find more there. With `max_drift_ms` an empty input does not block its task: it holds all tasks back when they are
     that far ahead.
     """
+    max_task_idle_ms, topic_idle_ms = options.max_task_idle_ms, options.topic_idle_ms
 
     # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
     # idle time of an input with the batch that takes its last record.
@@ -78,11 +77,11 @@ def plan_batch(
 
     before, held_back = decide(deadlines, {}), NOT_HELD_BACK
     passed: Set[TopicPartition] = before.may_pass
-    if max_drift_ms is None:
+    if options.max_drift_ms is None:
         ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
-        shared = _share(tasks, ready, max_poll_records, ring)
+        shared = _share(tasks, ready, options.max_poll_records, ring)
     else:
-        shared, held_back = _within_drift(tasks, before.may_pass, max_drift_ms, max_poll_records, ring)
+        shared, held_back = _within_drift(tasks, before.may_pass, options.max_drift_ms, options.max_poll_records, ring)
         passed = shared.taken.keys()
     passed = {tp for tp in passed if topic_idle_ms.get(tp.topic, max_task_idle_ms) != NEVER_WAIT}
     after = decide(before.deadlines, shared.taken)

@@ -241,11 +241,8 @@ class Planner:
             queues,
             {tp: lag.records for tp, lag in lags.items() if lag is not None},
             ahead.deadlines,
+            self._options,
             finished=ahead.finished - self._held(),
-            max_task_idle_ms=self._options.max_task_idle_ms,
-            topic_idle_ms=self._options.topic_idle_ms,
-            max_drift_ms=self._options.max_drift_ms,
-            max_poll_records=self._options.max_poll_records,
             ring=start.ring,
             now_ms=now_ms,
         )

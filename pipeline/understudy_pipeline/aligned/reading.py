@@ -8,17 +8,16 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
-from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import Times, output_rows, with_effective_times
+from understudy_pipeline.aligned.rows import RowOptions, Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
@@ -41,23 +40,6 @@ _RETRY_PAUSES_S = (0.1, 0.4, 1.6)
 
 _MAX_READERS = 16
 """Most readers that a worker process keeps open; it may serve several queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowOptions:
-    """The options that executors need to make rows."""
-
-    max_timestamp_jump_ms: int | None = None
-    undecodable: Undecodable = "fail"
-    topic_undecodable: Mapping[str, Undecodable] = field(default_factory=dict)
-    undecodable_path: Path | None = None
-    include_headers: bool = False
-    include_stream_time: bool = False
-    long_offsets: bool = False
-
-    @classmethod
-    def of(cls, options: AlignedOptions) -> RowOptions:
-        return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +165,11 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
             yield output_rows(
                 rows,
                 span.partition,
+                options,
                 batch=task.batch,
                 rank=planned.rank,
                 effective_ms=effective_ms,
-                include_headers=options.include_headers,
-                include_stream_time=options.include_stream_time,
                 stream_time_ms=task.stream_time_ms,
-                long_offsets=options.long_offsets,
             )
     if aside and options.undecodable_path is not None:
         write_dead_letters(options.undecodable_path, span, _concat(aside))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from understudy_pipeline.aligned.options import Undecodable
+from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.inputs.arrays import booleans, is_null, numbers, scalar, to_numpy
 from understudy_pipeline.inputs.records import (
     NO_TIME_MS,
@@ -40,45 +43,60 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
-def spark_schema(*, include_headers: bool, include_stream_time: bool = False, long_offsets: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """The options that executors need to make rows."""
+
+    max_timestamp_jump_ms: int | None = None
+    undecodable: Undecodable = "fail"
+    topic_undecodable: Mapping[str, Undecodable] = field(default_factory=dict)
+    undecodable_path: Path | None = None
+    include_headers: bool = False
+    include_stream_time: bool = False
+    long_offsets: bool = False
+
+    @classmethod
+    def of(cls, options: AlignedOptions) -> RowOptions:
+        return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
+
+
+def spark_schema(options: RowOptions) -> str:
     """Return the source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
 
     Sorting all rows of a query by `merge_order` gives the order of delivery. With `long_offsets` offsets are numbers,
     as Kafka's are.
     """
-    kafka = _KAFKA_DDL.format(offset="bigint" if long_offsets else "string")
-    ours = ([_HEADERS_DDL] if include_headers else []) + ([_STREAM_TIME_DDL] if include_stream_time else [])
+    kafka = _KAFKA_DDL.format(offset="bigint" if options.long_offsets else "string")
+    ours = [_HEADERS_DDL] if options.include_headers else []
+    ours += [_STREAM_TIME_DDL] if options.include_stream_time else []
     return ", ".join([kafka, *ours, _ORDER_DDL])
 
 
-def arrow_schema(*, include_headers: bool, include_stream_time: bool = False, long_offsets: bool = False) -> pa.Schema:
+def arrow_schema(options: RowOptions) -> pa.Schema:
     """Return the Arrow schema that Spark derives from `spark_schema`. Spark refuses rows with any other."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("topic", pa.string()),
         ("partition", pa.int32()),
-        ("offset", pa.int64() if long_offsets else pa.string()),
+        ("offset", pa.int64() if options.long_offsets else pa.string()),
         ("timestamp", _TIMESTAMP),
         ("timestampType", pa.int32()),
     ]
-    ours = ([("headers", _HEADERS)] if include_headers else []) + (
-        [("stream_time", _TIMESTAMP)] if include_stream_time else []
-    )
+    ours = [("headers", _HEADERS)] if options.include_headers else []
+    ours += [("stream_time", _TIMESTAMP)] if options.include_stream_time else []
     return pa.schema([*fields, *ours, ("merge_order", _MERGE_ORDER)])
 
 
 def output_rows(
     rows: pa.RecordBatch,
     place: TopicPartition,
+    options: RowOptions,
     *,
     batch: int,
     rank: int,
     effective_ms: pa.Array,
-    include_headers: bool,
-    include_stream_time: bool = False,
     stream_time_ms: int = NO_TIME_MS,
-    long_offsets: bool = False,
 ) -> pa.RecordBatch:
     """Convert one partition's records (`ROW_SCHEMA`) with effective times. `stream_time` is null without a time."""
     count = rows.num_rows
@@ -95,17 +113,14 @@ def output_rows(
         rows.column("value"),
         _repeated(place.topic, count, pa.string()),
         partition,
-        rows.column("ordinal" if long_offsets else "offset"),  # Kafka's offsets are its ordinals
+        rows.column("ordinal" if options.long_offsets else "offset"),  # Kafka's offsets are its ordinals
         pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(_TIMESTAMP),
         rows.column("timestamp_type"),
-        *([rows.column("headers").cast(_HEADERS)] if include_headers else []),
-        *([_stream_times(stream_time_ms, count)] if include_stream_time else []),
+        *([rows.column("headers").cast(_HEADERS)] if options.include_headers else []),
+        *([_stream_times(stream_time_ms, count)] if options.include_stream_time else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
     ]
-    schema = arrow_schema(
-        include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
-    )
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(options))
 
 
 class Times(NamedTuple):

@@ -28,7 +28,7 @@ from understudy_pipeline.aligned.load_checks import check_folders, check_inputs
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.rows import spark_schema
+from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_shared.base.errors import SettingsError
 
@@ -52,11 +52,7 @@ class AlignedSource(DataSource):
     def schema(self) -> str:
         """Return the schema of the rows."""
         self._schema_asked = True
-        return spark_schema(
-            include_headers=self._parsed.include_headers,
-            include_stream_time=self._parsed.include_stream_time,
-            long_offsets=self._parsed.long_offsets,
-        )
+        return spark_schema(RowOptions.of(self._parsed))
 
     def __getstate__(self) -> dict[str, object]:
         """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""

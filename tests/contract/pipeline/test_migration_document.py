@@ -8,7 +8,7 @@ import pytest
 from tests.support.kafka.migration_table import BEGIN, END, PAGE, SCRIPT, written
 
 from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.rows import spark_schema
+from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 
 PAGE_TEXT = PAGE.read_text()
 
@@ -21,7 +21,9 @@ def test_the_tables_are_what_the_parser_does() -> None:
 def test_the_columns_are_those_of_the_source_in_its_order() -> None:
     (listed,) = re.findall(r"(?ms)^(`key`, .*?)\.$", PAGE_TEXT)
     columns = re.findall(r"`(\w+)`", listed.replace("with `includeHeaders`", ""))
-    schema = re.sub(r"<.*?>", "", spark_schema(include_headers=True, long_offsets=True).replace("<struct<", "<"))
+    schema = re.sub(
+        r"<.*?>", "", spark_schema(RowOptions(include_headers=True, long_offsets=True)).replace("<struct<", "<")
+    )
     assert columns == re.findall(r"(?:^|,)\s*(\w+) \w+", schema)
 
 

@@ -13,6 +13,7 @@ from tests.support.spark.record_at_a_time_merge import queue, tp
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.records import TopicPartition
 
 Tasks = dict[int, Sequence[Queue]]
@@ -44,10 +45,8 @@ def plan(
         tasks,
         lags,
         known or {},
+        AlignedOptions((), (), max_task_idle_ms=idle_ms, topic_idle_ms=own_idle_ms or {}, max_poll_records=records),
         finished=finished,
-        max_task_idle_ms=idle_ms,
-        topic_idle_ms=own_idle_ms or {},
-        max_poll_records=records,
         ring=ring,
         now_ms=now_ms,
     )

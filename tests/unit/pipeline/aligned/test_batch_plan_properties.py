@@ -13,6 +13,7 @@ from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all,
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 FEWER = settings(max_examples=50)
@@ -77,10 +78,10 @@ class Run:
             tasks,
             {each: self.written[each] - self.fetched[each] for each in PARTITIONS if each not in self.unknown},
             self.deadlines,
+            AlignedOptions(
+                (), (), max_task_idle_ms=self.idle_ms, max_drift_ms=self.drift_ms, max_poll_records=self.records
+            ),
             finished=frozenset(PARTITIONS) if self.finished else frozenset(),
-            max_task_idle_ms=self.idle_ms,
-            max_drift_ms=self.drift_ms,
-            max_poll_records=self.records,
             ring=self.ring,
             now_ms=self.now_ms,
         )

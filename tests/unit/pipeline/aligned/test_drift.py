@@ -11,6 +11,7 @@ from tests.support.spark.record_at_a_time_merge import queue, tp
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.drift import NOT_HELD_BACK, HeldBack
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 A, B = tp("flights"), tp("weather")
@@ -48,10 +49,8 @@ def plan(
         tasks,
         lags,
         known or {},
+        AlignedOptions((), (), max_task_idle_ms=idle_ms, max_drift_ms=drift_ms, max_poll_records=records),
         finished=frozenset(),
-        max_task_idle_ms=idle_ms,
-        max_drift_ms=drift_ms,
-        max_poll_records=records,
         ring=ring,
         now_ms=1000,
     )

@@ -24,13 +24,12 @@ from understudy_pipeline.aligned.reading import (
     TASK_BYTES,
     PlannedRange,
     ReadTask,
-    RowOptions,
     _Readers,
     pack_tasks,
     planned_ranges,
     read_task,
 )
-from understudy_pipeline.aligned.rows import arrow_schema
+from understudy_pipeline.aligned.rows import RowOptions, arrow_schema
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
@@ -134,10 +133,7 @@ def test_every_batch_has_exactly_the_schema_that_spark_was_given(
         include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
     )
     for batch in read_task(ReadTask((planned(LogConfig((1, 2))),), options)):
-        schema = arrow_schema(
-            include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
-        )
-        assert batch.schema.equals(schema, check_metadata=True)
+        assert batch.schema.equals(arrow_schema(options), check_metadata=True)
         assert batch.column("offset").to_pylist() == ([0, 1] if long_offsets else ["0", "1"])
 
 

@@ -13,6 +13,7 @@ from tests.support.spark.record_at_a_time_merge import queue, tp
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
@@ -69,10 +70,8 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
             queues(logs),
             lags,
             deadlines,
+            AlignedOptions((), (), max_task_idle_ms=idle_ms, max_drift_ms=drift_ms, max_poll_records=records),
             finished=finished,
-            max_task_idle_ms=idle_ms,
-            max_drift_ms=drift_ms,
-            max_poll_records=records,
             ring=ring,
             now_ms=30.0,
         )

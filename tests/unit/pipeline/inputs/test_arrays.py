@@ -103,7 +103,8 @@ def test_the_first_rows_need_no_pandas() -> None:
             lines.records("a.json", ordinal=0)
         good, times, poison, _ = rows.with_effective_times(back, rows.Times(records.NO_TIME_MS), max_jump_ms=None)
         assert (good.num_rows, poison.num_rows) == (1, 1)
-        rows.output_rows(good, place, batch=1, rank=0, effective_ms=times, include_headers=True)
+        options = rows.RowOptions(include_headers=True)
+        rows.output_rows(good, place, options, batch=1, rank=0, effective_ms=times)
         fields = redis_rows.EntryFields(b"k", b"v", plain)
         redis_rows.entry_rows([(b"5-1", [b"v", b"x"])], fields, ordinal=0)
         assert "pandas" not in sys.modules, "imported"
