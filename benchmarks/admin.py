@@ -40,6 +40,7 @@ from understudy_router.http.lookups import RouterLookups
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.slices import SLICE_S
 from understudy_shared.base.words import HostInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.server.service import leave_out_what_stays
@@ -183,14 +184,16 @@ def least(what: str, steps: Callable[[], Generator[None, None, Any]]) -> tuple[C
 def drained(steps: Generator[None, None, Any]) -> tuple[Any, list[float]]:
     """Return the result of work in slices, and the CPU time of each slice in milliseconds."""
     taken: list[float] = []
+    began_s = time.thread_time()
     while True:
-        began_s = time.thread_time()
         try:
             next(steps)
         except StopIteration as done:
-            return done.value, taken
-        finally:
-            taken.append((time.thread_time() - began_s) * 1000)
+            return done.value, [*taken, (time.thread_time() - began_s) * 1000]
+        now_s = time.thread_time()
+        if now_s - began_s >= SLICE_S:
+            taken.append((now_s - began_s) * 1000)
+            began_s = now_s
 
 
 async def requests(world: World, *, is_silent: bool = False) -> None:

@@ -17,15 +17,16 @@ from understudy_router.admin.cursors import BadLagCursorError
 from understudy_router.admin.feed import EventStream, Feed, Written
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
-from understudy_router.admin.node_documents import SLICE_NODES, losses_of_all, node_document
+from understudy_router.admin.node_documents import losses_of_all, node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.watching import TICK_MS, Looking, Observer, in_slices
+from understudy_router.admin.watching import TICK_MS, Looking, Observer
 from understudy_router.router import Router
 from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.base.slices import in_slices, sliced
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -114,11 +115,8 @@ class Admin:
         """Return every known node, and whether it may be stopped."""
         snapshot = (await self.observed()).snapshot
         losses = await self._losses(snapshot)
-        nodes = []
-        for node_id, view in snapshot.nodes.items():
-            nodes.append(node_document(snapshot, view, losses[node_id]))
-            if len(nodes) % SLICE_NODES == 0:
-                await asyncio.sleep(0)
+        made = (node_document(snapshot, view, losses[node_id]) for node_id, view in snapshot.nodes.items())
+        nodes = [each async for few in sliced(made) for each in few]
         return {"generated_at": utc_text(snapshot.about.now_us), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:

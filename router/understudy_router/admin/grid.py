@@ -21,8 +21,6 @@ from understudy_router.cluster.catalogue import StoreRoute
 
 MAX_REPLICAS = 10_000
 WORST_ROWS = 200
-SLICE_ROWS = 150
-"""Number of rows that are made in one slice: one or two milliseconds."""
 
 _LETTERS = "ASW"
 
@@ -75,12 +73,11 @@ def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None,
     shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
     rows: dict[RowKey, Part] = {}
     used: set[int] = set()
-    for place, (route, task) in enumerate(shown, 1):
+    for route, task in shown:
         key = (route.name, layout.partition(task))
         rows[key] = _row(snapshot, key, task, before.rows.get(key), now)
         used.update(layout.node[replica] for replica in layout.holders(task))
-        if place % SLICE_ROWS == 0:
-            yield
+        yield
     values = {
         "columns": layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used)),
         "total": sum(route.partitions for route in layout.routes),

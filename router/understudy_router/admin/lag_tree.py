@@ -1,33 +1,21 @@
 """The document of `GET /admin/v1/lag` as a tree: nodes, stores with all replicas, events. Unknown values are null
 (pure).
 
-The tree comes in pieces of JSON, each bounded by a number of things: of 100,000 replicas it takes a second, and lookups
-are answered between two pieces. All pieces are of one snapshot, so they cannot contradict each other, however slowly
-they are read.
+The tree comes in small pieces of JSON: of 100,000 replicas it takes a second, and lookups are answered between two
+pieces. All pieces are of one snapshot, so they cannot contradict each other, however slowly they are read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Generator, Iterator
-from itertools import islice
 
 import orjson
 
 from understudy_router.admin.lag_page import Query, Row, matching, replica_row
-from understudy_router.admin.layout import ROLES
 from understudy_router.admin.node_documents import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text
-
-SLICE_PARTITIONS = 200
-SLICE_NODES = 100
-SLICE_TASKS = 2000
-"""Number of things that one piece is made of: one or two milliseconds."""
-
-Duties = Counter[tuple[str, str]]
-"""The number of tasks that each node has in each role, by (node id, role)."""
 
 EVERY = Query()
 
@@ -39,14 +27,10 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
     """
     stores, store = snapshot.layout.stores, query.store
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
-    duties = yield from _duties(snapshot)
     wanted = (yield from _wanted(snapshot, query)) if query.is_narrowed else None
     yield orjson.dumps(lag_head(snapshot, snapshot.bus_lost_why))[:-1] + b',"nodes":['
-    views = list(snapshot.nodes.values())
-    for first in range(0, len(views), SLICE_NODES):
-        few = views[first : first + SLICE_NODES]
-        nodes = [node_row(view, [duties[view.node_id, role] for role in ROLES]) for view in few]
-        yield b"," * bool(first) + orjson.dumps(nodes)[1:-1]
+    for number, view in enumerate(snapshot.nodes.values()):
+        yield b"," * bool(number) + orjson.dumps(node_row(snapshot, view))
     yield b'],"stores":['
     for number, route in enumerate(routes):
         yield b"," * bool(number)
@@ -91,12 +75,12 @@ def _wanted(snapshot: Snapshot, query: Query) -> Generator[bytes, None, Containe
 
 def _store(snapshot: Snapshot, route: StoreRoute, wanted: Container[int] | None) -> Iterator[bytes]:
     yield orjson.dumps({"store": route.name, "operator_id": route.operator_id})[:-1] + b',"partitions":['
-    has_any = False
-    for first in range(0, route.partitions, SLICE_PARTITIONS):
-        partitions = range(first, min(first + SLICE_PARTITIONS, route.partitions))
-        replicas = [row for partition in partitions for row in _rows(snapshot, route.operator_id, partition, wanted)]
-        yield b"," * (has_any and bool(replicas)) + orjson.dumps(replicas)[1:-1]
-        has_any = has_any or bool(replicas)
+    comma = b""
+    for partition in range(route.partitions):
+        for row in _rows(snapshot, route.operator_id, partition, wanted):
+            yield comma + orjson.dumps(row)
+            comma = b","
+        yield b""
     yield b"]}"
 
 
@@ -111,21 +95,3 @@ def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Containe
         replica = layout.node.index(layout.number_of[node_id], first)
         if wanted is None or replica in wanted:
             yield replica_row(snapshot, replica, partition)
-
-
-def _duties(snapshot: Snapshot) -> Generator[bytes, None, Duties]:
-    """Count the duties of all nodes, by the assignment, whether or not its stores are known; the yielded pieces are
-    empty.
-    """
-    tasks = iter(() if snapshot.assignment is None else snapshot.assignment.tasks.values())
-    found: Duties = Counter()
-    while few := list(islice(tasks, SLICE_TASKS)):
-        for task in few:
-            if task.active is not None:
-                found[task.active, "active"] += 1
-            for node_id in task.standbys:
-                found[node_id, "standby"] += 1
-            for node_id in task.warmups:
-                found[node_id, "warmup"] += 1
-        yield b""
-    return found

@@ -20,9 +20,6 @@ ROLES = ("active", "standby", "warmup")
 
 ACTIVE, STANDBY, WARMUP = range(3)
 
-SLICE_TASKS = 400
-"""Number of tasks that are numbered in one slice: two milliseconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -53,6 +50,8 @@ class Layout:
         """The replicas of each node, ascending, by node."""
         self.duties: list[Counter[tuple[int, int]]] = [Counter() for _ in self.node_ids]
         """The number of replicas by (operator id, role) of each node, by node."""
+        self.counts = {node_id: [0] * len(ROLES) for node_id in self.node_ids}
+        """The number of tasks by role of each node, by node id: of all tasks, whether or not their stores are known."""
         self.unheld: set[int] = set()
         """Tasks that no node holds."""
         self.alone: set[int] = set()
@@ -97,14 +96,6 @@ class Layout:
         holders = self.holders(operator.first + int(partition))
         return next((replica for replica in holders if self.node[replica] == node), None)
 
-    def counts_by_role(self, node_id: str) -> list[int]:
-        """Return the number of tasks that a node has in each role."""
-        counts = [0] * len(ROLES)
-        number = self.number_of.get(node_id)
-        for (_, role), count in () if number is None else self.duties[number].items():
-            counts[role] += count
-        return counts
-
     def of_store(self, route: StoreRoute) -> range:
         """Return the replicas of a store."""
         operator = self.operators[route.operator_id]
@@ -117,10 +108,17 @@ class Layout:
         self.operators[operator_id] = operator
         self._firsts.append(operator.first)
         self._by_place.append(operator)
-        for first in range(0, partitions, SLICE_TASKS):
-            for partition in range(first, min(first + SLICE_TASKS, partitions)):
-                self._add(operator, tasks.get(f"{operator_id}_{partition}"))
+        for partition in range(partitions):
+            self._add(operator, tasks.get(f"{operator_id}_{partition}"))
             yield
+
+    def count(self, duty: AssignedTask) -> None:
+        """Count a task for each of its nodes."""
+        if duty.active is not None:
+            self.counts[duty.active][ACTIVE] += 1
+        for role, node_ids in ((STANDBY, duty.standbys), (WARMUP, duty.warmups)):
+            for node_id in node_ids:
+                self.counts[node_id][role] += 1
 
     def _add(self, operator: Operator, duty: AssignedTask | None) -> None:
         task = self.tasks
@@ -144,7 +142,9 @@ class Layout:
 def lay_out(assignment: Assignment | None, stores: Stores | None) -> Generator[None, None, Layout]:
     """Number the replicas, in slices."""
     layout = Layout(assignment, stores)
-    yield
+    for duty in () if assignment is None else assignment.tasks.values():
+        layout.count(duty)
+        yield
     for route in layout.routes:
         layout.stores_of[route.operator_id] = (*layout.stores_of.get(route.operator_id, ()), route.name)
     for operator_id in layout.stores_of:

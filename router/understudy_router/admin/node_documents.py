@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 
 from understudy_router.admin.facts import NodeView
 from understudy_router.admin.layout import ROLES
@@ -11,14 +11,14 @@ from understudy_router.admin.restoring import is_restoring
 from understudy_router.admin.safe_to_stop import BoundOf, Losses, losses_of, nodes_at_risk, usual_losses
 from understudy_router.admin.snapshot import Snapshot
 
-SLICE_NODES = 20
+NO_TASKS = [0] * len(ROLES)
 
 
 def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
     """Return one node. Unknown values are `None`."""
     beat = view.heartbeat
     return {
-        **node_row(view, snapshot.layout.counts_by_role(view.node_id)),
+        **node_row(snapshot, view),
         "degraded": [] if beat is None else beat.degraded,
         "waits_for": None if beat is None else beat.waits_for,
         "restoring": _restoring(snapshot, view),
@@ -27,11 +27,10 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
     }
 
 
-def node_row(view: NodeView, duties: Sequence[int]) -> Document:
-    """Return the members of one node with which every report begins. `duties` counts its tasks by role; a dead node has
-    no tasks.
-    """
+def node_row(snapshot: Snapshot, view: NodeView) -> Document:
+    """Return the members of one node with which every report begins. A dead node has no tasks."""
     beat = view.heartbeat
+    tasks = NO_TASKS if beat is None else snapshot.layout.counts.get(view.node_id, NO_TASKS)
     return {
         "node_id": view.node_id,
         "host": view.endpoint.host,
@@ -42,7 +41,7 @@ def node_row(view: NodeView, duties: Sequence[int]) -> Document:
         "health": None if view.health is None else str(view.health.health),
         "heartbeat_age_ms": view.age_ms,
         "version": None if beat is None else beat.applied.version,
-        **dict(zip(ROLES, [0, 0, 0] if beat is None else duties, strict=True)),
+        **dict(zip(ROLES, tasks, strict=True)),
         "reason": view.reason,
     }
 
@@ -51,15 +50,13 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     """Return the cost of a stop of each node. The tasks of nodes that are not at risk are not examined one by one."""
     at_risk = yield from nodes_at_risk(snapshot, bound_of)
     found: dict[str, Losses] = {}
-    for place, node_id in enumerate(snapshot.nodes, 1):
+    for node_id in snapshot.nodes:
         number = snapshot.layout.number_of.get(node_id)
         if number is not None and (at_risk is None or number in at_risk):
             found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
-            yield
         else:
             found[node_id] = usual_losses(snapshot, node_id)
-        if place % SLICE_NODES == 0:
-            yield
+        yield
     return found
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 
 from understudy_router.admin.disagreement import Disagreement
-from understudy_router.admin.grid import NO_GRID, SLICE_ROWS, Grid, grid_of
+from understudy_router.admin.grid import NO_GRID, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.layout import ROLES
-from understudy_router.admin.node_documents import SLICE_NODES, node_document
+from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
 from understudy_router.admin.reads_served import NOTHING_SERVED
@@ -79,10 +79,9 @@ class Overview:
             yield
         found["grid"] = orjson.loads(self.grid.head())
         rows = found["grid"]["rows"] = []
-        for place, row in enumerate(self.grid.rows.values(), 1):
+        for row in self.grid.rows.values():
             rows.append(orjson.loads(row.text))
-            if place % SLICE_ROWS == 0:
-                yield
+            yield
         return found
 
 
@@ -96,12 +95,11 @@ def overview_of(
     known = before or Overview(0, None, {}, NO_GRID, {})
     now = Now(max(snapshot.tick, known.tick + 1), snapshot.about.now_ms, next(iter(known.known), 0))
     nodes: dict[str, Part] = {}
-    for place, (node_id, view) in enumerate(snapshot.nodes.items(), 1):
+    for node_id, view in snapshot.nodes.items():
         document = node_document(snapshot, view, losses[node_id])
         shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
         nodes[node_id] = now.part(known.nodes.get(node_id), shape, document)
-        if place % SLICE_NODES == 0:
-            yield
+        yield
     grid = yield from grid_of(snapshot, known.grid, now)
     sections = {
         name: now.part(known.sections.get(name), _shape(name, value), value, keep_ms=KEPT_MS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from itertools import islice
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, Key, Point, worst
@@ -12,9 +11,6 @@ from understudy_router.admin.observed import Freshness
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.summary import Summary
-
-SLICE_SERIES = 300
-"""Number of series whose points are made in one slice: one or two milliseconds."""
 
 
 def points_of(
@@ -32,9 +28,10 @@ def points_of(
     for route in snapshot.layout.routes:
         summary = summaries[route.operator_id]
         found[Key(LAG, route.name)] = Point(lag_of(summary), time_lag_of(summary))
-    partitions = _partitions(snapshot)
-    while len(found) <= max_series and (few := dict(islice(partitions, SLICE_SERIES))):
-        found |= few
+    for key, point in _partitions(snapshot):
+        if len(found) > max_series:
+            break
+        found[key] = point
         yield
     return found
 

@@ -13,9 +13,6 @@ MAX_SHOWN = 200
 MIN_MS = 900
 """Shortest time, in ms, over which a rate is computed."""
 
-SLICE = 1000
-"""Number of replicas that are looked at in one slice: a millisecond or less."""
-
 
 class _Seen(NamedTuple):
     """The bytes that were done at a moment, and the rate then."""
@@ -76,20 +73,14 @@ def is_restoring(facts: Facts) -> bool:
 
 
 def _restoring(snapshot: Snapshot) -> Iterator[tuple[str, str, int, Facts] | None]:
-    """Yield the replicas that restore, by node; yield `None` at the end of each slice."""
-    layout, looked_at = snapshot.layout, 0
+    """Yield the replicas that restore, by node; yield `None` wherever other tasks may run."""
+    layout = snapshot.layout
     for number, view in enumerate(snapshot.holders):
-        if looked_at >= SLICE:
-            looked_at = 0
-            yield None
-        looked_at += 1 + len(view.own)
+        yield None
         if not view.is_live or not (is_restoring(view.facts) or any(map(is_restoring, view.own.values()))):
             continue
         for replica in layout.of_node[number]:
-            if looked_at >= SLICE:
-                looked_at = 0
-                yield None
-            looked_at += 1
+            yield None
             facts = snapshot.facts(replica)
             if is_restoring(facts):
                 task = layout.task[replica]

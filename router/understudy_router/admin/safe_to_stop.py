@@ -22,10 +22,6 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 MAX_LISTED = 1000
 """Most store partitions of each kind that are listed; the counts are of all."""
 
-SLICE_TASKS = 300
-SLICE_SETTLED = 1500
-"""Number of tasks that are looked at in one slice, closely or not: one or two milliseconds."""
-
 BoundOf = Callable[[str], Bound]
 """The function that returns the bound of a store for readers that give no bound."""
 
@@ -86,7 +82,7 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
     number = layout.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in layout.routes}
     partitions = {route.name: route.partitions for route in layout.routes}
-    for place, replica in enumerate(() if number is None else layout.of_node[number], 1):
+    for replica in () if number is None else layout.of_node[number]:
         own = snapshot.facts(replica)
         if own.standing.is_live:
             task = layout.task[replica]
@@ -96,8 +92,7 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
             for store in layout.stores_of[operator.operator_id]:
                 if partition < partitions[store]:
                     _add(found, own, others, (store, partition), bounds[store], is_active=is_active)
-        if place % SLICE_TASKS == 0:
-            yield
+        yield
     return found
 
 
@@ -119,12 +114,11 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     found = set(layout.alone)
     views = enumerate(snapshot.holders)
     found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
-    for place, task in enumerate(snapshot.totals.unsettled, 1):
+    for task in snapshot.totals.unsettled:
         if len(found) == len(layout.node_ids):
             break  # all nodes are at risk, as when the bus is lost
         found.update(layout.node[replica] for replica in layout.holders(task))
-        if place % SLICE_SETTLED == 0:
-            yield
+        yield
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.layout import Layout, lay_out
@@ -22,10 +21,6 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 from understudy_shared.cluster.view import DeadNode, NodeReport
 from understudy_shared.spark.times import utc_text
-
-SLICE_NODES = 100
-SLICE_EXCEPTIONS = 500
-"""Number of exceptions that are read in one slice: one or two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +98,14 @@ def gather(
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
     bus_lost_why = tables.bus_lost_why
     reader = _Reader(tables, layout, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
-    reports = list(tables.nodes.values())
     views: dict[str, NodeView] = {}
     confirmed: list[float] = []
-    for number, report in enumerate(reports, 1):
+    for report in list(tables.nodes.values()):
         beat = report.heartbeat
         views[beat.node_id] = yield from reader.view(report)
         if beat.end_age_ms is not None and beat.lineage == lineage:
             confirmed.append(report.age_ms(about.now_ms) + beat.end_age_ms)
-        if number % SLICE_NODES == 0:
-            yield
+        yield
     for node_id, dead in list(tables.dead.items()):
         views.setdefault(node_id, reader.dead(dead))
     holders = tuple(views.get(node_id) or reader.unheard(node_id) for node_id in layout.node_ids)
@@ -154,21 +147,17 @@ class _Reader:
         differing = {} if number is None else dict(beat.exceptions)
         holds = self._holds(beat)
         if number is not None and holds is not None:
-            replicas = self._layout.of_node[number]
-            for place, replica in enumerate(replicas, 1):
+            for replica in self._layout.of_node[number]:
                 key = self._layout.key(self._layout.task[replica])
                 if key not in differing and not holds(key):
                     differing[key] = NOTHING_OPEN
-                if place % SLICE_EXCEPTIONS == 0:
-                    yield
+                yield
         health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
         is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
         own: dict[str, Facts] = {}
-        entries = iter(differing.items())
-        while few := list(islice(entries, SLICE_EXCEPTIONS)):
-            own.update((key, self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)) for key, applied in few)
-            if len(few) == SLICE_EXCEPTIONS:
-                yield
+        for key, applied in differing.items():
+            own[key] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
+            yield
         return NodeView(
             node_id=beat.node_id,
             endpoint=beat.endpoint.host_info(),

@@ -16,10 +16,6 @@ from typing import NamedTuple
 from understudy_router.admin.facts import RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.layout import WARMUP, Layout
 
-SLICE_NODES = 200
-SLICE = 500
-"""Number of nodes, replicas or tasks that are looked at in one slice: one or two milliseconds."""
-
 MAX_ERRORS = 100
 
 
@@ -79,8 +75,7 @@ def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None,
     sums = _Sums(layout)
     for number, view in enumerate(holders):
         yield from sums.add(number, view)
-        if number % SLICE_NODES == 0 or view.facts.standing is not Standing.CAUGHT_UP:
-            yield
+        yield
     totals = yield from _examined(layout, holders, sums.doubtful, sums.summaries)
     return totals._replace(errors=tuple(sums.errors))
 
@@ -101,7 +96,7 @@ class _Sums:
         layout = self._layout
         own: Counter[tuple[int, int]] = Counter()
         differing: set[int] = set()
-        for place, (key, facts) in enumerate(view.own.items(), 1):
+        for key, facts in view.own.items():
             replica = layout.replica_by_key(key, number)
             if replica is not None:
                 task, role = layout.task[replica], layout.role[replica]
@@ -111,8 +106,7 @@ class _Sums:
                 self._count(operator_id, facts, role, 1, partial(_place, layout, replica))
                 if facts.standing is not Standing.CAUGHT_UP:
                     self.doubtful.add(task)
-            if place % SLICE == 0:
-                yield
+            yield
         for (operator_id, role), count in layout.duties[number].items():
             alike = count - own[operator_id, role]
             if alike:
@@ -180,7 +174,7 @@ def _examined(
     unsettled: list[int] = []
     standing_of = _standing_of(layout, holders)
     judged: dict[tuple[tuple[Standing, ...], bytes], _Verdict] = {}
-    for place, task in enumerate(chain(layout.unheld, doubtful), 1):
+    for task in chain(layout.unheld, doubtful):
         replicas = layout.holders(task)
         kind = (tuple(map(standing_of, replicas)), bytes(layout.role[replicas.start : replicas.stop]))
         verdict = judged.get(kind)
@@ -194,9 +188,7 @@ def _examined(
             summaries[layout.operator_of(task).operator_id].thin += 1
         if verdict.is_unsettled:
             unsettled.append(task)
-        if place % SLICE == 0:
-            yield
-    yield
+        yield
     unserved.sort()
     yield
     thin.sort()

@@ -20,9 +20,6 @@ MIN_CHANGE = 2
 PACE_KEPT = 32
 """Number of changes of the end from which the usual time between commits is computed."""
 
-SLICE_STORES = 40
-"""Number of stores whose trends are computed in one slice: one or two milliseconds."""
-
 Direction = Literal["steady", "growing", "shrinking", "unknown"]
 
 
@@ -96,10 +93,9 @@ class Trends:
     def of_all(self, stores: Iterable[str]) -> Generator[None, None, dict[str, Trend]]:
         """Compute the trends of many stores, in slices."""
         found: dict[str, Trend] = {}
-        for place, store in enumerate(stores, 1):
+        for store in stores:
             found[store] = self.of(store)
-            if place % SLICE_STORES == 0:
-                yield
+            yield
         return found
 
 

@@ -11,7 +11,6 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from understudy_router.admin.disagreement import Disagreements
 from understudy_router.admin.events import EventLog
@@ -28,6 +27,7 @@ from understudy_router.admin.trends import Pace, Trends
 from understudy_router.forwarding.served import ServedReads
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.base.slices import in_slices
 from understudy_shared.http.health import HealthReport
 
 TICK_MS = 1000
@@ -37,19 +37,6 @@ MAX_WALKS = 4
 WALK_KEPT_MS = 60_000
 """Most snapshots that are kept for the next pages of a list, and the milliseconds for which they are kept after the
 last page."""
-
-T = TypeVar("T")
-
-
-async def in_slices(steps: Generator[None, None, T]) -> T:
-    """Return the result of work that comes in slices; the loop runs other tasks in between."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: T = done.value
-            return found
-        await asyncio.sleep(0)
 
 
 class Looking:

@@ -15,6 +15,7 @@ import orjson
 
 from understudy_router.page.page_query import PageQuery
 from understudy_router.page.render import drawn_parts, joined, page_title
+from understudy_shared.base.slices import in_slices
 
 MAX_KEPT = 16
 """Most drawings that are cached for viewers with the same choices."""
@@ -76,14 +77,7 @@ class Drawings:
 
     async def _drawn(self, query: PageQuery, now: Overview) -> Drawing:
         if self._document is None or self._document[0] != now.tick:
-            steps = now.documents()
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as done:
-                    self._document = now.tick, done.value
-                    break
-                await asyncio.sleep(0)
+            self._document = now.tick, await in_slices(now.documents())
         _, document = self._document
         parts = {name: await joined(pieces) for name, pieces in drawn_parts(document, query)}
         return Drawing(now.tick, page_title(document["application_id"], document["health"]), parts)

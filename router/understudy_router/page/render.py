@@ -5,7 +5,6 @@ It is made in pieces, because a page of a thousand replicas takes longer than a 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -36,6 +35,7 @@ from understudy_router.page.views import (
     unwell,
 )
 from understudy_router.page.words import batches, duration
+from understudy_shared.base.slices import sliced
 
 Histories = Mapping[str, Document]
 """History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
@@ -45,9 +45,6 @@ NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "f
 
 PARTS = ("health", "figures", "stores", "nodes", "ask-stores", "events", "replicas")
 """The parts of the page that change with what the router knows, by their templates."""
-
-PIECES_PER_SLICE = 250
-"""Pieces of the page that are made between two turns of the event loop: one or two milliseconds."""
 
 
 def page_pieces(
@@ -69,12 +66,7 @@ def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Ite
 
 async def joined(pieces: Iterable[str]) -> str:
     """Join the pieces; other requests are answered while the page is made."""
-    made: list[str] = []
-    for number, piece in enumerate(pieces):
-        made.append(piece)
-        if number % PIECES_PER_SLICE == PIECES_PER_SLICE - 1:
-            await asyncio.sleep(0)
-    return "".join(made)
+    return "".join([piece async for few in sliced(pieces) for piece in few])
 
 
 def runbook_page(runbook: Runbook, build: str) -> str:

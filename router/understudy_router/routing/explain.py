@@ -18,9 +18,6 @@ from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop import bound_fields
 from understudy_shared.spark.key_codec import Row
 
-SLICE_PARTITIONS = 400
-"""Number of partitions of one piece: two or three milliseconds."""
-
 
 def explain_key(
     tables: Tables, route: StoreRoute, row: Row, bound: Bound, *, load: Mapping[str, int], now_ms: float
@@ -55,21 +52,15 @@ def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
     assignment = assignment_of(tables)
     hosts: set[HostInfo] = set()
     yield orjson.dumps({"store": route.name})[:-1] + b',"partitions":['
-    for first in range(0, route.partitions, SLICE_PARTITIONS):
-        numbers = range(first, min(first + SLICE_PARTITIONS, route.partitions))
-        partitions = [metadata_of(tables, route, partition) for partition in numbers]
-        hosts.update(
-            host for each in partitions for host in (each.active_host, *each.standby_hosts) if host is not None
-        )
-        described = [
-            {
-                "partition": each.partition,
-                "active_host": _host(each.active_host),
-                "standby_hosts": [_host(host) for host in each.standby_hosts],
-            }
-            for each in partitions
-        ]
-        yield b"," * bool(first) + orjson.dumps(described)[1:-1]
+    for partition in range(route.partitions):
+        found = metadata_of(tables, route, partition)
+        hosts.update(host for host in (found.active_host, *found.standby_hosts) if host is not None)
+        described = {
+            "partition": found.partition,
+            "active_host": _host(found.active_host),
+            "standby_hosts": [_host(host) for host in found.standby_hosts],
+        }
+        yield b"," * bool(partition) + orjson.dumps(described)
     rest = {
         "hosts": [_host(host) for host in sorted(hosts, key=lambda host: (host.host, host.port))],
         "term": assignment.term,

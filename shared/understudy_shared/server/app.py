@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,6 +15,7 @@ from starlette.responses import StreamingResponse
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.shown import shown_problem
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.slices import sliced
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
@@ -55,37 +55,31 @@ LONG_BYTES = 1 << 20
 """Size from which an answer is sent while it is made: to join 24 MB holds the loop for 20 ms or more."""
 
 
-async def streamed_json_response(pieces: Iterator[bytes]) -> Response:
+async def streamed_json_response(pieces: Iterable[bytes]) -> Response:
     """Return a response of one line of JSON whose pieces are made no faster than the client reads them.
 
-    The pieces must come from data that does not change. A response above `LONG_BYTES` is sent piece by piece, without
+    The pieces must come from data that does not change. A response above `LONG_BYTES` is sent slice by slice, without
     its length; an error after its beginning ends the connection.
     """
-    made, size_bytes = [], 0
-    for piece in pieces:
-        made.append(piece)
-        size_bytes += len(piece)
-        if size_bytes > LONG_BYTES:
-            return StreamingResponse(_sent(b"".join(made), pieces), media_type="application/json")
-        await asyncio.sleep(0)
-    return Response(b"".join([*made, b"\n"]), media_type="application/json")
+    made, slices = bytearray(), sliced(pieces)
+    async for few in slices:
+        made += b"".join(few)
+        if len(made) > LONG_BYTES:
+            return StreamingResponse(_sent(bytes(made), slices), media_type="application/json")
+    return Response(bytes(made) + b"\n", media_type="application/json")
 
 
-async def _sent(made: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _sent(made: bytes, rest: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
     yield made
-    for piece in rest:
-        if piece:
+    async for few in rest:
+        if piece := b"".join(few):
             yield piece
-        await asyncio.sleep(0)  # sending does not yield to the loop while the client reads at once
     yield b"\n"
 
 
 async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
     """Return a response of one line of JSON that is made piece by piece; other requests are answered in between."""
-    made = []
-    for piece in pieces:
-        made.append(piece)
-        await asyncio.sleep(0)
+    made = [piece async for few in sliced(pieces) for piece in few]
     return Response(b"".join([*made, b"\n"]), media_type="application/json")
 
 

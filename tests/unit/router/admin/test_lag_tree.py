@@ -1,6 +1,4 @@
-"""The tree of the lag report: of one moment, in pieces that are bounded by what they are made of. What is not known is
-null.
-"""
+"""The tree of the lag report: of one moment, in small pieces. What is not known is null."""
 
 from __future__ import annotations
 
@@ -14,11 +12,10 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
 from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue, expire, tables_of, task
 
-from understudy_router.admin import lag_tree as module
 from understudy_router.admin.lag_page import Query
-from understudy_router.admin.lag_tree import SLICE_NODES, SLICE_PARTITIONS, lag_tree
+from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.layout import ROLES
-from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.snapshot import About, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
@@ -39,15 +36,6 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
     about = About(1, now_ms, 1_000_000_000, "flights", HostInfo("127.0.0.1", 8080))
     snapshot = finished(gather(tables, stores_of(catalogue(), "c1"), about))
     return dict(orjson.loads(b"".join(lag_tree(snapshot))))
-
-
-def in_pieces_of(size: int, snapshot: Snapshot, query: Query) -> list[bytes]:
-    """The tree, with at most so many partitions, nodes and tasks in a piece."""
-    names = ("SLICE_PARTITIONS", "SLICE_NODES", "SLICE_TASKS")
-    with pytest.MonkeyPatch.context() as patched:
-        for name in names:
-            patched.setattr(module, name, size)
-        return list(lag_tree(snapshot, query))
 
 
 def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: Query) -> Iterator[dict[str, Any]]:
@@ -90,21 +78,8 @@ def test_the_tree_says_of_each_replica_what_a_choice_would_know_in_the_order_of_
     assert found == list(replicas_of(tables, stores, now_ms, query))
 
 
-@given(worlds(), FILTERS, st.integers(1, 4))
-def test_the_tree_is_the_same_in_pieces_of_any_size_and_no_piece_has_more_than_its_size(
-    world: World, query: Query, size: int
-) -> None:
-    tables, stores, now_ms = world
-    snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    pieces = in_pieces_of(size, snapshot, query)
-    assert b"".join(pieces) == b"".join(in_pieces_of(1000, snapshot, query))
-    most_holders = len(NODES)
-    assert max(piece.count(b'"report_age_ms"') for piece in pieces) <= size * most_holders
-    assert max(piece.count(b'"heartbeat_age_ms"') for piece in pieces) <= size
-
-
 def test_pieces_that_are_read_slowly_are_all_of_the_moment_of_the_first() -> None:
-    partitions = 3 * SLICE_PARTITIONS
+    partitions = 30
     tables = Tables(end_expiry_ms=10_000)
     tables.bus_back(0)
     tables.assigned(assigned({f"0_{each}": task("a", "b") for each in range(partitions)}, partitions=partitions), 0)
@@ -126,8 +101,8 @@ def test_pieces_that_are_read_slowly_are_all_of_the_moment_of_the_first() -> Non
 
 
 def test_large_trees_come_in_small_pieces_that_make_one_document() -> None:
-    count = 5 * SLICE_PARTITIONS + 50
-    nodes = [f"n{number:04}" for number in range(2 * SLICE_NODES + 10)]
+    count = 100
+    nodes = [f"n{number:04}" for number in range(count // 2)]
     tasks = {f"0_{each}": task(nodes[each % len(nodes)], nodes[(each + 1) % len(nodes)]) for each in range(count)}
     tables = Tables(end_expiry_ms=10_000)
     tables.bus_back(0)
@@ -135,7 +110,7 @@ def test_large_trees_come_in_small_pieces_that_make_one_document() -> None:
     for node_id in nodes:
         tables.heard(beat(node_id, partitions=count), age_ms=0, now_ms=0)
     pieces = list(lag_tree(snapshot_of(tables, stores_of(catalogue(partitions=count), "c1"))))
-    assert max(map(len, pieces)) < 400 * max(2 * SLICE_PARTITIONS, SLICE_NODES)
+    assert max(piece.count(b'"node_id"') for piece in pieces) == 1
     report = orjson.loads(b"".join(pieces))
     assert [each["partition"] for each in report["stores"][0]["partitions"]] == [n // 2 for n in range(2 * count)]
     assert [node["node_id"] for node in report["nodes"]] == nodes

@@ -8,7 +8,7 @@ from tests.support.router.tables import LINEAGE, beat, task
 
 from understudy_router.admin.facts import DEAD, Standing
 from understudy_router.admin.layout import ROLES, WARMUP, lay_out
-from understudy_router.admin.snapshot import SLICE_NODES, gather
+from understudy_router.admin.snapshot import gather
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.candidates import candidates_of
@@ -100,7 +100,7 @@ def test_before_anything_is_known_a_snapshot_is_empty_and_no_error() -> None:
 
 
 def test_a_gather_of_many_nodes_and_exceptions_comes_in_slices() -> None:
-    count = 3 * SLICE_NODES
+    count = 100
     names = [f"n{number:04}" for number in range(count)]
     tasks = {f"0_{partition}": task(names[partition]) for partition in range(count)}
     stores = stores_named({"one": 0}, partitions=count)
@@ -110,7 +110,7 @@ def test_a_gather_of_many_nodes_and_exceptions_comes_in_slices() -> None:
     tables.heard(beat(names[0], partitions=count, exceptions=far), age_ms=0, now_ms=0)
     assert tables.assignment is not None
     layout = finished(lay_out(tables.assignment, stores))
-    assert len(list(gather(tables, stores, about(), layout))) >= 3
+    assert len(list(gather(tables, stores, about(), layout))) >= 2 * count
     snapshot = snapshot_of(tables, stores, layout=layout)
     assert snapshot.end_age_ms == 0
     assert snapshot.lineage == LINEAGE

@@ -8,10 +8,16 @@ from collections.abc import Iterator
 import pytest
 from starlette.responses import StreamingResponse
 
+from understudy_shared.base import slices
 from understudy_shared.server import app
 from understudy_shared.server.app import streamed_json_response
 
 PIECE = b"0123456789"
+
+
+@pytest.fixture(autouse=True)
+def each_piece_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0)
 
 
 class Pieces:

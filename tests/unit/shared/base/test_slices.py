@@ -1,0 +1,51 @@
+"""Long work gives way to other tasks, once for each slice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from understudy_shared.base import slices
+from understudy_shared.base.slices import in_slices, sliced
+
+
+def work(steps: int) -> Generator[None, None, int]:
+    for _ in range(steps):
+        yield
+    return steps
+
+
+class Others:
+    """A task that counts its turns."""
+
+    turns = 0
+
+    async def run(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+
+async def turns_during(steps: int) -> int:
+    others = Others()
+    task = asyncio.get_running_loop().create_task(others.run())
+    assert await in_slices(work(steps)) == steps
+    task.cancel()
+    return others.turns
+
+
+async def test_other_tasks_run_once_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0)
+    assert await turns_during(50) == 50
+    monkeypatch.setattr(slices, "SLICE_S", 3600)
+    assert await turns_during(50) == 0
+
+
+@pytest.mark.parametrize(("slice_s", "lists"), [(0, [[0], [1], [2]]), (3600, [[0, 1, 2]])])
+async def test_things_come_in_order_those_of_one_slice_together(
+    slice_s: float, lists: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", slice_s)
+    assert [few async for few in sliced(range(3))] == lists
