@@ -71,8 +71,7 @@ def store_partitions(snapshot: Snapshot, tasks: Iterable[int]) -> tuple[str, ...
     layout = snapshot.layout
     found: list[str] = []
     for task in islice(tasks, MAX_AFFECTED):
-        operator = layout.operator_of(task)
-        found += [f"{store}/{task - operator.first}" for store in layout.stores_of[operator.operator_id]]
+        found += [f"{store}/{layout.partition[task]}" for store in layout.stores_of[layout.operator_id[task]]]
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None,
     rows: dict[RowKey, Part] = {}
     used: set[int] = set()
     for route, task in shown:
-        key = (route.name, layout.partition(task))
+        key = (route.name, layout.partition[task])
         rows[key] = _row(snapshot, key, task, before.rows.get(key), now)
         used.update(layout.node[replica] for replica in layout.holders(task))
         yield
@@ -99,8 +99,7 @@ def _basis(snapshot: Snapshot) -> object:
 
 def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
     for route in snapshot.layout.routes:
-        first = snapshot.layout.operators[route.operator_id].first
-        for task in range(first, first + route.partitions):
+        for task in snapshot.layout.tasks_of_store(route):
             yield route, task
 
 
@@ -111,9 +110,8 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
     layout = snapshot.layout
     found: dict[RowKey, tuple[StoreRoute, int]] = {}
     for task in snapshot.totals.unserved[:WORST_ROWS]:
-        operator = layout.operator_of(task)
         for route in layout.routes:
-            if route.operator_id == operator.operator_id and task - operator.first < route.partitions:
+            if task in layout.tasks_of_store(route):
                 found[route.name, task] = (route, task)
     worst, _ = yield from first_of(snapshot, Query(sort="-lag", limit=3 * WORST_ROWS))
     for _, _, which, replica in worst:

@@ -136,7 +136,7 @@ def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
 
 def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
     """Return a replica of a store, as reports show it."""
-    partition = snapshot.layout.partition(snapshot.layout.task[replica])
+    partition = snapshot.layout.partition[snapshot.layout.task[replica]]
     return {"store": route.name, "operator_id": route.operator_id, **replica_row(snapshot, replica, partition)}
 
 
@@ -217,7 +217,7 @@ def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> LagCursor:
         digest=query.digest,
         tick=snapshot.tick if query.is_by_value else 0,
         store=layout.routes[which].name,
-        partition=layout.partition(layout.task[replica]),
+        partition=layout.partition[layout.task[replica]],
         node_id=layout.node_ids[layout.node[replica]],
     )
 
@@ -251,9 +251,7 @@ def _place_in(snapshot: Snapshot, cursor: LagCursor) -> tuple[int, bool]:
         return 0, False
     if cursor.partition >= route.partitions:
         return layout.of_store(route).stop, False
-    holders = layout.holders(layout.operators[route.operator_id].first + cursor.partition)
-    for replica in holders:
-        node_id = layout.node_ids[layout.node[replica]]
-        if node_id >= cursor.node_id:
-            return replica, node_id == cursor.node_id
-    return holders.stop, False
+    holders = layout.holders(layout.tasks_of[route.operator_id][cursor.partition])
+    names = [layout.node_ids[layout.node[replica]] for replica in holders]
+    place = bisect_left(names, cursor.node_id)
+    return holders.start + place, cursor.node_id in names

@@ -90,7 +90,7 @@ def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Containe
     duty = None if assignment is None else assignment.tasks.get(f"{operator_id}_{partition}")
     if duty is None:
         return
-    first = layout.starts[layout.operators[operator_id].first + partition]
+    first = layout.starts[layout.tasks_of[operator_id][partition]]
     for node_id in duty.holders:
         replica = layout.node.index(layout.number_of[node_id], first)
         if wanted is None or replica in wanted:

@@ -7,10 +7,8 @@ collector. Replicas are numbered by operator, partition and node id: reports and
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_shared.bus.messages import AssignedTask, Assignment
@@ -19,15 +17,6 @@ ROLES = ("active", "standby", "warmup")
 """The names of the roles; a replica's role is an index into them."""
 
 ACTIVE, STANDBY, WARMUP = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """The tasks of one operator: `first` is the number of its partition 0."""
-
-    operator_id: int
-    first: int
-    partitions: int
 
 
 class Layout:
@@ -41,7 +30,10 @@ class Layout:
         self.node_ids = () if assignment is None else tuple(sorted(assignment.holders))
         """The nodes that hold any task; a node's number is its place here."""
         self.number_of = {node_id: number for number, node_id in enumerate(self.node_ids)}
-        self.operators: dict[int, Operator] = {}
+        self.tasks_of: dict[int, range] = {}
+        """The tasks of each operator, by operator id; partition by partition."""
+        self.operator_id, self.partition = array("q"), array("I")
+        """The operator and the partition of each task, by task."""
         self.starts = array("I", [0])
         """The number of each task's first replica, by task, and of the end of the last task's."""
         self.task, self.node, self.role = array("I"), array("I"), bytearray()
@@ -58,30 +50,17 @@ class Layout:
         """Numbers of the nodes that hold any task alone."""
         self.stores_of: dict[int, tuple[str, ...]] = {}
         """The names of the stores of each operator, by operator id."""
-        self._firsts: list[int] = []
-        self._by_place: list[Operator] = []
 
     @property
     def replicas(self) -> int:
         return len(self.node)
 
-    @property
-    def tasks(self) -> int:
-        return len(self.starts) - 1
-
     def is_of(self, assignment: Assignment | None, stores: Stores | None) -> bool:
         return self.assignment is assignment and self.stores is stores
 
-    def operator_of(self, task: int) -> Operator:
-        return self._by_place[bisect_right(self._firsts, task) - 1]
-
     def key(self, task: int) -> str:
         """Return the name of the task in assignments and heartbeats."""
-        operator = self.operator_of(task)
-        return f"{operator.operator_id}_{task - operator.first}"
-
-    def partition(self, task: int) -> int:
-        return task - self.operator_of(task).first
+        return f"{self.operator_id[task]}_{self.partition[task]}"
 
     def holders(self, task: int) -> range:
         """Return the replicas of a task."""
@@ -90,26 +69,26 @@ class Layout:
     def replica_by_key(self, key: str, node: int) -> int | None:
         """Return the replica that a node has of a task; `None` when it has no replica of it."""
         operator_id, _, partition = key.partition("_")
-        operator = self.operators.get(int(operator_id))
-        if operator is None or int(partition) >= operator.partitions:
-            return None
-        holders = self.holders(operator.first + int(partition))
+        tasks = self.tasks_of.get(int(operator_id), range(0))
+        holders = self.holders(tasks[int(partition)]) if int(partition) < len(tasks) else range(0)
         return next((replica for replica in holders if self.node[replica] == node), None)
+
+    def tasks_of_store(self, route: StoreRoute) -> range:
+        return self.tasks_of[route.operator_id][: route.partitions]
 
     def of_store(self, route: StoreRoute) -> range:
         """Return the replicas of a store."""
-        operator = self.operators[route.operator_id]
-        return range(self.starts[operator.first], self.starts[operator.first + route.partitions])
+        tasks = self.tasks_of_store(route)
+        return range(self.starts[tasks.start], self.starts[tasks.stop])
 
     def add_operator(self, operator_id: int, partitions: int) -> Iterator[None]:
         """Number the tasks of an operator, in slices."""
-        operator = Operator(operator_id, self.tasks, partitions)
-        tasks = {} if self.assignment is None else self.assignment.tasks
-        self.operators[operator_id] = operator
-        self._firsts.append(operator.first)
-        self._by_place.append(operator)
-        for partition in range(partitions):
-            self._add(operator, tasks.get(f"{operator_id}_{partition}"))
+        first = len(self.partition)
+        self.tasks_of[operator_id] = range(first, first + partitions)
+        for task in self.tasks_of[operator_id]:
+            self.operator_id.append(operator_id)
+            self.partition.append(task - first)
+            self._add(task, None if self.assignment is None else self.assignment.tasks.get(self.key(task)))
             yield
 
     def count(self, duty: AssignedTask) -> None:
@@ -120,8 +99,7 @@ class Layout:
             for node_id in node_ids:
                 self.counts[node_id][role] += 1
 
-    def _add(self, operator: Operator, duty: AssignedTask | None) -> None:
-        task = self.tasks
+    def _add(self, task: int, duty: AssignedTask | None) -> None:
         holders = () if duty is None else sorted(set(duty.holders))
         for node_id in holders:
             assert duty is not None
@@ -131,7 +109,7 @@ class Layout:
             self.task.append(task)
             self.node.append(number)
             self.role.append(role)
-            self.duties[number][operator.operator_id, role] += 1
+            self.duties[number][self.operator_id[task], role] += 1
             if len(holders) == 1:
                 self.alone.add(number)
         if not holders:

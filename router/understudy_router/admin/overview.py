@@ -164,17 +164,18 @@ def _shape(name: str, value: Any) -> object:
 
 
 def _worst_lag(snapshot: Snapshot) -> Document:
-    summaries = list(snapshot.totals.summaries.values())
+    summaries, layout = list(snapshot.totals.summaries.values()), snapshot.layout
     known = [each for each in summaries if each.worst_lag is not None]
     worst = max(known, key=lambda each: each.worst_lag or 0, default=None)
-    place = None if worst is None else worst.worst
+    replica = None if worst is None else worst.worst
+    task = None if replica is None else layout.task[replica]
     return {
         "worst_batches": None if worst is None else worst.worst_lag,
         "worst_ms": max((each.worst_lag_ms for each in summaries if each.worst_lag_ms is not None), default=None),
         "unknown": sum(each.unknown for each in summaries),
-        "store": None if place is None else snapshot.layout.stores_of[place.operator_id][0],
-        "partition": None if place is None else place.partition,
-        "node_id": None if place is None else place.node_id,
+        "store": None if task is None else layout.stores_of[layout.operator_id[task]][0],
+        "partition": None if task is None else layout.partition[task],
+        "node_id": None if replica is None else layout.node_ids[layout.node[replica]],
     }
 
 

@@ -63,9 +63,8 @@ def freshness_of(snapshot: Snapshot) -> Freshness:
 def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
     layout = snapshot.layout
     for route in layout.routes:
-        first = layout.operators[route.operator_id].first
-        for partition in range(route.partitions):
-            yield Key(LAG, route.name, partition), _partition(snapshot, first + partition)
+        for partition, task in enumerate(layout.tasks_of_store(route)):
+            yield Key(LAG, route.name, partition), _partition(snapshot, task)
 
 
 def _partition(snapshot: Snapshot, task: int) -> Point:

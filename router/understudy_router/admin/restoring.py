@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 from understudy_router.admin.facts import Facts
@@ -12,6 +12,10 @@ from understudy_router.admin.snapshot import Snapshot
 MAX_SHOWN = 200
 MIN_MS = 900
 """Shortest time, in ms, over which a rate is computed."""
+
+
+Key = tuple[str, str]
+"""A node and its task."""
 
 
 class _Seen(NamedTuple):
@@ -26,38 +30,40 @@ class Restoring:
     """The memory of the progress of each restore."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[Key, _Seen] = {}
 
     def see(self, snapshot: Snapshot) -> Generator[None, None, list[Document]]:
         """Return the first MAX_SHOWN restores."""
-        before, seen_now = self._seen, dict[tuple[str, str], _Seen]()
-        found: list[Document] = []
-        now_ms, stores_of = snapshot.about.now_ms, snapshot.layout.stores_of
-        for each in _restoring(snapshot):
-            if each is None:
-                yield
+        before, self._seen = self._seen, {}
+        layout, found = snapshot.layout, list[Document]()
+        for number, view in enumerate(snapshot.holders):
+            yield
+            if not view.is_live or not (is_restoring(view.facts) or any(map(is_restoring, view.own.values()))):
                 continue
-            if len(found) >= MAX_SHOWN:
-                break
-            node_id, task, operator_id, facts = each
-            restore, rate = facts.restore, None
-            if restore is not None:
-                seen = _seen(before.get((node_id, task)), now_ms, restore.done_bytes)
-                seen_now[node_id, task] = seen
-                rate = seen.bytes_per_s
-            found.append(
-                {
-                    "node_id": node_id,
-                    "task": task,
-                    "stores": list(stores_of[operator_id]),
-                    "stage": "unknown" if restore is None else restore.stage,
-                    "done_bytes": None if restore is None else restore.done_bytes,
-                    "total_bytes": None if restore is None else restore.total_bytes,
-                    "bytes_per_s": rate,
-                }
-            )
-        self._seen = seen_now
+            for replica in layout.of_node[number]:
+                yield
+                if is_restoring(snapshot.facts(replica)):
+                    found.append(self._shown(snapshot, view.node_id, replica, before))
+                if len(found) == MAX_SHOWN:
+                    return found
         return found
+
+    def _shown(self, snapshot: Snapshot, node_id: str, replica: int, before: Mapping[Key, _Seen]) -> Document:
+        layout, restore, rate = snapshot.layout, snapshot.facts(replica).restore, None
+        task = layout.task[replica]
+        key = (node_id, layout.key(task))
+        if restore is not None:
+            seen = self._seen[key] = _seen(before.get(key), snapshot.about.now_ms, restore.done_bytes)
+            rate = seen.bytes_per_s
+        return {
+            "node_id": node_id,
+            "task": key[1],
+            "stores": list(layout.stores_of[layout.operator_id[task]]),
+            "stage": "unknown" if restore is None else restore.stage,
+            "done_bytes": None if restore is None else restore.done_bytes,
+            "total_bytes": None if restore is None else restore.total_bytes,
+            "bytes_per_s": rate,
+        }
 
 
 def percent_of(facts: Facts) -> float | None:
@@ -70,21 +76,6 @@ def percent_of(facts: Facts) -> float | None:
 
 def is_restoring(facts: Facts) -> bool:
     return facts.state in {"RESTORING", "CREATED"} or facts.restore is not None
-
-
-def _restoring(snapshot: Snapshot) -> Iterator[tuple[str, str, int, Facts] | None]:
-    """Yield the replicas that restore, by node; yield `None` wherever other tasks may run."""
-    layout = snapshot.layout
-    for number, view in enumerate(snapshot.holders):
-        yield None
-        if not view.is_live or not (is_restoring(view.facts) or any(map(is_restoring, view.own.values()))):
-            continue
-        for replica in layout.of_node[number]:
-            yield None
-            facts = snapshot.facts(replica)
-            if is_restoring(facts):
-                task = layout.task[replica]
-                yield view.node_id, layout.key(task), layout.operator_of(task).operator_id, facts
 
 
 def _seen(before: _Seen | None, now_ms: float, done_bytes: int) -> _Seen:

@@ -87,9 +87,8 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
         if own.standing.is_live:
             task = layout.task[replica]
             others = [snapshot.facts(other) for other in layout.holders(task) if other != replica]
-            operator, is_active = layout.operator_of(task), layout.role[replica] == ACTIVE
-            partition = task - operator.first
-            for store in layout.stores_of[operator.operator_id]:
+            partition, is_active = layout.partition[task], layout.role[replica] == ACTIVE
+            for store in layout.stores_of[layout.operator_id[task]]:
                 if partition < partitions[store]:
                     _add(found, own, others, (store, partition), bounds[store], is_active=is_active)
         yield

@@ -19,21 +19,12 @@ from understudy_router.admin.layout import WARMUP, Layout
 MAX_ERRORS = 100
 
 
-class Place(NamedTuple):
-    """The replica with the worst value."""
-
-    operator_id: int
-    partition: int
-    node_id: str
-
-
 @dataclass(slots=True)
 class Summary:
     """The sums of one operator. Lags are those of live replicas that are not warm-ups; `None`: all of these are
     unknown.
     """
 
-    partitions: int = 0
     by_role: list[int] = field(default_factory=lambda: [0, 0, 0])
     """Live replicas by role."""
     running: int = 0
@@ -48,7 +39,7 @@ class Summary:
     """Live replicas with an error."""
     worst_lag: int | None = None
     worst_lag_ms: int | None = None
-    worst: Place | None = None
+    worst: int | None = None
     """A replica that has the worst lag."""
 
     @property
@@ -84,9 +75,7 @@ class _Sums:
     """The sums so far, and the tasks with a replica that is not well."""
 
     def __init__(self, layout: Layout) -> None:
-        self.summaries = {
-            operator_id: Summary(partitions=operator.partitions) for operator_id, operator in layout.operators.items()
-        }
+        self.summaries = {operator_id: Summary() for operator_id in layout.tasks_of}
         self.doubtful: set[int] = set()
         self.errors: list[str] = []
         self._layout = layout
@@ -100,10 +89,10 @@ class _Sums:
             replica = layout.replica_by_key(key, number)
             if replica is not None:
                 task, role = layout.task[replica], layout.role[replica]
-                operator_id = layout.operator_of(task).operator_id
+                operator_id = layout.operator_id[task]
                 own[operator_id, role] += 1
                 differing.add(replica)
-                self._count(operator_id, facts, role, 1, partial(_place, layout, replica))
+                self._count(operator_id, facts, role, 1, _always(replica))
                 if facts.standing is not Standing.CAUGHT_UP:
                     self.doubtful.add(task)
             yield
@@ -115,8 +104,8 @@ class _Sums:
         if view.facts.standing is not Standing.CAUGHT_UP:
             self.doubtful.update(layout.task[replica] for replica in layout.of_node[number])
 
-    def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], Place]) -> None:
-        """Add so many replicas of these facts. `where` finds one of them."""
+    def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], int]) -> None:
+        """Add so many replicas of these facts. `where` finds the first of them."""
         summary = self.summaries[operator_id]
         if not facts.standing.is_live:
             summary.dead += count
@@ -135,30 +124,28 @@ class _Sums:
         if facts.time_lag_ms is not None:
             summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
 
-    def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], Place]) -> None:
+    def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], int]) -> None:
         summary.broken += count
         if len(self.errors) < MAX_ERRORS:
-            operator_id, partition, node_id = where()
-            stores = " and ".join(self._layout.stores_of[operator_id])
-            self.errors.append(f"{stores} {partition} on {node_id}: {error}")
+            layout, replica = self._layout, where()
+            task, node_id = layout.task[replica], layout.node_ids[layout.node[replica]]
+            stores = " and ".join(layout.stores_of[layout.operator_id[task]])
+            self.errors.append(f"{stores} {layout.partition[task]} on {node_id}: {error}")
 
 
-def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> Place:
+def _always(replica: int) -> Callable[[], int]:
+    return lambda: replica
+
+
+def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> int:
     """Return the first replica of a node, in an operator and role, that is like the others of the node."""
     operator_id, role = kind
-    operator = layout.operators[operator_id]
-    tasks = range(operator.first, operator.first + operator.partitions)
+    tasks = layout.tasks_of[operator_id]
     return next(
-        _place(layout, replica)
+        replica
         for replica in layout.of_node[number]
         if layout.role[replica] == role and layout.task[replica] in tasks and replica not in differing
     )
-
-
-def _place(layout: Layout, replica: int) -> Place:
-    task = layout.task[replica]
-    operator = layout.operator_of(task)
-    return Place(operator.operator_id, task - operator.first, layout.node_ids[layout.node[replica]])
 
 
 def _examined(
@@ -182,10 +169,10 @@ def _examined(
             verdict = judged[kind] = _judged(*kind)
         if verdict.is_unserved:
             unserved.append(task)
-            summaries[layout.operator_of(task).operator_id].unserved += 1
+            summaries[layout.operator_id[task]].unserved += 1
         elif verdict.is_thin:
             thin.append(task)
-            summaries[layout.operator_of(task).operator_id].thin += 1
+            summaries[layout.operator_id[task]].thin += 1
         if verdict.is_unsettled:
             unsettled.append(task)
         yield

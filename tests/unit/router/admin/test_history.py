@@ -96,7 +96,7 @@ def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(world: tu
     for route in layout.routes:
         lags: list[int | None] = []
         for partition in range(route.partitions):
-            place = layout.operators[route.operator_id].first + partition
+            place = layout.tasks_of_store(route)[partition]
             mine = [
                 snapshot.facts(replica).offset_lag
                 for replica in layout.holders(place)

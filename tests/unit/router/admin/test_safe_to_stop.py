@@ -80,7 +80,7 @@ def test_the_partitions_that_would_lose_their_last_replica_have_no_caught_up_one
     layout = snapshot.layout
     for lost in found.last_replica.listed:
         (route,) = (route for route in layout.routes if route.name == lost["store"])
-        place = layout.operators[route.operator_id].first + int(str(lost["partition"]))
+        place = layout.tasks_of_store(route)[int(str(lost["partition"]))]
         standings = [snapshot.facts(replica).standing for replica in layout.holders(place)]
         assert Standing.CAUGHT_UP not in standings
 

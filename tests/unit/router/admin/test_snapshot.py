@@ -23,7 +23,7 @@ def test_a_snapshot_says_of_each_replica_what_a_choice_would_know(world: World) 
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
     layout = snapshot.layout
     for route in layout.routes:
-        found = [(layout.partition(layout.task[replica]), replica) for replica in layout.of_store(route)]
+        found = [(layout.partition[layout.task[replica]], replica) for replica in layout.of_store(route)]
         for partition in range(route.partitions):
             candidates = {each.node_id: each for each in candidates_of(tables, route.operator_id, partition, now_ms)}
             mine = {layout.node_ids[layout.node[replica]]: replica for where, replica in found if where == partition}
@@ -51,8 +51,7 @@ def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
     layout, totals = snapshot.layout, snapshot.totals
     for operator_id, summary in totals.summaries.items():
-        operator = layout.operators[operator_id]
-        tasks = range(operator.first, operator.first + operator.partitions)
+        tasks = layout.tasks_of[operator_id]
         replicas = [replica for task in tasks for replica in layout.holders(task)]
         facts = {replica: snapshot.facts(replica) for replica in replicas}
         live = [replica for replica in replicas if facts[replica].standing.is_live]
@@ -68,10 +67,7 @@ def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
         ages = [lag for each in wanted if (lag := facts[each].time_lag_ms) is not None]
         assert summary.worst_lag_ms == max(ages, default=None)
         if summary.worst is not None:
-            _, partition, node_id = summary.worst
-            holders = layout.holders(operator.first + partition)
-            (at,) = (each for each in holders if layout.node_ids[layout.node[each]] == node_id)
-            assert facts[at].offset_lag == summary.worst_lag
+            assert facts[summary.worst].offset_lag == summary.worst_lag
         unserved = [task for task in tasks if not any(facts[each].standing.is_open for each in layout.holders(task))]
         assert [task for task in totals.unserved if task in tasks] == unserved
         assert summary.unserved == len(unserved)
