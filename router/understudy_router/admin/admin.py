@@ -59,10 +59,9 @@ class Admin:
         self._observer = Observer(router.served, causes, exposure)
         self._router = router
         self._bounds = bounds
-        self._shown: Mapping[str, list[Number]] = {}
-        self._shown_of: object = None
-        self._last_losses: Mapping[str, Losses] = {}
-        self._losses_of: Snapshot | None = None
+        self._shown: tuple[object, Mapping[str, list[Number]]] = (None, {})
+        """The histories of stores that were computed last, and what they are of."""
+        self._last_losses: tuple[Snapshot | None, Mapping[str, Losses]] = (None, {})
         self._losing = asyncio.Lock()
         router.when_leaving(self.feed.end)
 
@@ -168,23 +167,22 @@ class Admin:
     async def _losses(self, snapshot: Snapshot) -> Mapping[str, Losses]:
         """Return the cost of a stop of each node, computed once for each snapshot."""
         async with self._losing:
-            if self._losses_of is not snapshot:
-                self._last_losses = await in_slices(losses_of_all(snapshot, self._bound))
-                self._losses_of = snapshot
-            return self._last_losses
+            if self._last_losses[0] is not snapshot:
+                self._last_losses = snapshot, await in_slices(losses_of_all(snapshot, self._bound))
+            return self._last_losses[1]
 
     async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
         """Return the last hour as the overview shows it, computed once for each point."""
         now_ms, kept = snapshot.about.now_ms, self._observer.history
         made_of = (step_of(now_ms), snapshot.layout.stores)
-        if self._shown_of != made_of:
-            self._shown_of, shown = made_of, dict[str, list[Number]]()
+        if self._shown[0] != made_of:
+            shown = dict[str, list[Number]]()
             for route in snapshot.layout.routes:
                 values, _ = kept.series(Key(LAG, route.name), now_ms, HISTORY_MINUTES)
                 shown[route.name] = thinned(values, SHOWN_POINTS)
                 await asyncio.sleep(0)
-            self._shown = shown
-        return self._shown
+            self._shown = made_of, shown
+        return self._shown[1]
 
     async def _keep_history(self) -> None:
         while True:

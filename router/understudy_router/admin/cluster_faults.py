@@ -135,7 +135,7 @@ _SHOWN_ELSEWHERE = frozenset({
 def degraded(seen: Observed) -> Iterator[Fault]:
     """Whether the nodes and this router work besides lookups, by the causes that no other indicator shows."""
     own = [why for cause, why in seen.causes.items() if cause not in _SHOWN_ELSEWHERE]
-    beats = [view.heartbeat for view in seen.snapshot.nodes.values() if view.heartbeat is not None]
+    beats = seen.snapshot.heartbeats
     by_node = {beat.node_id: [cause for cause in beat.degraded if cause not in _SHOWN_ELSEWHERE] for beat in beats}
     found = {node_id: causes for node_id, causes in by_node.items() if causes}
     who = [*(["this router"] if own else []), *found]
@@ -147,13 +147,13 @@ def degraded(seen: Observed) -> Iterator[Fault]:
 
 def agreement(seen: Observed) -> Iterator[Fault]:
     """Whether this router and the nodes agree about the nodes."""
-    found = [each.difference for each in seen.disagreements]
+    found = seen.disagreements
     if found:
-        nodes = list(dict.fromkeys(each.node_id for each in found))
+        nodes = list(dict.fromkeys(each["node_id"] for each in found))
         yield attention(
             f"This router and {named(nodes)} do not agree",
             "reads may take a longer way",
-            f"this router says {found[0].router_says}; {found[0].node_id} says {found[0].node_says}",
+            f"this router says {found[0]['router_says']}; {found[0]['node_id']} says {found[0]['node_says']}",
             "compare with what the other routers show; look at the network between",
             nodes,
         )

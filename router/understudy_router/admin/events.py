@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_router.admin.faults import blind_nodes, named
+from understudy_router.admin.faults import Fault, blind_nodes, named
 from understudy_router.admin.observed import Document
-from understudy_router.admin.quiet_query import Quiet
 from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
@@ -38,7 +37,7 @@ class EventLog:
         self._happened: deque[Document] = deque(maxlen=MAX_SHOWN)
         self._next = 1
 
-    def see(self, snapshot: Snapshot, quiet: Quiet | None = None) -> list[Document]:
+    def see(self, snapshot: Snapshot, quiet: Fault | None = None) -> list[Document]:
         """Take in the events that the tables keep now, and the changes since the last look. Return the newest first."""
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]
@@ -88,7 +87,7 @@ EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for end
 """Every kind of event that is found here."""
 
 
-def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Known, list[Line]]:
+def changes(known: Known, snapshot: Snapshot, quiet: Fault | None) -> tuple[Known, list[Line]]:
     """Return the state of now, and the events since `known`. `quiet` is set for a query that does not commit as it
     did.
     """
@@ -107,12 +106,12 @@ def changes(known: Known, snapshot: Snapshot, quiet: Quiet | None) -> tuple[Know
     return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
 
 
-def _conditions(snapshot: Snapshot, quiet: Quiet | None, *, has_moved: bool) -> Mapping[str, str | None]:
+def _conditions(snapshot: Snapshot, quiet: Fault | None, *, has_moved: bool) -> Mapping[str, str | None]:
     """Return the reason of each condition that holds. The reason is `None` for one that cannot be judged now, so it
     counts as it did before.
     """
     about, found = snapshot.about, dict[str, str | None]()
-    is_any_live = any(view.is_live for view in snapshot.nodes.values())
+    is_any_live = bool(snapshot.heartbeats)
     if about.bus_lost_why is not None or about.unheard is not None:
         found["bus-unheard"] = None if about.bus_lost_why is not None else about.unheard
     refused = about.causes.get(Cause.WRITES_REFUSED)
@@ -136,10 +135,9 @@ def _why_unknown(snapshot: Snapshot) -> str:
 
 def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
     assignment, holders = snapshot.assignment, snapshot.layout.number_of
-    for node_id, view in snapshot.nodes.items():
-        beat = view.heartbeat
-        if beat is not None and beat.state == "draining":
-            yield node_id, Draining(beat.incarnation, assignment is None or node_id in holders)
+    for beat in snapshot.heartbeats:
+        if beat.state == "draining":
+            yield beat.node_id, Draining(beat.incarnation, assignment is None or beat.node_id in holders)
 
 
 def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: Snapshot) -> Iterator[Line]:
@@ -148,19 +146,14 @@ def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapsho
     begun = [node_id for node_id in now if node_id not in before]
     if begun:
         yield "drain", f"{named(begun)}: somebody asked for it; other nodes take over what it has"
-    empty = [node_id for node_id, each in now.items() if not each.holds and _held(before, node_id)]
+    held = {node_id for node_id, each in before.items() if each.holds}
+    empty = [node_id for node_id, each in now.items() if not each.holds and node_id in held]
     if empty:
         yield "drained", f"{named(empty)}: nothing is left there, it may be stopped"
-    live = {node_id: view.heartbeat for node_id, view in snapshot.nodes.items() if node_id in before}
-    back = {node_id: beat for node_id, beat in live.items() if beat is not None and node_id not in now}
-    undone = [node_id for node_id, beat in back.items() if beat.incarnation == before[node_id].incarnation]
+    back = [beat for beat in snapshot.heartbeats if beat.node_id in before and beat.node_id not in now]
+    undone = [beat.node_id for beat in back if beat.incarnation == before[beat.node_id].incarnation]
     if undone:
         yield "drain-undone", f"{named(undone)}: somebody took the drain back"
-    anew = [node_id for node_id in back if node_id not in undone]
+    anew = [beat.node_id for beat in back if beat.node_id not in undone]
     if anew:
         yield "drain-undone", f"{named(anew)}: it was started again, and a drain ends with its process"
-
-
-def _held(before: Mapping[str, Draining], node_id: str) -> bool:
-    known = before.get(node_id)
-    return known is not None and known.holds

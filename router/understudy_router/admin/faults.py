@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -33,16 +34,11 @@ class Fault(NamedTuple):
         return Indicator(name, *self[:-1], affected=tuple(self.affected))
 
 
-def attention(
-    symptom: str, impact: str = "", cause: str = "", action: str = "", affected: Collection[str] = ()
-) -> Fault:
-    """Return a fault that takes away a reserve."""
-    return Fault(State.ATTENTION, symptom, impact, cause, action, affected)
+attention = partial(Fault, State.ATTENTION)
+"""The constructor of a fault that takes away a reserve."""
 
-
-def hurt(symptom: str, impact: str, cause: str, action: str, affected: Collection[str] = ()) -> Fault:
-    """Return a fault that readers notice."""
-    return Fault(State.HURT, symptom, impact, cause, action, affected)
+hurt = partial(Fault, State.HURT)
+"""The constructor of a fault that readers notice."""
 
 
 def unknown(symptom: str, cause: str, action: str) -> Fault:
@@ -50,10 +46,10 @@ def unknown(symptom: str, cause: str, action: str) -> Fault:
     return Fault(State.UNKNOWN, symptom, cause=cause, action=action)
 
 
-def named(names: Iterable[str]) -> str:
+def named(names: Iterable[str], between: str = ", ") -> str:
     """Return the first names, and how many more there are."""
-    known = list(dict.fromkeys(names))
-    return ", ".join(known[:FEW]) + (f" and {len(known) - FEW} more" if len(known) > FEW else "")
+    known = list(names)
+    return between.join(known[:FEW]) + (f" and {len(known) - FEW} more" if len(known) > FEW else "")
 
 
 def first(found: Mapping[str, T]) -> T:
@@ -86,11 +82,9 @@ def store_partitions_in_all(snapshot: Snapshot) -> int:
 
 def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
     """Return the live nodes that wait for their checkpoint, and the part of it that they wait for."""
-    beats = [(view.node_id, view.heartbeat) for view in snapshot.nodes.values()]
-    return {node_id: beat.waits_for for node_id, beat in beats if beat is not None and beat.waits_for is not None}
+    return {beat.node_id: beat.waits_for for beat in snapshot.heartbeats if beat.waits_for is not None}
 
 
 def blind_nodes(snapshot: Snapshot) -> list[str]:
     """Return the live nodes that cannot read the checkpoint."""
-    beats = [view.heartbeat for view in snapshot.nodes.values() if view.heartbeat is not None]
-    return [beat.node_id for beat in beats if CHECKPOINT_UNREADABLE in beat.degraded]
+    return [beat.node_id for beat in snapshot.heartbeats if CHECKPOINT_UNREADABLE in beat.degraded]

@@ -14,7 +14,7 @@ import orjson
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.lag_page import Query, first_of
-from understudy_router.admin.parts import Now, Part, changed, settled_ms
+from understudy_router.admin.parts import Now, Part, changed, members, settled_ms
 from understudy_router.admin.restoring import percent_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
@@ -44,7 +44,7 @@ class Grid:
 
     def head(self) -> bytes:
         """Return the section without rows."""
-        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), part.text) for name, part in self.members.items())
+        return b"{%b}" % members({name: part.text for name, part in self.members.items()})
 
     def whole(self) -> bytes:
         """Return the section of the document."""
@@ -54,8 +54,8 @@ class Grid:
         """Return the members of a delta: the rows that changed or went after a tick, and the other members that did."""
         rows = changed(self.rows, tick) if self.tick > tick else {}
         gone = sorted(key for key, went in self.gone.items() if went > tick)
-        members = [b',"grid_%b":%b' % (name.encode(), text) for name, text in changed(self.members, tick).items()]
-        return b'"grid_rows":[%b],"grid_gone":%b%b' % (b",".join(rows.values()), orjson.dumps(gone), b"".join(members))
+        texts = {"rows": b"[%b]" % b",".join(rows.values()), "gone": orjson.dumps(gone), **changed(self.members, tick)}
+        return members({f"grid_{name}": text for name, text in texts.items()})
 
 
 NO_GRID = Grid({}, {}, {}, 0)

@@ -66,10 +66,9 @@ class _Ring:
 
 
 class History:
-    """All series. `left_out` counts the series without room when points were noted last."""
+    """All series."""
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
-        self.left_out = 0
         self._max_series = max_series
         self._rings: dict[Key, _Ring] = {}
 
@@ -93,17 +92,14 @@ class History:
         """Note a point of each series. Those given first have room first; a series without points for an hour is
         dropped.
         """
-        step, self.left_out = step_of(now_ms), 0
+        step = step_of(now_ms)
         for key in [key for key, ring in self._rings.items() if ring.last <= step - POINTS]:
             del self._rings[key]
         for key, point in points.items():
+            if key not in self._rings and not self.is_full:
+                self._rings[key] = _Ring(step - 1)
             ring = self._rings.get(key)
-            if ring is None:
-                if len(self._rings) >= self._max_series:
-                    self.left_out += 1
-                    continue
-                ring = self._rings[key] = _Ring(step - 1)
-            if step >= ring.last:
+            if ring is not None and step >= ring.last:
                 ring.put(step, point)
 
     def series(self, key: Key, now_ms: float, minutes: int) -> tuple[list[Number], list[Number]]:

@@ -55,9 +55,6 @@ class Layout:
     def replicas(self) -> int:
         return len(self.node)
 
-    def is_of(self, assignment: Assignment | None, stores: Stores | None) -> bool:
-        return self.assignment is assignment and self.stores is stores
-
     def key(self, task: int) -> str:
         """Return the name of the task in assignments and heartbeats."""
         return f"{self.operator_id[task]}_{self.partition[task]}"

@@ -52,7 +52,7 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     found: dict[str, Losses] = {}
     for node_id in snapshot.nodes:
         number = snapshot.layout.number_of.get(node_id)
-        if number is not None and (at_risk is None or number in at_risk):
+        if number in at_risk:
             found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
         else:
             found[node_id] = usual_losses(snapshot, node_id)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.reads_served import Rates, StoreServed
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
@@ -35,7 +34,7 @@ class Observed:
     silent_ms: float = 0.0
     """Milliseconds since the end last changed."""
     restores: Sequence[Document] = ()
-    disagreements: Sequence[Disagreement] = ()
+    disagreements: Sequence[Document] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
     """The reasons why this router's process is degraded, by cause."""
     exposure: Exposure | None = None

@@ -14,14 +14,13 @@ from typing import Any
 
 import orjson
 
-from understudy_router.admin.disagreement import Disagreement
 from understudy_router.admin.grid import NO_GRID, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.layout import ROLES
 from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
-from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, settled_ms
+from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, members, settled_ms
 from understudy_router.admin.reads_served import NOTHING_SERVED
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Snapshot
@@ -63,13 +62,13 @@ class Overview:
     def whole(self) -> bytes:
         """Return the document."""
         head = {"schema": SCHEMA, "tick": self.tick, "generated_at": self.generated_at}
-        sections = _members({name: part.text for name, part in self.sections.items()})
+        sections = members({name: part.text for name, part in self.sections.items()})
         return b'%b,%b,"grid":%b}' % (orjson.dumps(head)[:-1], sections, self.grid.whole())
 
     def since(self, tick: int) -> bytes:
         """Return the changes since the overview of a tick, in the form that a viewer gets."""
         head = orjson.dumps({"tick": self.tick, "generated_at": self.generated_at})[:-1]
-        return b'%b,"sections":{%b},%b}' % (head, _members(changed(self.sections, tick)), self.grid.since(tick))
+        return b'%b,"sections":{%b},%b}' % (head, members(changed(self.sections, tick)), self.grid.since(tick))
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
         """Return the document as Python objects, in slices."""
@@ -117,10 +116,6 @@ def _release() -> str:
     return version("understudy")
 
 
-def _members(texts: Mapping[str, bytes]) -> bytes:
-    return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in texts.items())
-
-
 def _sections(seen: Observed, histories: Histories) -> Document:
     """Return the small sections, in the order of the document."""
     snapshot, about, rates = seen.snapshot, seen.snapshot.about, seen.rates
@@ -147,7 +142,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
         "counts": _counts(snapshot),
         "stores": [_store(seen, histories, route) for route in snapshot.layout.routes],
         "restores": seen.restores,
-        "disagreement": [_disagreement(snapshot, each) for each in seen.disagreements],
+        "disagreement": seen.disagreements,
         "events": seen.events,
     }
 
@@ -210,13 +205,4 @@ def _store(seen: Observed, histories: Histories, route: StoreRoute) -> Document:
         "history": histories.get(route.name, ()),
         "key": [{"name": column["name"], "type": column["type"]} for column in columns],
         "example": orjson.dumps([column["example"] for column in columns]).decode(),
-    }
-
-
-def _disagreement(snapshot: Snapshot, found: Disagreement) -> Document:
-    return {
-        "node_id": found.difference.node_id,
-        "router_says": found.difference.router_says,
-        "node_says": found.difference.node_says,
-        "since": snapshot.about.wall_text(found.since_ms),
     }

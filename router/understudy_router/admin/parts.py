@@ -52,6 +52,11 @@ def changed(parts: Mapping[K, Part], tick: int) -> dict[K, bytes]:
     return {key: part.text for key, part in parts.items() if part.tick > tick}
 
 
+def members(texts: Mapping[str, bytes]) -> bytes:
+    """Return the members of a JSON object, without its braces."""
+    return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in texts.items())
+
+
 def settled_ms(ms: int | None) -> int | None:
     """Return the step of an age: one step for all fresh ages, then steps of a second, after a minute ever longer
     ones.

@@ -6,9 +6,8 @@ its commit when it ends, so a query that is slow, or that ended within a batch, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from understudy_router.admin.facts import NodeView
+from understudy_router.admin.faults import Fault, attention
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.durations import duration_text
@@ -18,17 +17,9 @@ QUIET_PACES, MIN_QUIET_MS = 5, 5_000
 """Limits of quiet: the query is quiet after so many of its usual times between commits, and not before so many ms."""
 
 
-class Quiet(NamedTuple):
-    """The texts of the indicator for a query that does not commit as it did."""
-
-    symptom: str
-    cause: str
-    action: str
-
-
-def quiet_query(seen: Observed) -> Quiet | None:
-    """Describe a query that has not committed for much longer than usual; return `None` while it commits, and before
-    its pace is known.
+def quiet_query(seen: Observed) -> Fault | None:
+    """Return the fault of a query that has not committed for much longer than usual; `None` while it commits, and
+    before its pace is known.
     """
     said = _said(seen.snapshot)
     usual = (query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None)
@@ -41,8 +32,9 @@ def quiet_query(seen: Observed) -> Quiet | None:
     if silent_ms <= max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
         return None
     why, action = _why(seen.snapshot, said)
-    return Quiet(
+    return attention(
         f"The query has not committed for {duration_text(round(silent_ms))}",
+        "answers stay what they are",
         f"it usually commits every {duration_text(round(usual_ms))}; {why}",
         action,
     )

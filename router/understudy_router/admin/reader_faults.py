@@ -75,7 +75,7 @@ def _not_ready(snapshot: Snapshot, why: str) -> Fault:
 def checkpoint(seen: Observed) -> Iterator[Fault]:
     """Whether the end of the commit log is known, so that lag is."""
     snapshot = seen.snapshot
-    live = [view.node_id for view in snapshot.nodes.values() if view.is_live]
+    live = [beat.node_id for beat in snapshot.heartbeats]
     blind, count = blind_nodes(snapshot), store_partitions_in_all(snapshot)
     if not live:
         yield unknown("No node can say how the checkpoint is", "", "start a node")
@@ -109,7 +109,7 @@ def query(seen: Observed) -> Iterator[Fault]:
         yield unknown("Whether the query commits is not known", END_UNKNOWN, "see checkpoint")
     quiet = quiet_query(seen)
     if quiet is not None:
-        yield attention(quiet.symptom, "answers stay what they are", quiet.cause, quiet.action)
+        yield quiet
 
 
 END_UNKNOWN = "the end of the commit log is not known"
@@ -128,7 +128,7 @@ def freshness(seen: Observed) -> Iterator[Fault]:
             "find that replica with understudy lag; the runbook tells a slow storage from a node without CPU",
             growing,
         )
-    beats = [view.heartbeat for view in seen.snapshot.nodes.values() if view.heartbeat is not None]
+    beats = seen.snapshot.heartbeats
     late = {each.node_id: each.freshness.p99_ms for each in beats if each.freshness and each.freshness.p99_ms > OLD_MS}
     if late:
         yield attention(

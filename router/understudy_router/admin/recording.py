@@ -49,11 +49,7 @@ def freshness_of(snapshot: Snapshot) -> Freshness:
     """Return the time from commit to visible, over the nodes that report it: the median of their p50, the worst of
     their p99.
     """
-    said = [
-        view.heartbeat.freshness
-        for view in snapshot.nodes.values()
-        if view.heartbeat is not None and view.heartbeat.freshness is not None
-    ]
+    said = [beat.freshness for beat in snapshot.heartbeats if beat.freshness is not None]
     if not said:
         return None, None
     halves = sorted(each.p50_ms for each in said)

@@ -13,7 +13,6 @@ MAX_SHOWN = 200
 MIN_MS = 900
 """Shortest time, in ms, over which a rate is computed."""
 
-
 Key = tuple[str, str]
 """A node and its task."""
 

@@ -9,7 +9,7 @@ assignment or the catalogue is unknown, no node is safe to stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import Facts, Standing
@@ -100,16 +100,15 @@ def is_known(snapshot: Snapshot) -> bool:
     return snapshot.assignment is not None and snapshot.layout.stores is not None
 
 
-def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, set[int] | None]:
-    """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop. `None` means that any
-    node may have a cost.
+def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
+    """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop.
 
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
     tasks without these are examined.
     """
     layout = snapshot.layout
     if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
-        return None
+        return range(len(layout.node_ids))
     found = set(layout.alone)
     views = enumerate(snapshot.holders)
     found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)

@@ -1,6 +1,7 @@
 """The differences between two catalogues: stores that came and went, and changes in those that stayed (pure).
 
-A line of each kind names a few stores and counts the others: there may be a thousand.
+A line of each kind names a few stores and counts the others: there may be a thousand. So it is with the differences of
+one store.
 """
 
 from __future__ import annotations
@@ -8,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from understudy_router.admin.faults import named
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-
-FEW = 3
-"""Most stores, or differences of one store, that a line names."""
 
 MAX_CHARACTERS = 80
 """Most characters of a name, type or reason that a line shows: the type of a struct may be very long."""
@@ -36,7 +35,7 @@ def schema_changes(before: Stores | None, after: Stores | None) -> Iterator[Line
     yield from _line("store-removed", [_cut(name) + why for name, why in because.items()])
     stayed = sorted(after.by_name.keys() & before.by_name.keys())
     found = ((name, list(differences(before.by_name[name], after.by_name[name]))) for name in stayed)
-    yield from _line("schema-changed", [f"{_cut(name)}: {_few(words, '; ')}" for name, words in found if words])
+    yield from _line("schema-changed", [f"{_cut(name)}: {named(words, '; ')}" for name, words in found if words])
 
 
 def differences(before: StoreRoute, after: StoreRoute) -> Iterator[str]:
@@ -75,12 +74,7 @@ def _types(columns: Any) -> dict[str, str]:
 def _line(kind: str, words: Sequence[str]) -> Iterator[Line]:
     """Yield one line, if there are words for it."""
     if words:
-        yield kind, _few(words, ", ")
-
-
-def _few(words: Sequence[str], between: str) -> str:
-    """Return the first words, and how many more there are."""
-    return between.join(words[:FEW]) + (f" and {len(words) - FEW} more" if len(words) > FEW else "")
+        yield kind, named(words)
 
 
 def _cut(text: str) -> str:

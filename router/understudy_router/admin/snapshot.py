@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.layout import Layout, lay_out
-from understudy_router.admin.summary import Totals, summed
+from understudy_router.admin.summary import Totals, facts_of, summed
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import TableEvent, Tables
@@ -79,12 +79,14 @@ class Snapshot:
     def assignment(self) -> Assignment | None:
         return self.layout.assignment
 
+    @property
+    def heartbeats(self) -> list[Heartbeat]:
+        """The last heartbeats of the live nodes."""
+        return [view.heartbeat for view in self.nodes.values() if view.heartbeat is not None]
+
     def facts(self, replica: int) -> Facts:
         """Return the facts of a replica."""
-        view = self.holders[self.layout.node[replica]]
-        if not view.own:
-            return view.facts
-        return view.own.get(self.layout.key(self.layout.task[replica]), view.facts)
+        return facts_of(self.layout, self.holders, replica)
 
 
 def gather(
@@ -92,7 +94,7 @@ def gather(
 ) -> Generator[None, None, Snapshot]:
     """Take the snapshot of now. `layout` is the last one, which is used again while it fits."""
     assignment, previous, changes = tables.assignment, tables.previous, tables.changes
-    if layout is None or not layout.is_of(assignment, stores):
+    if layout is None or layout.assignment is not assignment or layout.stores is not stores:
         layout = yield from lay_out(assignment, stores)
     lineage, end = tables.lineage, tables.end_version
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest

@@ -159,11 +159,11 @@ def _examined(
     unserved: list[int] = []
     thin: list[int] = []
     unsettled: list[int] = []
-    standing_of = _standing_of(layout, holders)
     judged: dict[tuple[tuple[Standing, ...], bytes], _Verdict] = {}
     for task in chain(layout.unheld, doubtful):
         replicas = layout.holders(task)
-        kind = (tuple(map(standing_of, replicas)), bytes(layout.role[replicas.start : replicas.stop]))
+        standings = tuple(facts_of(layout, holders, replica).standing for replica in replicas)
+        kind = (standings, bytes(layout.role[replicas.start : replicas.stop]))
         verdict = judged.get(kind)
         if verdict is None:
             verdict = judged[kind] = _judged(*kind)
@@ -201,18 +201,9 @@ def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
     )
 
 
-def _standing_of(layout: Layout, holders: Sequence[NodeView]) -> Callable[[int], Standing]:
-    """Return a function that gives the standing of a replica: that of its node, where the node reports the same of all
-    its replicas.
-    """
-    usual = [None if view.own else view.facts.standing for view in holders]
-    node = layout.node
-
-    def of(replica: int) -> Standing:
-        known = usual[node[replica]]
-        if known is not None:
-            return known
-        view = holders[node[replica]]
-        return view.own.get(layout.key(layout.task[replica]), view.facts).standing
-
-    return of
+def facts_of(layout: Layout, holders: Sequence[NodeView], replica: int) -> Facts:
+    """Return the facts of a replica: those of its node, unless it differs from the others of the node."""
+    view = holders[layout.node[replica]]
+    if not view.own:
+        return view.facts
+    return view.own.get(layout.key(layout.task[replica]), view.facts)

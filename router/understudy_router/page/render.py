@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from understudy_router.page.cells import ReplicaRow, cell_text, kind_of
-from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, top_of
+from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
 from understudy_router.page.replicas import facts_of, find_replica, grid_view
 from understudy_router.page.runbooks import Runbook
@@ -31,7 +31,6 @@ from understudy_router.page.views import (
     restore_slots,
     staleness_bars,
     store_slots,
-    store_spark,
     unwell,
 )
 from understudy_router.page.words import batches, duration
@@ -155,9 +154,14 @@ def _store(store: Document, query: PageQuery) -> dict[str, Any]:
     is_chosen = name == query.store
     link = query.link(store="" if is_chosen else name, page=1, open="")
     return {
-        "key": name, "slots": store_slots(store), "path": store_spark(store), "link": link, "is_chosen": is_chosen,
-        "columns": orjson.dumps(store["key"]).decode(), "example": store["example"] or "",
-    }  # fmt: skip
+        "key": name,
+        "slots": store_slots(store),
+        "path": spark_path(store["history"]),
+        "link": link,
+        "is_chosen": is_chosen,
+        "columns": orjson.dumps(store["key"]).decode(),
+        "example": store["example"] or "",
+    }
 
 
 def _restore(restore: Document) -> dict[str, Any]:

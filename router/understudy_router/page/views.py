@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from understudy_router.page.cells import LAGGING_FROM
-from understudy_router.page.drawing import bar_percents, spark_path
+from understudy_router.page.drawing import bar_percents
 from understudy_router.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
 
 Document = Mapping[str, Any]
@@ -146,11 +146,6 @@ def served_words(store: Document) -> str:
     """Say how old the answers of a store were, but for one in a hundred."""
     p99 = store["staleness_p99_ms"]
     return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
-
-
-def store_spark(store: Document) -> str:
-    """Return the path of a store's last hour."""
-    return spark_path(store["history"])
 
 
 def node_slots(node: Document) -> Slots:

@@ -275,6 +275,7 @@ def test_a_difference_that_a_heartbeat_settles_is_no_disagreement_and_one_that_l
     tables.heard(beat("b", epoch=0, term=0, sequence=2), age_ms=0, now_ms=3001)
     tables.heard(beat("a", sequence=2), age_ms=0, now_ms=3001)
     (found,) = seen.see(snapshot_of(tables, ONE, now_ms=3001))
-    assert (found.difference.kind, found.since_ms) == ("assignment", 0)
+    said = ("assignment 1 of term 1", "assignment 0 of term 0")
+    assert (found["router_says"], found["node_says"], found["since"]) == (*said, "1970-01-01T00:16:40.000000Z")
     tables.heard(beat("b", sequence=3), age_ms=0, now_ms=3002)
     assert seen.see(snapshot_of(tables, ONE, now_ms=3002)) == []
