@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.arrays import scalar, to_numpy
 from understudy_pipeline.inputs.opening import open_input
-from understudy_pipeline.inputs.protocol import Input, InputConfig
+from understudy_pipeline.inputs.protocol import Input
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 if TYPE_CHECKING:
@@ -26,31 +26,29 @@ def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicP
     if options.start_positions is not None:
         from understudy_pipeline.inputs.kafka_starts import start_cursors  # noqa: PLC0415  # loads Kafka's client
 
-        (config,) = options.inputs
-        return start_cursors(cast("KafkaConfig", config), options.start_positions, timeout_ms=timeout_ms)
+        config, positions = cast("KafkaConfig", options.inputs[0]), options.start_positions
+        return _ask(options, lambda _, tps: start_cursors(config, positions, tps, timeout_ms=timeout_ms), timeout_ms)
     if options.starting == "latest":
-        return current_ends(options.inputs, timeout_ms=timeout_ms)
-    return _ask(options.inputs, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
+        return current_ends(options, timeout_ms=timeout_ms)
+    return _ask(options, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
-def current_ends(inputs: Sequence[InputConfig], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+def current_ends(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
     """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
-    return _ask(inputs, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
+    return _ask(options, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
 def _ask(
-    inputs: Sequence[InputConfig],
+    options: AlignedOptions,
     find: Callable[[Input, Sequence[TopicPartition]], Mapping[TopicPartition, Cursor]],
     timeout_ms: int,
 ) -> Mapping[TopicPartition, Cursor]:
     """Ask every server about all of its partitions, over a new connection."""
     cursors: dict[TopicPartition, Cursor] = {}
-    for config in inputs:
+    for config in options.inputs:
         asked = open_input(config)
         try:
-            counts = asked.partitions(timeout_ms=timeout_ms)
-            partitions = [TopicPartition(topic, p) for topic, count in counts.items() for p in range(count)]
-            cursors.update(find(asked, partitions))
+            cursors.update(find(asked, options.partitions(asked.partitions(timeout_ms=timeout_ms))))
         finally:
             asked.close()
     return cursors

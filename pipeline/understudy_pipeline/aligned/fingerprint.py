@@ -9,7 +9,7 @@ from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.inputs.timestamps import RECORD
 
-_TOPICS = "topics"
+TOPICS = "topics"
 _OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.isolation.level": "isolation_level"}
 """Options that only one kind of input has: the attribute of its configuration, by the option's name. A query that gets
 such an input later gets its options with it."""
@@ -30,7 +30,7 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
     kinds = options.kinds or ("",) * len(options.topics)
     field = options.timestamp.field
     return {
-        _TOPICS: [f"{kind}:{topic}".removeprefix(":") for kind, topic in zip(kinds, options.topics, strict=True)],
+        TOPICS: [f"{kind}:{topic}".removeprefix(":") for kind, topic in zip(kinds, options.topics, strict=True)],
         "merge": options.merge,
         "timestamp": RECORD if field is None else f"json:{field}",
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
@@ -55,7 +55,7 @@ def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) ->
     """Raise OffsetError if an option changed, naming it with its old and new value. Topics may be appended."""
     for name in now:
         old, new = saved.get(name), now[name]
-        if old == new or (name == _TOPICS and _only_appended(old, new)) or (name in _OF_INPUTS and old is None):
+        if old == new or (name == TOPICS and _only_appended(old, new)) or (name in _OF_INPUTS and old is None):
             continue
         if name == _UNDECODABLE:  # `check_replay` looks at it
             continue
@@ -64,7 +64,7 @@ def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) ->
             "change records that were processed already, or their order",
             where=f"option {name}",
             fix=(f"Remove the option {name}" if old is None else f"Set {name} to {_text(old)} again")
-            + (", with new topics behind the old ones" if name == _TOPICS else "")
+            + (", with new topics behind the old ones" if name == TOPICS else "")
             + ", or begin a new checkpoint",
         )
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
 
@@ -22,15 +26,20 @@ KAFKA_PROPERTIES = "kafka."
 
 KINDS = ("kafka", "redis", "files")
 REDIS_OPTIONS = ("partitions", "key_field", "value_field")
-INPUT_OPTIONS = frozenset({"topics", *KINDS, *REDIS_OPTIONS})
+SUBSCRIPTIONS = ("topics", "topics_pattern", "assign")
+"""Options that say what is read. A query has one of them."""
+
+INPUT_OPTIONS = frozenset({*SUBSCRIPTIONS, *KINDS, *REDIS_OPTIONS})
 
 
 class ParsedInputs(NamedTuple):
-    """`kinds` has the input kind of each topic in `topics`."""
+    """`kinds` has the input kind of each topic in `topics`, which are empty with a pattern."""
 
     inputs: tuple[InputConfig, ...]
     topics: tuple[str, ...]
     kinds: tuple[str, ...]
+    pattern: TopicsPattern | None = None
+    assigned: frozenset[TopicPartition] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,15 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
     """Make one configuration per server that the options name. Raises SettingsError."""
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
     _check_options_have_server(options, servers)
+    _check_one_subscription(options, servers)
+    if (text := options.text("topics_pattern")) is not None:
+        pattern = TopicsPattern(text)
+        return ParsedInputs((_make_config("kafka", options, servers["kafka"], pattern, shared),), (), (), pattern)
+    if (text := options.text("assign")) is not None:
+        assigned = parse_assigned(text)
+        topics = tuple(dict.fromkeys(tp.topic for tp in assigned))
+        config = _make_config("kafka", options, servers["kafka"], topics, shared)
+        return ParsedInputs((config,), topics, ("kafka",) * len(topics), assigned=frozenset(assigned))
     kinds = _topic_kinds(options.text("topics"), servers)
     idle = [kind for kind in servers if kind not in kinds.values()]
     if idle:
@@ -62,9 +80,40 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
     return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
 
 
-def _make_config(
-    kind: str, options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions
-) -> InputConfig:
+def parse_assigned(text: str) -> list[TopicPartition]:
+    """Parse `{"flights":[0,2]}`: the partitions that are read, in the order of the topics. Raises SettingsError."""
+    try:
+        found = orjson.loads(text)
+        pairs = [(topic, partition) for topic, partitions in found.items() for partition in partitions]
+    except (ValueError, AttributeError, TypeError):
+        pairs = []
+    if not pairs or not all(found.values()) or any(type(number) is not int or number < 0 for _, number in pairs):
+        raise SettingsError(
+            f"'{text}' does not give each topic its partitions",
+            where="option assign",
+            fix='Write JSON like {"weather":[0,2],"flights":[0,2]}; partitions are numbered from 0',
+        )
+    return [TopicPartition(topic, number) for topic, number in pairs]
+
+
+def _check_one_subscription(options: GivenOptions, servers: Mapping[str, str]) -> None:
+    """Raise SettingsError for two options that say what is read, and for a pattern or partitions of another input."""
+    first, *others = [name for name in SUBSCRIPTIONS if name in options] or ["topics"]
+    if others:
+        raise SettingsError(
+            f"{first} and {others[0]} both say what is read",
+            where=f"option {others[0]}",
+            fix=f"Set one of {', '.join(SUBSCRIPTIONS)}",
+        )
+    if first != "topics" and set(servers) != {"kafka"}:
+        raise SettingsError(
+            f"{first} is for a query that reads nothing but Kafka, and {', '.join(servers)} is set",
+            where=f"option {first}",
+            fix="Name what is read with the option topics, like topics=kafka:flights,redis:weather",
+        )
+
+
+def _make_config(kind: str, options: GivenOptions, server: str, topics: Topics, shared: SharedOptions) -> InputConfig:
     try:
         return _MAKERS[kind](options, server, topics, shared)
     except ImportError as error:
@@ -95,7 +144,11 @@ def _topic_kinds(text: str | None, servers: Mapping[str, str]) -> dict[str, str]
     """Return the input kind of each topic, in the order of the option `topics`."""
     where = "option topics"
     if text is None:
-        raise SettingsError("no topics are given", where=where, fix="List them, like 'weather,flights'")
+        raise SettingsError(
+            "no topics are given",
+            where=where,
+            fix="List them, like 'weather,flights'; of Kafka also with topics_pattern or assign",
+        )
     kinds: dict[str, str] = {}
     for entry in text.split(","):
         kind, topic = _split(entry.strip(), servers, where)
@@ -122,10 +175,13 @@ def _split(entry: str, servers: Mapping[str, str], where: str) -> tuple[str, str
     return kind, topic
 
 
-Make = Callable[[GivenOptions, str, tuple[str, ...], SharedOptions], InputConfig]
+Topics = Any
+"""Names, or for Kafka a `TopicsPattern`."""
+
+Make = Callable[[GivenOptions, str, Topics, SharedOptions], InputConfig]
 
 
-def _kafka(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+def _kafka(options: GivenOptions, server: str, topics: Topics, shared: SharedOptions) -> InputConfig:
     from understudy_pipeline.inputs.kafka_config import KafkaConfig  # noqa: PLC0415  # see above
 
     return KafkaConfig(

@@ -16,7 +16,8 @@ from understudy_shared.base.errors import SettingsError
 def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
     """Ask every server for its topics, and return the partition count of each topic.
 
-    Raises InputError when a server does not answer within `request_timeout_ms`, and UnknownTopicError.
+    Raises InputError when a server does not answer within `request_timeout_ms`, UnknownTopicError, and SettingsError
+    for a partition that is assigned and does not exist.
     """
     counts: dict[str, int] = {}
     for config in options.inputs:
@@ -25,6 +26,14 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
             counts |= opened.partitions(timeout_ms=options.request_timeout_ms)
         finally:
             opened.close()
+    unknown = sorted((options.assigned or frozenset()) - set(options.partitions(counts)))
+    if unknown:
+        counted = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise SettingsError(
+            f"partitions that are assigned do not exist: {', '.join(map(str, unknown))}",
+            where="option assign",
+            fix=f"Partitions are numbered from 0: {counted}",
+        )
     return counts
 
 
@@ -34,12 +43,12 @@ def check_even(options: AlignedOptions) -> None:
     A query that has begun is never refused: a topic may have grown since, and its `merge` is fixed.
     """
     counts: Mapping[str, int] = {}
-    if options.merge == "task" and len(options.topics) > 1:
+    if options.merge == "task" and options.assigned is None and len(options.topics) != 1:
         # A server that went away since `load()` is waited for. If counts then differ, `unread` tells of it.
         with suppress(InputError):
             counts = check_inputs(options)
     if len(set(counts.values())) > 1:
-        counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics)
+        counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics or counts)
         raise SettingsError(
             f"topics that are merged partition by partition need equal numbers of partitions: {counted}",
             where="option merge",

@@ -105,13 +105,17 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     parsed = parse_inputs(options, SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms))
     # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
     usual: Undecodable = "keep" if timestamp.field is None else "fail"
-    undecodable, topic_undecodable = options.by_topic("undecodable", parsed.topics, _undecodable, usual)
-    idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", parsed.topics, _idle_ms, default.max_task_idle_ms)
-    _check_order(options, [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics], available_now)
+    named = parsed.pattern or parsed.topics
+    undecodable, topic_undecodable = options.by_topic("undecodable", named, _undecodable, usual)
+    idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", named, _idle_ms, default.max_task_idle_ms)
+    every_idle_ms = [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics] or [idle_ms, *topic_idle_ms.values()]
+    _check_order(options, every_idle_ms, available_now)
     return AlignedOptions(
         inputs=parsed.inputs,
         topics=parsed.topics,
         kinds=parsed.kinds,
+        pattern=parsed.pattern,
+        assigned=parsed.assigned,
         merge=options.choice("merge", get_args(Merge), default.merge),
         starting=options.choice("starting", get_args(Starting), default.starting),
         start_positions=_start_positions(given, parsed),
@@ -158,14 +162,14 @@ def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPos
     found = start_positions({name.lower(): value for name, value in given.items()})
     if found is None:
         return None
-    if set(parsed.kinds) != {"kafka"}:
+    if {config.kind for config in parsed.inputs} != {"kafka"}:
         raise SettingsError(
             "only a query that reads nothing but Kafka can begin at given positions",
             where=f"option {found.option}",
             fix="Use starting=earliest or starting=latest, or read the other inputs with a source of their own",
         )
     named_topics = found.topics()
-    if named_topics is not None and named_topics != set(parsed.topics):
+    if named_topics is not None and parsed.pattern is None and named_topics != set(parsed.topics):
         wrong = sorted(named_topics ^ set(parsed.topics))
         raise SettingsError(
             f"{found.option} and the topics that are read do not agree about {', '.join(wrong)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -52,7 +52,7 @@ class GivenOptions:
         return None if value is None else parse_whole(name, value, least=least, most=most, also=also)
 
     def by_topic(
-        self, name: str, topics: Collection[str], parse: Callable[[str, str], V], default: V
+        self, name: str, topics: Container[str], parse: Callable[[str, str], V], default: V
     ) -> tuple[V, Mapping[str, V]]:
         """Return a value, and the values of topics that have their own: `5` or `5,weather:9` or `weather:9`."""
         found, own = default, dict[str, V]()

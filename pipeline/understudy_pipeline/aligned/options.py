@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from understudy_pipeline.inputs.protocol import InputConfig
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.start_positions import StartPositions
 from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
 MIB = 1 << 20
 
@@ -28,6 +30,12 @@ class AlignedOptions:
 
     kinds: tuple[str, ...] = ()
     """The input of each topic: `kafka`, `redis` or `files`. Each kind has its own form of offsets."""
+
+    pattern: TopicsPattern | None = None
+    """Kafka topics that are found while the query runs. `topics` and `kinds` are empty then."""
+
+    assigned: frozenset[TopicPartition] | None = None
+    """The only partitions of `topics` that are read. None: all of them."""
 
     merge: Literal["task", "global"] = "task"
     """`task` merges partition p of every topic, for each p. `global` merges all partitions together."""
@@ -105,7 +113,12 @@ class AlignedOptions:
         """Return the treatment of a topic's records without a usable timestamp."""
         return self.topic_undecodable.get(topic, self.undecodable)
 
+    def partitions(self, counts: Mapping[str, int]) -> list[TopicPartition]:
+        """List the partitions that are read of topics that have so many, in the order of `counts`."""
+        every = (TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
+        return [tp for tp in every if self.assigned is None or tp in self.assigned]
+
     @property
     def long_offsets(self) -> bool:
         """Whether the column `offset` is a number: every topic is Kafka's."""
-        return bool(self.kinds) and set(self.kinds) == {"kafka"}
+        return self.pattern is not None or set(self.kinds) == {"kafka"}

@@ -27,6 +27,7 @@ from understudy_pipeline.aligned.prefetch import Prefetch
 from understudy_pipeline.aligned.run_counts import RunCounts, Sample
 from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
+from understudy_pipeline.aligned.subscription import topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, take_batch
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError
@@ -56,7 +57,6 @@ class Planner:
         self._options = options
         self._clock = clock
         self._shared = SharedReadAhead(options, clock)
-        self._ranks = {topic: rank for rank, topic in enumerate(options.topics)}
         self._fingerprint = fingerprint(options)
         self._prefetches: list[Prefetch] = []
         self._offset = SourceOffset(self._fingerprint)
@@ -70,7 +70,9 @@ class Planner:
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
         check_even(self._options)
-        return SourceOffset(self._fingerprint, cursors=first_cursors(self._options, timeout_ms=timeout_ms))
+        cursors = first_cursors(self._options, timeout_ms=timeout_ms)
+        found = sorted({tp.topic for tp in cursors})
+        return SourceOffset(with_topics(self._fingerprint, self._options, found), cursors=cursors)
 
     def finish_at_current_ends(self, *, timeout_ms: int) -> None:
         """Read up to the current ends only (the trigger AvailableNow).
@@ -78,7 +80,7 @@ class Planner:
         This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
         these ends is in a batch, or with `available_now=ordered` everything whose place in the order is certain.
         """
-        ends = current_ends(self._options.inputs, timeout_ms=timeout_ms)
+        ends = current_ends(self._options, timeout_ms=timeout_ms)
         with self._shared.changed:
             self._shared.ahead.set_ends(ends)
             self._has_ends = True
@@ -162,11 +164,11 @@ class Planner:
         wanted = TopicPartition(topic, partition)
         with self._shared.changed:
             ahead = self._shared.ahead
-            if topic not in self._ranks or (ahead.tasks and wanted not in ahead.retained):
+            if topic not in ahead.ranks or (ahead.tasks and wanted not in ahead.retained):
                 raise UnderstudyError(
                     f"{wanted} is not a partition of this source",
                     where="current_lag",
-                    fix=f"The topics are {', '.join(self._options.topics)}; each has partitions from 0",
+                    fix=f"The topics are {', '.join(ahead.ranks)}; each has partitions from 0",
                 )
             return ahead.lags.current(wanted, self._clock.monotonic_ms())
 
@@ -191,7 +193,7 @@ class Planner:
 
     def _seek_if_moved(self, start: SourceOffset) -> None:
         if not self._shared.ahead.is_positioned_at(start.cursors):
-            self._shared.ahead.seek_to(start.cursors, start.topic_ids)
+            self._shared.ahead.seek_to(start.cursors, start.topic_ids, topics_at(self._options, start))
             self._shared.changed.notify_all()
         self._offset = start
         if not self._prefetches:
@@ -253,7 +255,7 @@ class Planner:
     def _queues(self) -> Mapping[int, Sequence[Queue]]:
         ahead = self._shared.ahead
         return {
-            task: [ahead.retained[tp].queue(self._ranks[tp.topic]) for tp in partitions]
+            task: [ahead.retained[tp].queue(ahead.ranks[tp.topic]) for tp in partitions]
             for task, partitions in ahead.tasks.items()
         }
 
@@ -273,7 +275,9 @@ class Planner:
         return taken
 
     def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
-        planned, lateness, poison = take_batch(self._shared.ahead, start, batch, fingerprint=self._fingerprint)
+        ahead = self._shared.ahead
+        order = with_topics(self._fingerprint, self._options, ahead.ranks)
+        planned, lateness, poison = take_batch(ahead, start, batch, fingerprint=order)
         self._offset = end = planned.end
         sample = Sample(
             now_ms, end.records, sum(batch.enforced.values()), lateness, self._clock.monotonic_ms() - now_ms

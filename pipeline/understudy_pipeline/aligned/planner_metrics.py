@@ -89,6 +89,12 @@ class PlannerMetrics:
     outages: Mapping[str, Outage] = field(default_factory=dict)
     """Servers that do not answer."""
 
+    topics: Sequence[str] = ()
+    """The topics that are read, in the order that breaks ties. A pattern may have found no topic yet."""
+
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
+
     @property
     def unknown_lags(self) -> Sequence[TopicPartition]:
         """Partitions whose lag is unknown."""
@@ -110,7 +116,9 @@ class PlannerMetrics:
             "empty-plans-total": self.run_empty_plans,
             "spooled-ahead-total": self.run_spooled_ahead,
             "partitions": len(self.partitions),
+            "topics": list(self.topics),
             "unread-partitions": _texts(self.unread),
+            "unread-topics": {topic: _unread_reason(count) for topic, count in self.waiting.items()},
             "paused-partitions": _texts(self.paused),
             "held-back": {str(tp): ahead_ms for tp, ahead_ms in sorted(self.held_back.ahead_ms.items())},
             "held-back-by": _texts(sorted(self.held_back.slowest)),
@@ -172,7 +180,9 @@ def measure(
         partitions=sorted(ahead.retained),
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),
-        unread=ahead.unread,
+        unread=[*ahead.unread, *options.partitions(ahead.waiting)],
+        topics=list(ahead.ranks),
+        waiting=ahead.waiting,
         held_back=ahead.held_back,
         partition_times_ms=partition_times_ms,
         stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
@@ -192,6 +202,10 @@ def _stream_times_ms(ahead: ReadAhead, partition_times_ms: Mapping[TopicPartitio
 
 def _texts(partitions: Sequence[TopicPartition]) -> list[str]:
     return [str(tp) for tp in partitions]
+
+
+def _unread_reason(count: int) -> str:
+    return f"it has {count} partitions, and not as many as the topics that are read"
 
 
 def _outage(since_ms: float, error: str) -> Mapping[str, object]:

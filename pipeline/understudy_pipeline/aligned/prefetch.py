@@ -65,7 +65,7 @@ class Prefetch:
         match request := self._shared.next_request(self._index):
             case CountPartitions():
                 counts = self._input.partitions(timeout_ms=self._request_timeout_ms)
-                ids = self._input.topic_ids(timeout_ms=self._request_timeout_ms)
+                ids = self._input.topic_ids(counts.keys(), timeout_ms=self._request_timeout_ms)
                 self._shared.set_topics(self._index, counts, ids)
             case Seek():
                 self._input.seek(request.cursors, timeout_ms=self._request_timeout_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from understudy_pipeline.aligned.drift import NOT_HELD_BACK
 from understudy_pipeline.aligned.ends import is_at, up_to
@@ -11,8 +11,9 @@ from understudy_pipeline.aligned.lags import Lags
 from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.retained import Retained, Segment
-from understudy_pipeline.aligned.topic_ids import made_anew, report_made_anew
-from understudy_pipeline.inputs.protocol import DataLostError, Fetched
+from understudy_pipeline.aligned.subscription import join_topics
+from understudy_pipeline.aligned.topic_ids import made_anew, report_lost, report_made_anew
+from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.base.errors import SettingsError
 
@@ -23,8 +24,14 @@ class ReadAhead:
     """Not thread-safe: hold one lock around every call. `generation` counts seeks; older answers are dropped."""
 
     def __init__(self, options: AlignedOptions) -> None:
+        self.ranks: Mapping[str, int] = _ranks(options.topics)
+        """The topics that are read, and the order of records with equal times. A pattern appends what it finds."""
+        self.waiting: Mapping[str, int] = {}
+        """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
+        self.is_counted = False
+        """Whether the partitions of every topic are known."""
         self.tasks: Mapping[int, Sequence[TopicPartition]] = {}
-        """Empty until the partitions of every topic are known."""
+        """Empty until `is_counted`."""
         self.retained: dict[TopicPartition, Retained] = {}
         """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
         self.unread: Sequence[TopicPartition] = ()
@@ -53,12 +60,19 @@ class ReadAhead:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
         return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
 
-    def seek_to(self, cursors: Mapping[TopicPartition, Cursor], topic_ids: Mapping[str, str] | None = None) -> None:
+    def seek_to(
+        self,
+        cursors: Mapping[TopicPartition, Cursor],
+        topic_ids: Mapping[str, str] | None = None,
+        topics: Sequence[str] = (),
+    ) -> None:
         """Drop what was fetched and start over behind these cursors, which belong to topics with these ids.
 
-        Each input must then `seek` (`pending_seeks`).
+        Each input must then `seek` (`pending_seeks`). `topics` are those that a pattern had found by then. Topics that
+        joined them since keep their places behind them.
         """
         self.generation += 1
+        self.ranks = self.ranks or _ranks(topics)
         self._cursors = dict(cursors)
         self._made_anew.clear()
         self.retained.clear()
@@ -79,24 +93,46 @@ class ReadAhead:
         With `in_order` each task ends where the first of its inputs does: what is behind that waits for a later query.
         """
         if in_order:
-            return bool(self.tasks) and all(
+            return self.is_counted and all(
                 any(tp in self.finished and not self.retained[tp] for tp in of_task) for of_task in self.tasks.values()
             )
-        return bool(self.tasks) and all(tp in self.finished and not held for tp, held in self.retained.items())
+        return self.is_counted and all(tp in self.finished and not held for tp, held in self.retained.items())
+
+    def join_found(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Read the topics that a pattern found and that fit, from now on. Return the counts of all that are read."""
+        if self._options.pattern is None:
+            return counts
+        found = join_topics(self.ranks, counts, is_global=self._options.merge == "global")
+        if found.waiting and found.waiting != self.waiting:
+            log.warning(
+                "topics that the pattern found are not read: a topic needs as many partitions as the others (%s)",
+                _counts_text(counts),
+                extra={"action": "uneven-topics"},
+            )
+        if found.joined:
+            log.info("the pattern found topics: %s", ", ".join(found.joined), extra={"action": "topics-found"})
+        elif not self.ranks and not self.is_counted:
+            log.warning("the pattern finds no topic yet; the query waits for one", extra={"action": "no-topics"})
+        self.ranks, self.waiting = _ranks([*self.ranks, *found.joined]), found.waiting
+        return {topic: counts.get(topic, 0) for topic in self.ranks}
 
     def set_partition_counts(self, counts: Mapping[str, int]) -> None:
         """Update partition counts of some topics. Raises SettingsError and DataLostError, and then changes nothing."""
         known = {**self._counts, **counts}
-        if any(topic not in known for topic in self._options.topics):
+        if any(topic not in known for topic in self.ranks):
             self._counts = known
             return
-        if known == self._counts and self.tasks:
+        if known == self._counts and self.is_counted:
             return
         self._check_vanished(known)
-        tasks = merge_tasks(self._options.topics, known, is_global=self._options.merge == "global")
-        unread = _unread(self._options.topics, known, tasks)
+        partitions = self._options.partitions({topic: known[topic] for topic in self.ranks})
+        tasks = merge_tasks(
+            partitions, is_global=self._options.merge == "global", is_assigned=self._options.assigned is not None
+        )
+        read = {tp for of_task in tasks.values() for tp in of_task}
+        unread = tuple(tp for tp in partitions if tp not in read)
         self._check_still_read(unread, known)
-        self._counts, self.unread = known, unread
+        self._counts, self.unread, self.is_counted = known, unread, True
         if unread:
             log.warning(
                 "topics have different numbers of partitions (%s): a partition is read once every topic has it",
@@ -130,7 +166,7 @@ class ReadAhead:
         cursor = self._cursors.get(tp, Cursor())
         return Cursor(time_ms=cursor.time_ms) if tp.topic in self._made_anew else cursor
 
-    def pending_seeks(self, topics: Collection[str]) -> Mapping[TopicPartition, Cursor]:
+    def pending_seeks(self, topics: Container[str]) -> Mapping[TopicPartition, Cursor]:
         """Return cursors at which the input of these topics must seek before it can fetch."""
         return {tp: self.retained[tp].cursor for tp in self._pending_seeks if tp.topic in topics}
 
@@ -140,7 +176,7 @@ class ReadAhead:
             self._pending_seeks.difference_update(partitions)
             self.lags.forget(partitions)
 
-    def records_to_fetch(self, topics: Collection[str]) -> Mapping[TopicPartition, int]:
+    def records_to_fetch(self, topics: Container[str]) -> Mapping[TopicPartition, int]:
         """Return how many records of each partition the input of these topics should fetch next."""
         resting = self.paused() | self.finished | self._pending_seeks
         share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
@@ -168,7 +204,7 @@ class ReadAhead:
         if self._ends is not None:
             self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
 
-    def mark_unreachable(self, topics: Collection[str]) -> None:
+    def mark_unreachable(self, topics: Container[str]) -> None:
         """Forget the lags of an input that did not answer: they are unknown from now on."""
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
@@ -246,33 +282,30 @@ class ReadAhead:
         if not gone:
             return
         what = f"partitions that this query has read do not exist any more: {', '.join(map(str, gone))}"
-        if self._options.fail_on_data_loss:
-            raise DataLostError(
-                what,
-                where="option topics",
-                fix="Bring them back, or start with a new checkpoint; with fail_on_data_loss=false the query goes on "
-                "without them",
-            )
-        log.warning("%s", what, extra={"action": "data-lost"})
+        report_lost(what, is_error=self._options.fail_on_data_loss)
         self.losses += len(gone)
 
 
 def merge_tasks(
-    topics: Sequence[str], counts: Mapping[str, int], *, is_global: bool
+    partitions: Sequence[TopicPartition], *, is_global: bool, is_assigned: bool
 ) -> Mapping[int, Sequence[TopicPartition]]:
-    """Map merge tasks to their partitions: partition p of every topic, or all in one task (`is_global`)."""
-    if is_global:
-        return {0: tuple(TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))}
-    least = min(counts[topic] for topic in topics)
-    return {p: tuple(TopicPartition(topic, p) for topic in topics) for p in range(least)}
+    """Map merge tasks to their partitions: partition p of every topic, or all in one task (`is_global`).
+
+    Where partitions are assigned, a task has those of its number that are. Else a topic that lacks one prevents it.
+    """
+    tasks: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        tasks.setdefault(0 if is_global else tp.partition, []).append(tp)
+    topics = {tp.topic for tp in partitions}
+    return {
+        number: tuple(of_task)
+        for number, of_task in sorted(tasks.items())
+        if is_global or is_assigned or len(of_task) == len(topics)
+    }
 
 
-def _unread(
-    topics: Sequence[str], counts: Mapping[str, int], tasks: Mapping[int, Sequence[TopicPartition]]
-) -> Sequence[TopicPartition]:
-    read = {tp for partitions in tasks.values() for tp in partitions}
-    every = (TopicPartition(topic, p) for topic in topics for p in range(counts[topic]))
-    return tuple(tp for tp in every if tp not in read)
+def _ranks(topics: Sequence[str]) -> Mapping[str, int]:
+    return {topic: rank for rank, topic in enumerate(topics)}
 
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:

@@ -71,18 +71,22 @@ def planned_ranges(
     options: AlignedOptions,
     spans: Sequence[Range],
     *,
+    topics: Sequence[str] = (),
     sizes: Sequence[int] | None = None,
     spool: SpoolFile | None = None,
 ) -> list[PlannedRange]:
-    """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`."""
-    ranks = {topic: rank for rank, topic in enumerate(options.topics)}
-    configs = {topic: config for config in options.inputs for topic in config.topics}
+    """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`.
+
+    `topics` are those that are read, in the order that breaks ties, if that is not the order of the option.
+    """
+    ranks = {topic: rank for rank, topic in enumerate(topics or options.topics)}
     planned = []
     for index, span in enumerate(spans):
         topic = span.partition.topic
         size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
         place = None if spool is None else (spool.path, spool.parts[index])
-        planned.append(PlannedRange(span, configs[topic], ranks[topic], place, size))
+        config = next(config for config in options.inputs if topic in config.topics)
+        planned.append(PlannedRange(span, config, ranks[topic], place, size))
     return planned
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class Outage(NamedTuple):
 @dataclass(slots=True)
 class _Server:
     name: str
-    topics: Sequence[str]
+    topics: Container[str]
     count_due_ms: float = float("-inf")
     away_since_ms: float | None = None
     heard: set[TopicPartition] = field(default_factory=set)
@@ -95,8 +95,9 @@ class SharedReadAhead:
         """Take the answer to `CountPartitions`. Raises SettingsError and DataLostError."""
         with self.changed:
             self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
-            self.ahead.set_topic_ids(topic_ids)
-            self.ahead.set_partition_counts(counts)
+            read = self.ahead.join_found(counts)
+            self.ahead.set_topic_ids({topic: each for topic, each in topic_ids.items() if topic in self.ahead.ranks})
+            self.ahead.set_partition_counts(read)
             self.changed.notify_all()
 
     def seek_done(self, index: int, turn: Seek) -> None:
@@ -193,7 +194,7 @@ class SharedReadAhead:
     def has_more(self) -> bool:
         """Whether a later plan may find records without new ones being written (`waits.has_more`)."""
         with self.changed:
-            away = {topic for server in self._servers if server.away_since_ms is not None for topic in server.topics}
+            away = [server.topics for server in self._servers if server.away_since_ms is not None]
             return bool(self.starting()) or has_more(self._input_states(), away=away)
 
     def server_names(self) -> Sequence[str]:
@@ -225,7 +226,7 @@ class SharedReadAhead:
     def _is_starting(self, server: _Server) -> bool:
         ahead = self.ahead
         read = [tp for tp in ahead.retained if tp.topic in server.topics]
-        return not ahead.tasks or not (server.has_answered or all(tp in ahead.finished for tp in read))
+        return not ahead.is_counted or not (server.has_answered or all(tp in ahead.finished for tp in read))
 
     def _mark_reachable(self, server: _Server) -> None:
         if server.away_since_ms is not None:

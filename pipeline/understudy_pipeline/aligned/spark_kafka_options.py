@@ -16,6 +16,7 @@ from understudy_shared.base.errors import SettingsError
 SAME_AS: Mapping[str, str] = {
     "kafka.bootstrap.servers": "kafka",
     "subscribe": "topics",
+    "subscribepattern": "topics_pattern",
     "startingoffsets": "starting",
     "failondataloss": "fail_on_data_loss",
     "includeheaders": "include_headers",
@@ -27,6 +28,9 @@ SAME_AS: Mapping[str, str] = {
     "kafka.send.buffer.bytes": "kafka.socket.send.buffer.bytes",
 }
 """Our option for each of Spark's that does the same."""
+
+_SUBSCRIPTIONS = frozenset({"subscribe", "subscribepattern", "assign"})
+"""Options that say what is read. A query that sets one begins at the ends of the logs, as with Spark's source."""
 
 POSITIONS = frozenset(
     {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
@@ -50,9 +54,6 @@ def _all(text: str, names: str) -> Mapping[str, str]:
 
 
 INSTEAD: Mapping[str, str] = {
-    "subscribepattern": "Name the topics, like subscribe=weather,flights: their order breaks ties between equal times, "
-    "so it must not depend on which topics there are",
-    "assign": "Name the topics, like subscribe=weather,flights, and filter: .where('partition IN (0, 1)')",
     "endingoffsets": _NO_END,
     "endingtimestamp": _NO_END,
     "endingoffsetsbytimestamp": _NO_END,
@@ -83,7 +84,7 @@ INSTEAD: Mapping[str, str] = {
     "kafka.ssl.protocol": "Leave it out: OpenSSL chooses the protocol",
     "kafka.ssl.enabled.protocols": "Leave it out: OpenSSL chooses the protocol",
     "kafka.sasl.jaas.config": "Use kafka.sasl.username and kafka.sasl.password, with the name and the password in it",
-    "kafka.exclude.internal.topics": "Leave it out: only topics that are named are read",
+    "kafka.exclude.internal.topics": "Leave it out: a pattern matches none of Kafka's internal topics",
     "kafka.config.providers": "Leave it out, and give the values themselves",
     "kafka.socket.connection.setup.timeout.max.ms": "Use kafka.socket.connection.setup.timeout.ms",
     **_all(
@@ -128,7 +129,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options, names in lower case, with our names for those of Spark's that do the same here.
 
     Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
-    it is JSON, for `start_positions`. With `subscribe` a query begins at the ends, as with Spark's source.
+    it is JSON, for `start_positions`.
     """
     names = {name.lower() for name in given}
     renamed: dict[str, str] = {}
@@ -151,7 +152,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
             )
         else:
             renamed[ours] = value
-    if "subscribe" in names and "starting" not in renamed:
+    if names & _SUBSCRIPTIONS and "starting" not in renamed:
         renamed["starting"] = "latest"
     if renamed.get("kafka.ssl.endpoint.identification.algorithm") == "":
         renamed["kafka.ssl.endpoint.identification.algorithm"] = "none"

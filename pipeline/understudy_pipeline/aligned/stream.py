@@ -17,8 +17,9 @@ from understudy_pipeline.aligned.planner import WAIT_MS, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
+from understudy_pipeline.aligned.subscription import check_still_read, topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch
-from understudy_pipeline.aligned.topic_ids import current_topic_ids, made_anew, report_made_anew
+from understudy_pipeline.aligned.topic_ids import lost_topics, made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.clock import SystemClock
@@ -94,16 +95,16 @@ class AlignedStream:
             ranges = self._last.batch.ranges
             spans = [span for span, _ in ranges]
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
-            planned = planned_ranges(self._options, spans, sizes=sizes, spool=self._last.file)
             end_at = self._last.batch.end
+            topics = topics_at(self._options, end_at)
+            planned = planned_ranges(self._options, spans, topics=topics, sizes=sizes, spool=self._last.file)
             return pack_tasks(planned, self._options, batch=end_at.batches, stream_time_ms=end_at.stream_time_ms)
         before, after = self._parse_offset(start), self._parse_offset(end)
         check_replay(before, after, self._fingerprint)
-        gone = made_anew(after.topic_ids, current_topic_ids(self._options)) if after.topic_ids else frozenset()
-        if gone:
-            report_made_anew(gone, is_error=self._options.fail_on_data_loss)
-        spans = [span for span in _between(before, after) if span.partition.topic not in gone]
-        planned = planned_ranges(self._options, spans)
+        spans = _between(before, after)
+        lost = lost_topics(self._options, after.topic_ids, {span.partition.topic for span in spans})
+        spans = [span for span in spans if span.partition.topic not in lost]
+        planned = planned_ranges(self._options, spans, topics=topics_at(self._options, after))
         return pack_tasks(planned, self._options, batch=after.batches, stream_time_ms=after.stream_time_ms)
 
     def metrics(self) -> Json | None:
@@ -140,7 +141,9 @@ class AlignedStream:
 
     def _parse_offset(self, offset: Json) -> SourceOffset:
         parsed = SourceOffset.from_json(offset)
-        check_fingerprint(parsed.fingerprint, self._fingerprint)
+        check_still_read(self._options, parsed)
+        now = with_topics(self._fingerprint, self._options, topics_at(self._options, parsed))
+        check_fingerprint(parsed.fingerprint, now)
         return parsed
 
     def _lock_checkpoint(self) -> None:

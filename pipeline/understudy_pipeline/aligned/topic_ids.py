@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from understudy_pipeline.aligned.load_checks import check_inputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import DataLostError
@@ -33,13 +34,40 @@ def report_made_anew(topics: Collection[str], *, is_error: bool) -> None:
     log.warning("%s; reading the new topics from their beginning", what, extra={"action": "data-lost"})
 
 
-def current_topic_ids(options: AlignedOptions) -> Mapping[str, str]:
-    """Ask every server over a new connection. Topics whose id is unknown are left out."""
+def lost_topics(options: AlignedOptions, ids: Mapping[str, str], topics: Collection[str]) -> Collection[str]:
+    """Return topics of a logged batch that cannot be read again: made anew since they had these ids, or deleted.
+
+    Raises DataLostError for them unless data may be lost. Topics that are named are not looked for: `load()` does that.
+    """
+    anew = made_anew(ids, _current_ids(options, ids)) if ids else frozenset()
+    if anew:
+        report_made_anew(anew, is_error=options.fail_on_data_loss)
+    deleted = frozenset() if options.pattern is None else frozenset(topics) - check_inputs(options).keys()
+    if deleted:
+        report_lost(f"topics were deleted: {', '.join(sorted(deleted))}", is_error=options.fail_on_data_loss)
+    return anew | deleted
+
+
+def report_lost(what: str, *, is_error: bool) -> None:
+    """Raise DataLostError for what does not exist any more if `is_error`, else log a warning."""
+    if is_error:
+        raise DataLostError(
+            what,
+            where="option topics",
+            fix="Bring them back, or start with a new checkpoint; with fail_on_data_loss=false the query goes on "
+            "without them",
+        )
+    log.warning("%s", what, extra={"action": "data-lost"})
+
+
+def _current_ids(options: AlignedOptions, topics: Collection[str]) -> Mapping[str, str]:
+    """Ask every server for the ids of these topics, over a new connection. Those that are unknown are left out."""
     ids: dict[str, str] = {}
     for config in options.inputs:
         opened = open_input(config)
         try:
-            ids |= opened.topic_ids(timeout_ms=options.request_timeout_ms)
+            asked = [topic for topic in topics if topic in config.topics]
+            ids |= opened.topic_ids(asked, timeout_ms=options.request_timeout_ms)
         finally:
             opened.close()
     return ids

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Container, Mapping, Set
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState
 from understudy_pipeline.inputs.records import TopicPartition
 
 
 def is_waited_for(
-    topics: Collection[str],
+    topics: Container[str],
     inputs: Mapping[TopicPartition, InputState],
     *,
     max_task_idle_ms: int,
@@ -31,8 +31,8 @@ def is_waited_for(
     )
 
 
-def has_more(inputs: Mapping[TopicPartition, InputState], *, away: Collection[str]) -> bool:
-    """Whether a batch is to be expected although nothing new is written. `away`: topics whose server does not answer.
+def has_more(inputs: Mapping[TopicPartition, InputState], *, away: Collection[Container[str]]) -> bool:
+    """Whether a batch is to be expected although nothing new is written. `away`: topics of servers that do not answer.
 
     A partition has unread records, or has not said yet whether it has any; or records are held back, which ends with
     `max_task_idle_ms` unless they wait for a server that is away.
@@ -41,5 +41,5 @@ def has_more(inputs: Mapping[TopicPartition, InputState], *, away: Collection[st
     return is_held_back or any(
         not seen.finished and (seen.lag is None or seen.lag > 0)
         for place, seen in inputs.items()
-        if place.topic not in away
+        if not any(place.topic in topics for topics in away)
     )

@@ -8,7 +8,7 @@ is stopped, it goes unnoticed.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class FilesInput:
                 self._check(folder_of(self._config.root, TopicPartition(topic, partition)))
         return counts
 
-    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+    def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
         return {}
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:

@@ -20,6 +20,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import HIDDEN, masked, masked_text
 
@@ -130,10 +131,13 @@ class KafkaClient:
 
     def partition_count(self, topic: str, *, timeout_ms: int) -> int:
         """Count the partitions of a topic, 0 if it does not exist. Raises InputError."""
-        found = self._metadata(topic, timeout_ms).topics[topic]
-        if found.error is not None and found.error.code() not in NO_TOPIC:
-            raise self.unreachable_error(f"topic '{topic}' cannot be read", KafkaException(found.error))
-        return len(found.partitions)
+        return self._count(topic, self._metadata(topic, timeout_ms))
+
+    def partition_counts(self, pattern: TopicsPattern, *, timeout_ms: int) -> dict[str, int]:
+        """Count the partitions of each topic that matches, by one request. Raises InputError."""
+        found = self._metadata(None, timeout_ms)
+        counts = {topic: self._count(topic, found) for topic in sorted(found.topics) if topic in pattern}
+        return {topic: count for topic, count in counts.items() if count}
 
     def topics(self, *, timeout_ms: int) -> list[str]:
         """List the topics that this client may see, sorted, without Kafka's internal ones. Raises InputError."""
@@ -170,6 +174,12 @@ class KafkaClient:
     def _poll_errors(self) -> None:
         """Let librdkafka call `_on_error` with the reason. This consumer has no partitions, so no record is lost."""
         self._query_consumer.poll(0)
+
+    def _count(self, topic: str, metadata: ClusterMetadata) -> int:
+        found = metadata.topics[topic]
+        if found.error is not None and found.error.code() not in NO_TOPIC:
+            raise self.unreachable_error(f"topic '{topic}' cannot be read", KafkaException(found.error))
+        return len(found.partitions)
 
     def _metadata(self, topic: str | None, timeout_ms: int) -> ClusterMetadata:
         timeout_s = timeout_ms / 1000

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.kafka_client import check_properties
 from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 
@@ -58,7 +59,7 @@ class KafkaConfig:
     servers: str
     """Bootstrap servers, `host:port,host:port`."""
 
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] | TopicsPattern
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     timestamp: TimestampRule = field(default_factory=TimestampRule)
     include_headers: bool = False

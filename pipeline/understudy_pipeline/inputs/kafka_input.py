@@ -7,7 +7,7 @@ retried from the same position. The ways of client and broker to pick another po
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaException, Message
 
@@ -20,6 +20,7 @@ from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, 
 from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
 from understudy_pipeline.inputs.protocol import Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
 FETCH_RECORDS = 10_000
 """Most records that one fetch takes from librdkafka."""
@@ -64,19 +65,27 @@ class KafkaInput:
         self.losses = 0
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Count the partitions of each topic, now. Does not create topics. Raises UnknownTopicError."""
-        counts = {name: self._client.partition_count(name, timeout_ms=timeout_ms) for name in self._config.topics}
+        """Count the partitions of each topic, now, and forget those that are gone. Does not create topics.
+
+        Raises UnknownTopicError for a topic that the configuration names.
+        """
+        topics = self._config.topics
+        if isinstance(topics, TopicsPattern):
+            counts = self._client.partition_counts(topics, timeout_ms=timeout_ms)
+        else:
+            counts = {name: self._client.partition_count(name, timeout_ms=timeout_ms) for name in topics}
         missing = [name for name, count in counts.items() if count == 0]
         if missing:
             raise unknown_topic(missing[0], self._client.topics(timeout_ms=timeout_ms), self._config.server)
+        self._forget({tp for tp in self._positions if tp.partition >= counts.get(tp.topic, 0)})
         return counts
 
-    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+    def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
         """Ask for ids in the background: a cluster that cannot tell holds up only the first call, and for a moment."""
         if self._topic_ids is None:
-            self._topic_ids = TopicIds(self._config.client_properties, self._config.topics)
-            return self._topic_ids.ask(wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
-        return self._topic_ids.ask(wait_ms=LATER_IDS_WAIT_MS)
+            self._topic_ids = TopicIds(self._config.client_properties)
+            return self._topic_ids.ask(topics, wait_ms=min(timeout_ms, FIRST_IDS_WAIT_MS))
+        return self._topic_ids.ask(topics, wait_ms=LATER_IDS_WAIT_MS)
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         """Return cursors at the current ends of the logs."""
@@ -150,6 +159,13 @@ class KafkaInput:
             self._fetching = set(self._positions)
             self._queue_empty_s = time.monotonic()
             self._assigned = True
+
+    def _forget(self, gone: set[TopicPartition]) -> None:
+        """Read these partitions no more: a fetch would fail for them."""
+        for partition in gone:
+            del self._positions[partition]
+        self._fetching -= gone
+        self._assigned = self._assigned and not gone
 
     def _fetch_only(self, partitions: set[TopicPartition]) -> None:
         """Resume these partitions and pause all others."""

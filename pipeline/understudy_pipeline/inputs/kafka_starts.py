@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from understudy_pipeline.inputs.kafka_client import EARLIEST, LATEST, KafkaClient
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
@@ -11,13 +11,12 @@ from understudy_pipeline.inputs.start_positions import StartPositions, cursor_at
 
 
 def start_cursors(
-    config: KafkaConfig, positions: StartPositions, *, timeout_ms: int
+    config: KafkaConfig, positions: StartPositions, partitions: Sequence[TopicPartition], *, timeout_ms: int
 ) -> Mapping[TopicPartition, Cursor]:
     """Return the cursor of each partition. Raises InputError, and SettingsError for positions that do not exist."""
     client = KafkaClient(config.server, config.client_properties)
     try:
-        counts = {topic: client.partition_count(topic, timeout_ms=timeout_ms) for topic in config.topics}
-        wanted = positions.of_partitions([TopicPartition(topic, p) for topic in counts for p in range(counts[topic])])
+        wanted = positions.of_partitions(partitions)
         ends = client.offsets(wanted, LATEST, timeout_ms=timeout_ms)
         if positions.offsets is not None:
             lows = client.offsets(wanted, EARLIEST, timeout_ms=timeout_ms)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -28,18 +28,19 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 class TopicIds:
     """A client for topic ids. It starts connecting at construction. Not thread-safe."""
 
-    def __init__(self, properties: Mapping[str, str], topics: Sequence[str]) -> None:
+    def __init__(self, properties: Mapping[str, str]) -> None:
         settings: dict[str, Any] = {**properties, "logger": DebugLog()}
         self._client = AdminClient(settings)
-        self._topics = list(topics)
         self._asked: Mapping[str, Future[Any]] = {}
 
-    def ask(self, *, wait_ms: float) -> Mapping[str, str]:
+    def ask(self, topics: Collection[str], *, wait_ms: float) -> Mapping[str, str]:
         """Return ids that are known within `wait_ms`. An answer that comes later is taken by the next call."""
+        if not topics:
+            return {}
         end_s = time.monotonic() + wait_ms / 1000
         if not self._asked:
-            topics = TopicCollection(self._topics)
-            self._asked = self._client.describe_topics(topics, request_timeout=_REQUEST_TIMEOUT_S)
+            asked = TopicCollection(list(topics))
+            self._asked = self._client.describe_topics(asked, request_timeout=_REQUEST_TIMEOUT_S)
         wait(self._asked.values(), max(0.0, end_s - time.monotonic()))
         if not all(each.done() for each in self._asked.values()):
             return {}

@@ -5,7 +5,7 @@ Both are opened from a frozen configuration (`opening`). The configuration is pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -57,10 +57,13 @@ class Input(Protocol):
         """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
-        """Return the partition count of each topic of this input, now. Raises UnknownTopicError."""
+        """Return the partition count of each topic of this input, now. Raises UnknownTopicError.
 
-    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
-        """Return the id of each topic, which differs between a deleted topic and a new one of the same name.
+        With a pattern, the topics are those that exist now.
+        """
+
+    def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
+        """Return the id of each of these topics, which differs between a deleted topic and a new one of the same name.
 
         Topics whose id is unknown are left out, as are all where topics have no ids. Raises nothing.
         """
@@ -114,8 +117,8 @@ class InputConfig(Protocol):
         """`kafka`, `redis` or `files`: the key in `opening.OPENERS`."""
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        """Its topics, in the order of the source's option."""
+    def topics(self) -> Container[str]:
+        """Its topics: names, or a pattern."""
 
     @property
     def server(self) -> str:

@@ -7,7 +7,7 @@ removed before the query began. So later losses can be found by counting (redis_
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.columns import chunk_of
@@ -87,7 +87,7 @@ class RedisInput:
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         return {topic: self._count(topic) for topic in self._config.topics}
 
-    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+    def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
         return {}
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:

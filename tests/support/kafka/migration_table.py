@@ -90,6 +90,9 @@ CLIENT_OPTIONS: Mapping[str, str] = {
 NOTES: Mapping[str, str] = {
     "subscribe": "all partitions of these topics; their order breaks ties between equal times. A query "
     "that sets it begins at the ends of the logs, as in Spark; one that sets `topics` begins at their beginnings",
+    "subscribePattern": "found anywhere in a name, as in Spark, but with the syntax of Python's `re`. Topics that "
+    "appear later are found within 10 s, and come behind the others. One whose number of partitions differs waits",
+    "assign": "a query that sets it begins at the ends of the logs, as in Spark. The order of the topics breaks ties",
     "startingOffsets": "for a new checkpoint only, as in Spark",
     "startingOffsets (JSON)": "all partitions must be given, as in Spark; -2 is the beginning, -1 the end",
     "startingTimestamp": "wins over the others, as in Spark",

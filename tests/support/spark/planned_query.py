@@ -30,7 +30,7 @@ class PlannedQuery:
         self.options = replace(
             options,
             inputs=tuple(server.config for server in servers),
-            topics=tuple(topic for server in servers for topic in server.topics),
+            topics=() if options.pattern else tuple(topic for server in servers for topic in server.topics),
         )
         self.planner = Planner(self.options, self.clock)
         self.offset = self.planner.initial(timeout_ms=1_000)

@@ -7,7 +7,7 @@ handed out when it lets them: `withhold` makes them exist (they count in lags) w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,9 +121,15 @@ class ScriptedServer:
             self.changed.notify_all()
 
     def grow(self, topic: str, count: int) -> None:
-        """The topic has so many partitions from now on."""
+        """The topic has so many partitions from now on. It is made if it does not exist."""
         with self.changed:
             self.topics[topic] = count
+
+    def delete(self, topic: str) -> None:
+        """The topic and its records are gone."""
+        with self.changed:
+            del self.topics[topic]
+            self.logs = {place: log for place, log in self.logs.items() if place.topic != topic}
 
     def make_anew(self, topic: str, identity: str) -> None:
         """The topic is another one, with this id, without records."""
@@ -186,8 +192,8 @@ class ScriptedConfig:
     at: ScriptedServer
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        return tuple(self.at.topics)
+    def topics(self) -> Container[str]:
+        return self.at.topics
 
     @property
     def server(self) -> str:
@@ -211,9 +217,9 @@ class ScriptedInput:
             self._at.answer()
             return dict(self._at.topics)
 
-    def topic_ids(self, *, timeout_ms: int) -> Mapping[str, str]:
+    def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
         with self._at.changed:
-            return dict(self._at.ids)
+            return {topic: each for topic, each in self._at.ids.items() if topic in topics}
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         with self._at.changed:

@@ -56,14 +56,14 @@ def test_a_topic_that_was_made_anew_has_another_id(broker: KafkaBroker) -> None:
     name, other = broker.make_topic(), broker.make_topic()
     reads = KafkaInput(KafkaConfig(broker.servers, (name, other)))
     try:
-        before = reads.topic_ids(timeout_ms=20_000)
+        before = reads.topic_ids((name, other), timeout_ms=20_000)
         assert before.keys() == {name, other}
         broker.delete_topic(name)
         broker.make_topic(name=name)
         found: dict[str, str] = {}
 
         def are_known() -> bool:
-            found.update(reads.topic_ids(timeout_ms=20_000))
+            found.update(reads.topic_ids((name, other), timeout_ms=20_000))
             return found.keys() == {name, other}
 
         wait_until(are_known, what="the ids")

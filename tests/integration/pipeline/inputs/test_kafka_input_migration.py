@@ -140,17 +140,31 @@ def test_a_checkpoint_keeps_the_isolation_level_that_it_was_begun_with(
         rows_of(changed, checkpoint)
 
 
+def subscribed(script: Mapping[str, str], way: str) -> Mapping[str, str]:
+    """The script with another option that says what is read, of which the same records come."""
+    weather, flights = script["subscribe"].split(",")
+    rest = {name: value for name, value in script.items() if name != "subscribe"}
+    if way == "subscribePattern":
+        return {**rest, "subscribePattern": f"{weather[3:]}|{flights[3:-1]}"}
+    if way == "assign":
+        begin = json.dumps({weather: {"0": 1}, flights: {"1": 0}})
+        return {**rest, "assign": json.dumps({weather: [0], flights: [1]}), "startingOffsets": begin}
+    return script
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern", "assign"])
 def test_both_sources_give_the_same_columns_and_rows_and_so_does_a_batch_of_sparks(
-    script: Mapping[str, str], tmp_path: Path
+    script: Mapping[str, str], tmp_path: Path, way: str
 ) -> None:
     try:
         jars = ",".join(map(str, sorted(spark_kafka_jars().glob("*.jar"))))
     except (SystemExit, subprocess.SubprocessError) as missing:
         pytest.skip(f"no Kafka source of Spark's: {missing}")
     path = os.pathsep.join([str(ROOT), *sys.path])
+    job = [sys.executable, "-m", "tests.support.spark.jobs.kafka_twice"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark.jobs.kafka_twice", str(tmp_path), jars, json.dumps(dict(script))],
+        [*job, str(tmp_path), jars, json.dumps(dict(subscribed(script, way)))],
         capture_output=True,
         text=True,
         timeout=_JOB_LIMIT_S,

@@ -13,6 +13,7 @@ from tests.support.spark.scripted_input import ScriptedServer
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.subscription import check_still_read, topics_at, with_topics
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig
@@ -81,6 +82,21 @@ def test_an_offset_takes_few_bytes_per_partition() -> None:
 def test_the_offset_of_another_source_is_refused_and_named(found: object, message: str) -> None:
     with pytest.raises(OffsetError, match=message):
         SourceOffset.from_json(found)
+
+
+BEFORE_PATTERNS = """{"understudy": 1, "fingerprint": {"topics": ["kafka:weather", "redis:flights"], "merge": "task",
+ "timestamp": "record", "max_timestamp_jump_ms": null, "key_field": null, "value_field": null,
+ "kafka.isolation.level": null, "undecodable": "fail"}, "at": {"flights": {"0": ["7-0", 7, null]},
+ "weather": {"0": ["3", 4, 50]}}, "ring": 1, "batches": 2, "records": 3, "bytes": 4, "enforced": 5, "undecodable": 6,
+ "topic_ids": {"weather": "x"}, "stream_time_ms": 50}"""
+"""An offset that was written before there were patterns and assigned partitions."""
+
+
+def test_an_offset_of_before_there_were_patterns_is_read_and_written_as_it_was() -> None:
+    offset = SourceOffset.from_json(json.loads(BEFORE_PATTERNS))
+    assert offset.to_json() == json.loads(BEFORE_PATTERNS)
+    check_still_read(OPTIONS, offset)
+    check_fingerprint(offset.fingerprint, with_topics(fingerprint(OPTIONS), OPTIONS, topics_at(OPTIONS, offset)))
 
 
 def test_a_damaged_offset_is_distinguished_from_a_foreign_one() -> None:

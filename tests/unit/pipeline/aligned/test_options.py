@@ -13,6 +13,7 @@ from understudy_pipeline.inputs.files import FilesConfig
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_streams import RedisConfig
 from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 
 REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}
@@ -167,6 +168,7 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"topics": "kafka:a"}, "comes from kafka, which is not set"),
         ({"kafka": "h:1"}, "Write kafka:weather or redis:weather"),
         ({"kafka": "h:1", "topics": "redis:a"}, "no topic comes from 'kafka'"),
+        ({"topics_pattern": "a"}, "topics and topics_pattern both say what is read (option topics_pattern)"),
     ],
 )
 def test_what_is_wrong_is_reported_by_the_name_of_the_option(more: dict[str, str], message: str) -> None:
@@ -182,6 +184,52 @@ def test_something_to_read_must_be_named() -> None:
         parse_options({"redis": "redis://localhost"})
     with pytest.raises(SettingsError, match="key_field is set and redis is not"):
         parse_options({"kafka": "h:1", "topics": "a", "key_field": "k"})
+
+
+OF_KAFKA = {"kafka": "h:1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"redis": "redis://h:1", "topics_pattern": "a"}, "reads nothing but Kafka, and redis is set"),
+        ({"redis": "redis://h:1", "assign": '{"a":[0]}'}, "reads nothing but Kafka, and redis is set (option assign)"),
+        ({**OF_KAFKA, "files": "/tmp", "topics_pattern": "a"}, "reads nothing but Kafka, and kafka, files is set"),
+        ({**OF_KAFKA, "topics_pattern": "a", "assign": '{"a":[0]}'}, "topics_pattern and assign both say what is read"),
+        ({**OF_KAFKA, "topics_pattern": "a("}, "'a(' is not a regular expression: missing )"),
+        ({**OF_KAFKA, "topics_pattern": ""}, "the value is empty (option topics_pattern)"),
+        ({**OF_KAFKA, "topics_pattern": "a", "max_task_idle_ms": "0,b:5"}, "'b:5' names no topic of this query"),
+        ({**OF_KAFKA, "topics_pattern": "a", "max_drift_ms": "1", "max_task_idle_ms": "-1"}, "option max_drift_ms"),
+        ({**OF_KAFKA, "assign": "a"}, "'a' does not give each topic its partitions (option assign)"),
+        ({**OF_KAFKA, "assign": "{}"}, "'{}' does not give each topic its partitions"),
+        ({**OF_KAFKA, "assign": '{"a":[]}'}, 'Write JSON like {"weather":[0,2]'),
+        ({**OF_KAFKA, "assign": '{"a":[-1]}'}, "option assign"),
+        ({**OF_KAFKA, "assign": '{"a":["0"]}'}, "option assign"),
+        ({**OF_KAFKA, "assign": '{"a":0}'}, "option assign"),
+        ({**OF_KAFKA, "assign": "[0]"}, "option assign"),
+    ],
+)
+def test_what_is_wrong_with_a_pattern_or_with_assigned_partitions_is_reported(
+    given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_options(given)
+    assert message in str(refused.value)
+
+
+def test_a_topic_that_a_pattern_may_find_can_have_an_idle_time_of_its_own() -> None:
+    options = parse_options({**OF_KAFKA, "topics_pattern": "^flights", "max_task_idle_ms": "5,flights-eu:-1"})
+    assert (options.topics, options.topic_idle_ms) == ((), {"flights-eu": -1})
+    assert options.long_offsets
+    assert options.pattern == options.inputs[0].topics == TopicsPattern("^flights")
+
+
+def test_assigned_partitions_are_the_only_ones_of_topics_in_the_order_of_the_json() -> None:
+    options = parse_options({**OF_KAFKA, "assign": ' {"weather":[2,0], "flights":[0]}'})
+    assert (options.topics, options.kinds) == (("weather", "flights"), ("kafka", "kafka"))
+    assert options.inputs[0].topics == ("weather", "flights")
+    found = [str(tp) for tp in options.partitions({"weather": 3, "flights": 3})]
+    assert found == ["weather-0", "weather-2", "flights-0"]
 
 
 def test_the_password_of_a_url_is_in_no_message() -> None:

@@ -48,7 +48,10 @@ def test_who_subscribes_begins_at_the_ends_and_who_names_topics_at_the_beginning
     assert parsed().starting == "latest"
     assert parsed(startingOffsets="earliest").starting == "earliest"
     assert parsed(starting="earliest").starting == "earliest"
+    assert parse_options({"kafka": "h:1", "subscribePattern": "a"}).starting == "latest"
+    assert parse_options({"kafka": "h:1", "assign": '{"a":[0]}'}).starting == "latest"
     assert parse_options({"kafka": "h:1", "topics": "a"}).starting == "earliest"
+    assert parse_options({"kafka": "h:1", "topics_pattern": "a"}).starting == "earliest"
 
 
 @pytest.mark.parametrize(("name", "value"), [*SOURCE_OPTIONS.items(), *CLIENT_OPTIONS.items()])
@@ -77,7 +80,8 @@ def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, s
         kept = name if name == "startingoffsets" and value.strip().startswith("{") else SAME_AS[name]
         assert renamed[kept] == value
     is_json = options.get("startingoffsets", "{").strip().startswith("{")
-    assert len(renamed) == len(options) + ("subscribe" in options and is_json), "a default of Spark's is added"
+    subscribes = {"subscribe", "subscribepattern"} & options.keys()
+    assert len(renamed) == len(options) + (bool(subscribes) and is_json), "a default of Spark's is added"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +103,8 @@ def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, s
         ({"startingOffsetsByTimestamp": '{"flights":{"0":-1},"weather":{"0":1}}'}, "at least 0"),
         ({"startingTimestamp": "yesterday"}, "'yesterday' is not a time in milliseconds"),
         ({"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "first"}, "neither error nor latest"),
+        ({"subscribePattern": "a"}, "topics and topics_pattern both say what is read"),
+        ({"assign": '{"a":[0]}'}, "topics and assign both say what is read"),
         ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger, which is max_poll_records here"),
     ],
 )
