@@ -33,7 +33,7 @@ Frame = Callable[[Sequence[str], int], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the processes of one kind used: seconds of CPU, and MiB of the largest."""
+    """The use of processes of one kind: seconds of CPU, and MiB of the largest."""
 
     cpu_s: float
     memory_mib: float

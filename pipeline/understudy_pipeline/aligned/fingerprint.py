@@ -7,7 +7,6 @@ from typing import get_args
 
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
-from understudy_pipeline.inputs.timestamps import RECORD
 
 TOPICS = "topics"
 _OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.isolation.level": "isolation_level"}
@@ -28,11 +27,10 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
     `undecodable` may change between two batches: otherwise a query that failed on a poison record could never continue.
     """
     kinds = options.kinds or ("",) * len(options.topics)
-    field = options.timestamp.field
     return {
         TOPICS: [f"{kind}:{topic}".removeprefix(":") for kind, topic in zip(kinds, options.topics, strict=True)],
         "merge": options.merge,
-        "timestamp": RECORD if field is None else f"json:{field}",
+        "timestamp": options.timestamp.text,
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
         **{name: _of_inputs(options, attribute) for name, attribute in _OF_INPUTS.items()},
         _UNDECODABLE: _poison_rows(options),

@@ -16,7 +16,7 @@ from understudy_pipeline.aligned.option_values import GivenOptions
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.protocol import InputConfig
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
@@ -46,7 +46,7 @@ class ParsedInputs(NamedTuple):
 class SharedOptions:
     """Options that apply to every input."""
 
-    timestamp: TimestampRule
+    timestamp: TimestampRules
     include_headers: bool
     fail_on_data_loss: bool
     request_timeout_ms: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -30,8 +30,9 @@ from understudy_pipeline.aligned.spark_kafka_options import (
     start_positions,
     with_our_names,
 )
+from understudy_pipeline.aligned.timestamp_option import check_timestamps, parse_timestamps
 from understudy_pipeline.inputs.start_positions import StartPositions
-from understudy_pipeline.inputs.timestamps import RECORD, TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.renamed import resolve
 
@@ -96,17 +97,16 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     options = GivenOptions(with_our_names(given))
     options.refuse_unknown(_OPTIONS, prefix=KAFKA_PROPERTIES)
     default = AlignedOptions(inputs=(), topics=())
-    timestamp = TimestampRule.parse(options.text("timestamp") or RECORD)
+    timestamp = parse_timestamps(options.text("timestamp") or "record")
     available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
     max_bytes, max_records = _bounds(options)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
     timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
     parsed = parse_inputs(options, SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms))
-    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
-    usual: Undecodable = "keep" if timestamp.field is None else "fail"
     named = parsed.pattern or parsed.topics
-    undecodable, topic_undecodable = options.by_topic("undecodable", named, _undecodable, usual)
+    check_timestamps(timestamp, named, dict(zip(parsed.topics, parsed.kinds, strict=True)))
+    undecodable, topic_undecodable = _undecodables(options, timestamp, named)
     idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", named, _idle_ms, default.max_task_idle_ms)
     every_idle_ms = [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics] or [idle_ms, *topic_idle_ms.values()]
     _check_order(options, every_idle_ms, available_now)
@@ -205,6 +205,21 @@ def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:
         if options.size(name) is not None:
             log.warning("the source ignores %s: statestore_cache_max_bytes bounds the cache of a node", name)
     return max_bytes, max_records if max_bytes is None else None
+
+
+def _undecodables(
+    options: GivenOptions, timestamp: TimestampRules, topics: Container[str]
+) -> tuple[Undecodable, Mapping[str, Undecodable]]:
+    """Return the treatment, and that of topics with their own: given, or usual for their timestamps."""
+    usual = {topic: _usual_treatment(rule) for topic, rule in timestamp.own}
+    treatment, own = options.by_topic("undecodable", topics, _undecodable, _usual_treatment(timestamp.default))
+    is_for_all = ":" not in (options.text("undecodable") or ":").partition(",")[0]
+    return treatment, own if is_for_all else {**usual, **own}
+
+
+def _usual_treatment(rule: TimestampRule) -> Undecodable:
+    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
+    return "keep" if rule.is_record_time else "fail"
 
 
 def _undecodable(name: str, value: str) -> Undecodable:

@@ -10,7 +10,7 @@ from typing import Literal
 from understudy_pipeline.inputs.protocol import InputConfig
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.start_positions import StartPositions
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ class AlignedOptions:
     buffered_records_per_partition: int | None = None
     """Deprecated: pauses a partition that holds more records than this. Used when no byte bound was given."""
 
-    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    timestamp: TimestampRules = field(default_factory=TimestampRules)
     max_timestamp_jump_ms: int | None = None
     """Largest step by which one record may advance its partition's time. None: no bound."""
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from understudy_pipeline.inputs.arrays import numbers, optional_numbers, to_numpy
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.inputs.time_reading import value_times_ms
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
 
 
@@ -40,7 +41,7 @@ def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
 
 def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
     """Read timestamps from a field of the values; null where the field has no usable one."""
-    return optional_numbers([rule.time_ms(None, value) for value in values])
+    return optional_numbers(value_times_ms(rule, values))
 
 
 def within_years(times: pa.Int64Array) -> pa.Int64Array:

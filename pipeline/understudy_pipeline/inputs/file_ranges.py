@@ -21,7 +21,7 @@ from understudy_pipeline.inputs.folders import (
 )
 from understudy_pipeline.inputs.protocol import DataLostError, Range
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRules
 from understudy_shared.base.printable import printable
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ MAX_KEPT = 16
 class FileRangeReader:
     """A reader of ranges. Ordinals have no gaps, so a range's ends say how many rows it must have."""
 
-    def __init__(self, root: Path, rule: TimestampRule, *, fail_on_data_loss: bool) -> None:
+    def __init__(self, root: Path, rules: TimestampRules, *, fail_on_data_loss: bool) -> None:
         self._root = root
-        self._rule = rule
+        self._rules = rules
         self._fail_on_data_loss = fail_on_data_loss
         self._kept: dict[TopicPartition, tuple[str, RowFile]] = {}
 
@@ -45,7 +45,7 @@ class FileRangeReader:
         if start is None or end is None or end < start:
             self._report_loss(span, "these are not two offsets of files in ascending order")
             return
-        names = file_names(folder_of(self._root, span.partition), self._rule)
+        names = file_names(folder_of(self._root, span.partition), self._rules.of(span.partition.topic))
         ordinal, is_at_end = span.start.ordinal, start == end
         for name in names:
             if start.name <= name <= end.name and not is_at_end:
@@ -96,7 +96,8 @@ class FileRangeReader:
                 return kept
             kept.close()
         try:
-            return open_rows(folder_of(self._root, span.partition) / name, self._rule, index=index)
+            path, rule = folder_of(self._root, span.partition) / name, self._rules.of(span.partition.topic)
+            return open_rows(path, rule, index=index)
         except (FileNotFoundError, FileTooShortError):
             self._report_loss(span, f"the file '{printable(name)}' is gone, or has lost rows")
             return None

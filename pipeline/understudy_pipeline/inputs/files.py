@@ -24,7 +24,7 @@ from understudy_pipeline.inputs.folders import (
 )
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_shared.base.errors import UnderstudyError
 
 POLL_S = 0.02
@@ -38,7 +38,7 @@ class FilesConfig:
 
     root: Path
     topics: tuple[str, ...]
-    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    timestamp: TimestampRules = field(default_factory=TimestampRules)
     fail_on_data_loss: bool = True
 
     @property
@@ -69,14 +69,14 @@ class FilesInput:
         counts = {topic: count_partitions(self._config.root, topic) for topic in self._config.topics}
         for topic, count in counts.items():
             for partition in range(count):
-                self._check(folder_of(self._config.root, TopicPartition(topic, partition)))
+                self._check(TopicPartition(topic, partition))
         return counts
 
     def topic_ids(self, topics: Collection[str], *, timeout_ms: int) -> Mapping[str, str]:
         return {}
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        return {tp: self._end_cursor(folder_of(self._config.root, tp)) for tp in partitions}
+        return {tp: self._end_cursor(tp) for tp in partitions}
 
     def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
         return {}
@@ -85,10 +85,8 @@ class FilesInput:
         readers: dict[TopicPartition, FolderReader] = {}
         try:
             for tp, cursor in cursors.items():
-                config = self._config
-                readers[tp] = FolderReader(
-                    config.root, tp, cursor, config.timestamp, fail_on_data_loss=config.fail_on_data_loss
-                )
+                config, rule = self._config, self._config.timestamp.of(tp.topic)
+                readers[tp] = FolderReader(config.root, tp, cursor, rule, fail_on_data_loss=config.fail_on_data_loss)
         except BaseException:
             _close(readers)
             raise
@@ -129,16 +127,18 @@ class FilesInput:
                 lags[tp] = lag
         return Fetched(chunks, lags)
 
-    def _check(self, folder: Path) -> None:
-        names = file_names(folder, self._config.timestamp)
+    def _check(self, tp: TopicPartition) -> None:
+        folder, rule = folder_of(self._config.root, tp), self._config.timestamp.of(tp.topic)
+        names = file_names(folder, rule)
         for path in {folder / name for name in (*names[:1], *names[-1:])} - self._checked:
-            check_file(path, self._config.timestamp)
+            check_file(path, rule)
             self._checked.add(path)
 
-    def _end_cursor(self, folder: Path) -> Cursor:
+    def _end_cursor(self, tp: TopicPartition) -> Cursor:
         """Return the cursor behind the last row. It has no ordinal: counting rows would take reading every file."""
-        for name in reversed(file_names(folder, self._config.timestamp)):
-            last = _last_row(folder / name, self._config.timestamp)
+        folder, rule = folder_of(self._config.root, tp), self._config.timestamp.of(tp.topic)
+        for name in reversed(file_names(folder, rule)):
+            last = _last_row(folder / name, rule)
             if last is not None:
                 return Cursor(f"{name}:{last}")
         return Cursor()

@@ -95,7 +95,7 @@ class JsonLines:
 
 def check_json_rule(path: Path, rule: TimestampRule) -> None:
     """Raise SettingsError unless the timestamp comes from a field: JSON lines have no other."""
-    if rule.field is None:
+    if rule.is_record_time:
         raise SettingsError(
             "JSON lines have no timestamp outside their values",
             where=str(path),

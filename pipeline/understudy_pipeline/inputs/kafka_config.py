@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.kafka_client import check_properties
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
@@ -61,7 +61,7 @@ class KafkaConfig:
 
     topics: tuple[str, ...] | TopicsPattern
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    timestamp: TimestampRules = field(default_factory=TimestampRules)
     include_headers: bool = False
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000

@@ -150,7 +150,12 @@ class KafkaInput:
         return self._opened_client
 
     def _chunk(self, partition: TopicPartition, messages: Sequence[Message]) -> Chunk:
-        return to_chunk(partition, messages, self._config.timestamp, include_headers=self._config.include_headers)
+        return to_chunk(
+            partition,
+            messages,
+            self._config.timestamp.of(partition.topic),
+            include_headers=self._config.include_headers,
+        )
 
     def _assign(self) -> None:
         if not self._assigned:

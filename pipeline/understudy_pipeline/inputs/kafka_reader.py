@@ -149,5 +149,5 @@ class _Reading:
         report_loss(self._partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
 
     def _rows(self, messages: list[Message]) -> pa.RecordBatch:
-        rule, headers = self._config.timestamp, self._config.include_headers
+        rule, headers = self._config.timestamp.of(self._partition.topic), self._config.include_headers
         return to_chunk(self._partition, messages, rule, include_headers=headers).rows

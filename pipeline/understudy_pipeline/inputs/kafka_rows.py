@@ -13,7 +13,9 @@ from confluent_kafka import Message
 from numpy.typing import NDArray
 
 from understudy_pipeline.inputs.arrays import binaries, header_lists, numbers, optional_numbers, to_numpy
+from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
+from understudy_pipeline.inputs.time_reading import header_time_ms
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
 
 _HEADERS = ROW_SCHEMA.field("headers").type
@@ -86,8 +88,11 @@ def _run_starts(messages: list[Message]) -> list[int]:
 
 
 def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
-    if rule.field is not None:
-        return optional_numbers([rule.time_ms(None, value) for value in values])
+    if rule.kind == "header":
+        headers: list[Any] = list(map(Message.headers, messages))
+        return optional_numbers([header_time_ms(rule, each) for each in headers])
+    if not rule.is_record_time:
+        return times_in_values(rule, values)
     times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
     # Before message format 1 the time is -1: no time.
     return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))

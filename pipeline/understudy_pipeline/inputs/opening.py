@@ -47,7 +47,7 @@ def _redis() -> Opener:
 
     def reader(config: RedisConfig) -> RangeReader:
         server = StreamServer(config.url, request_timeout_ms=config.request_timeout_ms)
-        return RedisRangeReader(server, config.fields, fail_on_data_loss=config.fail_on_data_loss)
+        return RedisRangeReader(server, config.fields_of, fail_on_data_loss=config.fail_on_data_loss)
 
     return Opener(RedisInput, reader)
 

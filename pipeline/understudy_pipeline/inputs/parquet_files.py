@@ -94,7 +94,7 @@ class ParquetRows:
     def _to_rows(self, batch: pa.RecordBatch, first: int) -> FileRows:
         values = batch.column("value").cast(pa.binary())
         keys = batch.column("key").cast(pa.binary()) if "key" in self._columns else None
-        if self._rule.field is None:
+        if self._rule.is_record_time:
             times = times_of(batch.column("timestamp"))
         else:
             times = times_in_values(self._rule, values.to_pylist())
@@ -111,7 +111,7 @@ def checked_columns(schema: pa.Schema, rule: TimestampRule, *, where: str) -> li
     if "value" not in types:
         raise _schema_error("there is no column 'value'", where)
     columns = [name for name in ("key", "value") if name in types]
-    if rule.field is not None:
+    if not rule.is_record_time:
         return columns
     if "timestamp" not in types:
         raise _schema_error("there is no column 'timestamp'", where)

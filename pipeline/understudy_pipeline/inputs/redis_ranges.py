@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -28,9 +28,11 @@ class RedisRangeReader:
     as were planned.
     """
 
-    def __init__(self, server: StreamServer, fields: EntryFields, *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self, server: StreamServer, fields_of: Callable[[str], EntryFields], *, fail_on_data_loss: bool
+    ) -> None:
         self._server = server
-        self._fields = fields
+        self._fields_of = fields_of
         self._fail_on_data_loss = fail_on_data_loss
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
@@ -40,9 +42,9 @@ class RedisRangeReader:
         if not span.start.offset:
             ordinal = span.end.ordinal - sum(len(page) for page in self._pages(span))
             self._check_beginning(span, missing=ordinal - span.start.ordinal)
-        last = b""
+        last, fields = b"", self._fields_of(span.partition.topic)
         for page in self._pages(span):
-            yield entry_rows(page, self._fields, ordinal=ordinal)
+            yield entry_rows(page, fields, ordinal=ordinal)
             ordinal, last = ordinal + len(page), page[-1][0]
         if last != span.end.offset.encode():
             self._report_loss(span, f"the last entry that was planned, {span.end.offset}, is gone")

@@ -166,7 +166,7 @@ def entry_rows(entries: Sequence[Entry], fields: EntryFields, *, ordinal: int) -
     """Convert adjacent entries to records numbered from `ordinal` on. A missing field is null."""
     ids = binaries([entry[0] for entry in entries]).cast(pa.string())
     keys, values = columns_of([entry[1] for entry in entries], fields.key, fields.value)
-    times = id_times(ids) if fields.timestamp.field is None else times_in_values(fields.timestamp, values)
+    times = id_times(ids) if fields.timestamp.is_record_time else times_in_values(fields.timestamp, values)
     key_column, value_column = binaries(keys), binaries(values)
     return rows(offsets=ids, ordinal=ordinal, times=times, keys=key_column, values=value_column)
 

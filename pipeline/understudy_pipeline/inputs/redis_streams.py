@@ -28,7 +28,7 @@ from understudy_pipeline.inputs.redis_rows import (
     with_known_counts,
 )
 from understudy_pipeline.inputs.redis_server import DATA_LOSS_FIX, StreamServer, stream_key
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRules
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 
@@ -50,7 +50,7 @@ class RedisConfig:
     partitions: int | None = None
     key_field: str = "key"
     value_field: str = "value"
-    timestamp: TimestampRule = field(default_factory=TimestampRule)
+    timestamp: TimestampRules = field(default_factory=TimestampRules)
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
 
@@ -67,10 +67,9 @@ class RedisConfig:
     def server(self) -> str:
         return masked(self.url)
 
-    @property
-    def fields(self) -> EntryFields:
-        """The fields of entries from which records are made."""
-        return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp)
+    def fields_of(self, topic: str) -> EntryFields:
+        """Return the fields of a topic's entries from which records are made."""
+        return EntryFields(self.key_field.encode(), self.value_field.encode(), self.timestamp.of(topic))
 
 
 class RedisInput:
@@ -78,7 +77,6 @@ class RedisInput:
 
     def __init__(self, config: RedisConfig) -> None:
         self._config = config
-        self._fields = config.fields
         self._server = StreamServer(config.url, request_timeout_ms=config.request_timeout_ms)
         self._places: dict[TopicPartition, StreamPosition] = {}
         self._entry_bytes: dict[TopicPartition, float] = {}
@@ -136,7 +134,9 @@ class RedisInput:
             if is_whole:  # otherwise the next read starts at the new position
                 lags[tp] = int(info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last)
             if is_whole and entries:
-                chunks.append(chunk_of(tp, entry_rows(entries, self._fields, ordinal=place.ordinal)))
+                chunks.append(
+                    chunk_of(tp, entry_rows(entries, self._config.fields_of(tp.topic), ordinal=place.ordinal))
+                )
         self._places.update(places)
         self._entry_bytes.update((chunk.partition, float(chunk.sizes.mean())) for chunk in chunks)
         return Fetched(chunks, lags)

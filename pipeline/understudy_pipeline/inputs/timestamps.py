@@ -1,16 +1,12 @@
-"""The option `timestamp`: where a record's timestamp comes from. Planner and executors apply the same rule."""
+"""The rules of the option `timestamp`: where a record's timestamp comes from. `time_reading` applies them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from typing import Literal
 
-import orjson
-
-from understudy_shared.base.errors import SettingsError
-
-RECORD = "record"
-_FIELD = "json:"
+Encoding = Literal["json", "avro", "protobuf"]
+Kind = Literal["record", "header", Encoding]
 
 LEAST_TIME_MS = -62_135_596_800_000
 END_TIME_MS = 253_402_300_800_000
@@ -18,51 +14,57 @@ END_TIME_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampRule:
-    """With `field` None the input gives the timestamp (a Kafka record's own, the first half of a stream entry's ID).
+class Schema:
+    """An Avro schema, or Protobuf descriptors and a message's name: what a decoder of values needs."""
 
-    Otherwise `field` names a field of the record's value, a JSON object. The field holds milliseconds since the epoch,
-    or ISO 8601 (UTC if it names no zone).
+    content: bytes = field(repr=False)
+    message: str = ""
+    is_framed: bool = False
+    """Whether the schema registry's header stands before each value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampRule:
+    """The place from which the timestamps of a topic come.
+
+    `record`: the input gives them (a Kafka record's own, the first half of a stream entry's ID). `header`: the last
+    header of the name `place`. Otherwise `place` is a field of the value, or a JSON Pointer (RFC 6901) into it. What is
+    there is milliseconds since the epoch, ISO 8601 (UTC if it names no zone), or a timestamp of the encoding.
     """
 
-    field: str | None = None
+    kind: Kind = "record"
+    place: str = ""
+    schema: Schema | None = None
 
-    @classmethod
-    def parse(cls, text: str) -> TimestampRule:
-        """Parse `record` or `json:<field>`. Raises SettingsError."""
-        if text == RECORD:
-            return cls()
-        if text.startswith(_FIELD) and len(text) > len(_FIELD):
-            return cls(text.removeprefix(_FIELD))
-        raise SettingsError(
-            f"'{text}' is neither 'record' nor 'json:<field>'",
-            where="option timestamp",
-            fix="Use 'record' for the time that the input gives, or 'json:<field>' for a field of the value",
-        )
+    @property
+    def is_record_time(self) -> bool:
+        """Whether the input gives the timestamps."""
+        return self.kind == "record"
 
-    def time_ms(self, recorded_ms: int | None, value: bytes | None) -> int | None:
-        """Return a record's timestamp in epoch milliseconds; None if it has no usable one (a poison record)."""
-        if self.field is None:
-            return recorded_ms
-        try:
-            found = orjson.loads(value or b"")[self.field]
-            return _epoch_ms(found)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError):
-            return None
+    @property
+    def text(self) -> str:
+        """The rule without its schema: two with equal texts read the same field."""
+        if self.is_record_time:
+            return self.kind
+        framed, message = "", ""
+        if self.schema is not None:
+            framed, message = "confluent-" * self.schema.is_framed, self.schema.message
+        return f"{framed}{self.kind}:{message}{self.place}"
 
 
-def _epoch_ms(found: object) -> int | None:
-    match found:
-        case bool():
-            return None
-        case int() | float():
-            return _within(int(found))
-        case str():
-            moment = datetime.fromisoformat(found)
-            return _within(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
-        case _:
-            return None
+@dataclass(frozen=True, slots=True)
+class TimestampRules:
+    """The rule of each topic: its own, or the one that all others have."""
 
+    default: TimestampRule = field(default_factory=TimestampRule)
+    own: tuple[tuple[str, TimestampRule], ...] = ()
 
-def _within(time_ms: int) -> int | None:
-    return time_ms if LEAST_TIME_MS <= time_ms < END_TIME_MS else None
+    def of(self, topic: str) -> TimestampRule:
+        """Return the rule of a topic."""
+        return next((rule for name, rule in self.own if name == topic), self.default)
+
+    @property
+    def text(self) -> str:
+        """The rules without their schemas: `record,weather:json:at`."""
+        own = sorted((topic, rule.text) for topic, rule in self.own)
+        return ",".join([self.default.text, *(f"{topic}:{text}" for topic, text in own if text != self.default.text)])

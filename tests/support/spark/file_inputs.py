@@ -14,10 +14,10 @@ from understudy_pipeline.inputs.files import FilesConfig, FilesInput
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 
 TP = TopicPartition("weather", 0)
-BY_FIELD = TimestampRule("t")
+BY_FIELD = TimestampRule("json", "t")
 MANY = 1_000_000
 START = Cursor()
 STARTED: list[FilesInput] = []
@@ -28,7 +28,7 @@ def line(ms: int) -> bytes:
 
 
 def config(root: Path, *, rule: TimestampRule = BY_FIELD, fail_on_data_loss: bool = True) -> FilesConfig:
-    return FilesConfig(root, ("weather",), rule, fail_on_data_loss)
+    return FilesConfig(root, ("weather",), TimestampRules(rule), fail_on_data_loss)
 
 
 def write(root: Path, name: str, *values: bytes, end: bytes = b"\n", topic: str = "weather") -> Path:

@@ -19,7 +19,7 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_shared.base.errors import SettingsError
 
 TP = TopicPartition("weather", 0)
@@ -378,7 +378,8 @@ def test_a_refused_login_is_reported_without_the_password(redis: RedisServer) ->
 
 
 def test_the_configuration_travels_to_executors_and_shows_no_secret() -> None:
-    of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=TimestampRule("t"))
+    rules = TimestampRules(TimestampRule("json", "t"))
+    of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=rules)
     assert pickle.loads(pickle.dumps(of)) == of
     assert hash(of) == hash(pickle.loads(pickle.dumps(of)))
     assert "secret" not in f"{of!r} {of.server}"

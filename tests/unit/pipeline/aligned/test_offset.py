@@ -17,7 +17,7 @@ from understudy_pipeline.aligned.subscription import check_still_read, topics_at
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 
 OPTIONS = AlignedOptions(
     inputs=(ScriptedServer({"weather": 1, "flights": 1}).config,),
@@ -115,7 +115,7 @@ def test_a_damaged_offset_is_distinguished_from_a_foreign_one() -> None:
         ({"kinds": ("redis", "redis")}, "kafka:weather", "redis:weather"),
         ({"topics": ("weather",), "kinds": ("kafka",)}, "kafka:weather,redis:flights", "kafka:weather"),
         ({"merge": "global"}, "task", "global"),
-        ({"timestamp": TimestampRule("at")}, "record", "json:at"),
+        ({"timestamp": TimestampRules(TimestampRule("json", "at"))}, "record", "json:at"),
         ({"max_timestamp_jump_ms": 5}, "not set", "'5'"),
     ],
     ids=["topic order", "kind", "topic left out", "merge", "timestamp", "jump"],

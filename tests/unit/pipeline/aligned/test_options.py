@@ -12,7 +12,7 @@ from understudy_pipeline.aligned.options import MIB, AlignedOptions
 from understudy_pipeline.inputs.files import FilesConfig
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.redis_streams import RedisConfig
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 
@@ -65,7 +65,7 @@ def test_every_option_is_taken_over() -> None:
         available_now="ordered",
         max_poll_records=7,
         input_buffer_max_bytes=64 * MIB,
-        timestamp=TimestampRule("at"),
+        timestamp=TimestampRules(TimestampRule("json", "at")),
         max_timestamp_jump_ms=3,
         undecodable="aside",
         undecodable_path=Path("/tmp/a b"),

@@ -88,10 +88,10 @@ def test_the_first_rows_need_no_pandas() -> None:
 
         kafka_rows.Message = Message
         place = records.TopicPartition("t", 0)
-        plain = timestamps.TimestampRule(None)
+        plain = timestamps.TimestampRule()
         messages = [Message(0, 5), Message(1, -1)]
         chunk = kafka_rows.to_chunk(place, messages, plain, include_headers=True)
-        kafka_rows.to_chunk(place, messages, timestamps.TimestampRule("t"), include_headers=False)
+        kafka_rows.to_chunk(place, messages, timestamps.TimestampRule("json", "t"), include_headers=False)
         held = retained.Retained(place, records.Cursor())
         held.add(chunk)
         ends.up_to(chunk, records.Cursor("1", 2))
@@ -99,7 +99,7 @@ def test_the_first_rows_need_no_pandas() -> None:
             spooled = spool.Spool(Path(folder)).write([[chunk.rows]])
             (back,) = spool.read_spool(spooled.path, spooled.parts[0])
             Path(folder, "a.json").write_bytes(b'{"t": 5}\\n\\n{}\\n')
-            lines = json_lines.JsonLines(Path(folder, "a.json"), timestamps.TimestampRule("t")).take(9)
+            lines = json_lines.JsonLines(Path(folder, "a.json"), timestamps.TimestampRule("json", "t")).take(9)
             lines.records("a.json", ordinal=0)
         good, times, poison, _ = rows.with_effective_times(back, rows.Times(records.NO_TIME_MS), max_jump_ms=None)
         assert (good.num_rows, poison.num_rows) == (1, 1)

@@ -95,8 +95,15 @@ def test_timestamp_types_are_those_of_spark() -> None:
 
 def test_a_time_may_come_from_a_field_of_the_value() -> None:
     messages = [message(0, b'{"at": 5}'), message(1, b"{"), message(2, None)]
-    rows = to_chunk(WHERE, messages, TimestampRule("at"), include_headers=False).rows
+    rows = to_chunk(WHERE, messages, TimestampRule("json", "at"), include_headers=False).rows
     assert rows["timestamp_ms"].to_pylist() == [5, None, None]
+
+
+def test_a_time_may_come_from_a_header_whether_headers_are_delivered_or_not() -> None:
+    messages = [message(0, headers=[("at", b"5")]), message(1)]
+    rows = to_chunk(WHERE, messages, TimestampRule("header", "at"), include_headers=False).rows
+    assert rows["timestamp_ms"].to_pylist() == [5, None]
+    assert rows["headers"].to_pylist() == [None, None]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=40))

@@ -192,7 +192,7 @@ def test_the_time_is_the_first_half_of_the_id_unless_nobody_can_hold_it() -> Non
 
 
 def test_the_time_in_the_value_is_null_where_there_is_none() -> None:
-    fields = EntryFields(b"k", b"v", TimestampRule("t"))
+    fields = EntryFields(b"k", b"v", TimestampRule("json", "t"))
     entries: list[Entry] = [(b"1-0", [b"v", b'{"t": 5}']), (b"2-0", [b"v", b"?"]), (b"3-0", [b"k", b"a"])]
     rows = entry_rows(entries, fields, ordinal=0)
     assert rows.column("timestamp_ms").equals(pa.array([5, None, None], pa.int64()))
