@@ -1,6 +1,8 @@
 """Whole queries from `start` to the last record, by size of record and trigger: ours beside Spark's own Kafka source.
 
-    python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3]
+    python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3] [--busy 20]
+
+With `--busy` so many processes spin beside, and only the starts are counted that lead to a first batch.
 
 By turns, on one broker and in one session with Java's default compilers, after a round that warms up. CPU is of the
 processes of Spark: the JVM's (driver and executors), and Python's (planner and workers). Memory is the greatest of one.
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,9 +57,13 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--sizes", default="10,200,2048", help="bytes of a record's value")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--busy", type=int, default=0, help="processes that spin beside; counts starts only")
     options = parser.parse_args()
     with world() as running:
         frames = {SPARK: _spark(running), OURS: _ours(running)}
+        if options.busy:
+            _print_busy_starts(running, frames, busy=options.busy, starts=options.rounds)
+            return
         for size in map(int, options.sizes.split(",")):
             topics = [f"{topic}-{size}" for topic in TOPICS]
             for topic in topics:
@@ -64,6 +72,39 @@ def main() -> None:
             for trigger in TRIGGERS:
                 runs = _by_turns(running, frames, topics, trigger, records=options.records, rounds=options.rounds)
                 _print(trigger, size, options.records, runs)
+
+
+def _print_busy_starts(running: World, frames: Mapping[str, Frame], *, busy: int, starts: int) -> None:
+    """Count the queries that commit a batch while other processes want the machine, too."""
+    for topic in TOPICS:
+        running.broker.make_topic(PARTITIONS, name=topic)
+    fill(running.broker.servers, TOPICS, partitions=PARTITIONS, records=FEW * 10)
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+    outcomes: dict[str, list[float | None]] = {name: [] for name in frames}
+    try:
+        for _ in range(starts):
+            for name, frame in frames.items():
+                outcomes[name].append(_start(running, frame))
+    finally:
+        for process in spinning:
+            process.kill()
+    print(f"queries that began beside {busy} processes that spin; seconds to the first batch")
+    for name, each in outcomes.items():
+        times = [took_s for took_s in each if took_s is not None]
+        print(f"  {name:22} {len(times)} of {len(each)}; median {median(times or [0]):.1f}", flush=True)
+
+
+def _start(running: World, frame: Frame) -> float | None:
+    """Return the seconds until the first batch of a new query; None if the query ended before."""
+    began_s, checkpoint = time.perf_counter(), running.checkpoint()
+    query = started(frame(TOPICS, FEW), checkpoint, available_now=False)
+    try:
+        wait_for_batch(query, checkpoint, 0)
+    except RuntimeError:
+        return None
+    finally:
+        query.stop()
+    return time.perf_counter() - began_s
 
 
 def _by_turns(

@@ -68,6 +68,8 @@ class History(NamedTuple):
     logs: Mapping[TopicPartition, Sequence[int | None]]
     steps: Sequence[Step]
     lag_max_age_ms: int = LAG_MAX_AGE_MS
+    topic_idle_ms: Mapping[str, int] = {}
+    max_drift_ms: int | None = None
 
 
 FLIGHTS, WEATHER = TopicPartition("flights", 0), TopicPartition("weather", 0)
@@ -135,6 +137,18 @@ class Played:
 
 def history(number: int) -> History:
     """History `number`. Most are simple: what is special is drawn for a whole history."""
+    story, chance = _kafkas_history(number), Random(f"own {number}")
+    if chance.random() < 0.2:
+        own = {topic: chance.choice((-1, 0, 10, 60)) for topic in story.topics if chance.random() < 0.5}
+        story = story._replace(topic_idle_ms=own)
+    # Which input is the slowest is a matter of all tasks: tests/unit/pipeline/aligned/test_drift.py has several.
+    if (story.merge == "global" or story.partitions == 1) and story.idle_ms != -1 and chance.random() < 0.3:
+        story = story._replace(max_drift_ms=chance.choice((0, 2, 5, 20)))
+    return story
+
+
+def _kafkas_history(number: int) -> History:
+    """One that Kafka can be configured for."""
     chance = Random(number)
     merge: Literal["task", "global"] = chance.choice(("task", "global"))
     topics = TOPICS[: chance.choice((1, 2, 2, 3))]
@@ -248,6 +262,8 @@ class _Play:
             topics=story.topics,
             merge=story.merge,
             max_task_idle_ms=story.idle_ms,
+            topic_idle_ms=story.topic_idle_ms,
+            max_drift_ms=story.max_drift_ms,
             max_poll_records=story.max_poll_records,
             lag_max_age_ms=story.lag_max_age_ms,
             undecodable="skip",
@@ -262,6 +278,9 @@ class _Play:
         """Play all steps."""
         story, played = self._story, self._played
         played.commands.append("begin")
+        played.commands += [f"idle {topic} {idle_ms}" for topic, idle_ms in story.topic_idle_ms.items()]
+        if story.max_drift_ms is not None:
+            played.commands.append(f"drift {story.max_drift_ms}")
         for place, log in story.logs.items():
             played.commands.append(" ".join(["log", str(place), *(str(-1 if at is None else at) for at in log)]))
         assert self._planner.plan(self._offset, wait_ms=0) is None, "it only takes its position"

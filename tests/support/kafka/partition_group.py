@@ -12,6 +12,8 @@ switches, or it is a mistake.
     assign 0 a-0                      task 0 has these partitions from now on
     close 0                           task 0 ends; `open` brings it back
     run 0 100 5                       at 100 ms task 0 takes as many records as it may, at most 5 (-1: any number)
+    idle a 60                         partitions of topic a have an idle time of 60 ms; Kafka knows no such thing
+    drift 5                           no record is taken 5 ms ahead of the slowest input; nor such a thing
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tests.support.kafka.java_priority_queue import JavaPriorityQueue
 
 UNKNOWN_TIME = -1
 NEVER_WAIT = -1
+NO_TIME = float("-inf")
 
 
 class Deviation(Enum):
@@ -36,6 +39,8 @@ class Deviation(Enum):
     FORGOTTEN = "35: deadlines and times of partitions that are gone do not count"
     BELOW_ZERO = "38, 44: a lag below 0 is 0, and one that more records came of than it said is unknown"
     AGE = "27, 44: a lag that is too old is unknown"
+    IDLE = "23: a topic may have an idle time of its own"
+    DRIFT = "max_drift_ms: an empty input blocks no record that is within the drift of the slowest input"
     POISON = "34: every record without a timestamp has its turn, at once; Kafka drops all but the last of a queue"
 
 
@@ -127,8 +132,17 @@ class PartitionGroups:
             case "run":
                 return self._run(self._groups[int(words[0])], int(words[1]), int(words[2]))
             case _:
-                raise ValueError(line)
+                self._configure(name, words)
         return None
+
+    def _configure(self, name: str, words: list[str]) -> None:
+        match name:
+            case "idle":
+                self._idle_ms[words[0]] = int(words[1])
+            case "drift":
+                self._drift_ms = int(words[0])
+            case _:
+                raise ValueError(name)
 
     def _has(self, deviation: Deviation) -> bool:
         return deviation in self._deviations
@@ -140,6 +154,9 @@ class PartitionGroups:
         self._times_ms: dict[str, int] = {}
         self._lags: dict[str, _Lag] = {}
         self._groups: dict[int, _Group] = {}
+        self._idle_ms: dict[str, int] = {}
+        """Of topics that have their own."""
+        self._drift_ms: int | None = None
         self._now_ms = 0
         self._enforced = 0
         self._late = (0, 0, 0)
@@ -248,20 +265,53 @@ class PartitionGroups:
 
     def _look(self, group: _Group) -> tuple[bool, bool]:
         """`readyToProcess`: whether a record may be taken now, and whether an input was given up on for that."""
-        if group.idle_ms == NEVER_WAIT:
+        if all(self._idle_of(group, partition) == NEVER_WAIT for partition in group.queues) and not self._is_drifting():
             return True, False
-        blocks = passes = False
+        blocking: set[str] = set()
+        passes = False
         for partition, queue in group.queues.items():
-            lag = self._lag(partition)
-            if queue.records or lag is None or lag > 0:
+            lag, idle_ms = self._lag(partition), self._idle_of(group, partition)
+            if idle_ms == NEVER_WAIT:
+                group.deadlines.pop(partition, None)
+                is_blocking = False
+            elif queue.records or lag is None or lag > 0:
                 group.deadlines.pop(partition, None)
                 is_blocking = not queue.records
             else:
-                deadline_ms = group.deadlines.setdefault(partition, self._now_ms + group.idle_ms)
+                deadline_ms = group.deadlines.setdefault(partition, self._now_ms + idle_ms)
                 is_blocking = self._now_ms < deadline_ms
                 passes = passes or not is_blocking
             if is_blocking and not self._has(Deviation.ONE_PASS):
                 return False, False
-            blocks = blocks or is_blocking
-        is_ready = not blocks and not (passes and not any(queue.records for queue in group.queues.values()))
+            blocking |= {partition} if is_blocking else set()
+        if self._is_drifting():
+            return self._look_within_drift(group, blocking)
+        is_ready = not blocking and not (passes and not any(queue.records for queue in group.queues.values()))
         return is_ready, is_ready and passes
+
+    def _look_within_drift(self, group: _Group, blocking: Set[str]) -> tuple[bool, bool]:
+        """Whether the least head is within the drift of the slowest input, and whether an input had none to compare."""
+        heads_ms = {each: _known(queue.head_ms()) for each, queue in group.queues.items() if queue.records}
+        if not heads_ms:
+            return False, False
+        slowest_ms = min(
+            max(heads_ms.get(each, NO_TIME), _known(self._times_ms.get(each, UNKNOWN_TIME)))
+            for each in {*heads_ms, *blocking}
+        )
+        assert self._drift_ms is not None
+        is_enforced = any(
+            not queue.records and self._idle_of(group, each) != NEVER_WAIT for each, queue in group.queues.items()
+        )
+        is_ready = min(heads_ms.values()) <= slowest_ms + self._drift_ms
+        return is_ready, is_ready and is_enforced
+
+    def _idle_of(self, group: _Group, partition: str) -> int:
+        topic, _, _ = partition.rpartition("-")
+        return self._idle_ms.get(topic, group.idle_ms) if self._has(Deviation.IDLE) else group.idle_ms
+
+    def _is_drifting(self) -> bool:
+        return self._drift_ms is not None and self._has(Deviation.DRIFT)
+
+
+def _known(time_ms: int) -> float:
+    return NO_TIME if time_ms == UNKNOWN_TIME else time_ms

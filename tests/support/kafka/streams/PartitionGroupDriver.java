@@ -93,6 +93,8 @@ public final class PartitionGroupDriver {
             case "run" -> {
                 return run(Integer.parseInt(words[1]), Long.parseLong(words[2]), Integer.parseInt(words[3]));
             }
+            // Kafka has one idle time for all inputs, and no drift.
+            case "idle", "drift" -> { }
             default -> throw new IllegalArgumentException(words[0]);
         }
         return null;
