@@ -135,15 +135,6 @@ class PartitionGroups:
                 self._configure(name, words)
         return None
 
-    def _configure(self, name: str, words: list[str]) -> None:
-        match name:
-            case "idle":
-                self._idle_ms[words[0]] = int(words[1])
-            case "drift":
-                self._drift_ms = int(words[0])
-            case _:
-                raise ValueError(name)
-
     def _has(self, deviation: Deviation) -> bool:
         return deviation in self._deviations
 
@@ -160,6 +151,15 @@ class PartitionGroups:
         self._now_ms = 0
         self._enforced = 0
         self._late = (0, 0, 0)
+
+    def _configure(self, name: str, words: list[str]) -> None:
+        match name:
+            case "idle":
+                self._idle_ms[words[0]] = int(words[1])
+            case "drift":
+                self._drift_ms = int(words[0])
+            case _:
+                raise ValueError(name)
 
     def _open(self, task: int, idle_ms: int, partitions: list[str]) -> None:
         group = self._groups[task] = _Group(idle_ms, self._compare)
