@@ -15,7 +15,6 @@ such an input later gets its options with it."""
 
 _UNDECODABLE = "undecodable"
 
-
 _POISON_ROWS = {each: each for each in get_args(Undecodable)} | {"aside": "skip"}
 """The kind of a batch's rows, by the value of `undecodable`."""
 
@@ -68,16 +67,26 @@ def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) ->
 
 
 def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, object]) -> None:
-    """Raise OffsetError if a logged batch has poison records, and `undecodable` would make other rows of them now."""
+    """Raise OffsetError if a logged batch has poison records, and `undecodable` would make other rows of them now.
+
+    The treatment of the batch's topics is compared: other topics do not matter, nor how the option says it.
+    """
     poison = end.undecodable - start.undecodable
     old, new = end.fingerprint.get(_UNDECODABLE), now[_UNDECODABLE]
-    if poison > 0 and old not in (None, new):
+    topics = {tp.topic for tp, cursor in end.cursors.items() if cursor != start.cursors.get(tp)}
+    if poison > 0 and old is not None and any(_rows_of(topic, old) != _rows_of(topic, new) for topic in topics):
         raise OffsetError(
             f"the batch that was under way has {poison} records without a usable timestamp; undecodable was "
             f"{_text(old)} when it was planned and is {_text(new)} now, which would give it other rows",
             where=f"option {_UNDECODABLE}",
             fix=f"Set undecodable to {_text(old)} until that batch is committed, and change it then",
         )
+
+
+def _rows_of(topic: str, treatment: object) -> str:
+    """Return the kind of a topic's rows, from what `_poison_rows` returned."""
+    default, *own = str(treatment).split(",")
+    return {name: rows for name, _, rows in (each.rpartition(":") for each in own)}.get(topic, default)
 
 
 def _only_appended(old: object, new: object) -> bool:

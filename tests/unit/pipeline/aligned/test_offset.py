@@ -165,10 +165,17 @@ def test_what_decides_which_records_kafka_has_cannot_change_and_may_come_with_ka
     check_fingerprint(fingerprint(OPTIONS), of_kafka(isolation_level="read_uncommitted"))
 
 
+def batch_with_poison(then: dict[str, object], *topics: str) -> tuple[SourceOffset, SourceOffset]:
+    """The offsets of a batch that has a record of each topic, two of them without a usable timestamp."""
+    cursors = {TopicPartition(topic, 0): Cursor("0", 1) for topic in topics}
+    start = SourceOffset(then, {TopicPartition(topic, 0): Cursor() for topic in OPTIONS.topics}, undecodable=3)
+    return start, replace(start, cursors={**start.cursors, **cursors}, undecodable=5)
+
+
 @pytest.mark.parametrize(("before", "now"), [("keep", "skip"), ("skip", "keep"), ("aside", "fail"), ("keep", "fail")])
 def test_a_logged_batch_with_poison_has_the_same_rows_again_or_is_refused(before: str, now: str) -> None:
     then, later = (fingerprint(replace(OPTIONS, undecodable=each)) for each in (before, now))  # type: ignore[arg-type]
-    start, end = SourceOffset(then, undecodable=3), SourceOffset(then, undecodable=5)
+    start, end = batch_with_poison(then, *OPTIONS.topics)
     check_fingerprint(then, later)
     check_replay(start, start, later)
     check_replay(start, end, then)
@@ -178,19 +185,39 @@ def test_a_logged_batch_with_poison_has_the_same_rows_again_or_is_refused(before
 
 def test_poison_may_be_written_aside_when_a_batch_that_skipped_it_runs_again() -> None:
     skipped, aside = (fingerprint(replace(OPTIONS, undecodable=each)) for each in ("skip", "aside"))
-    check_replay(SourceOffset(skipped), SourceOffset(skipped, undecodable=1), aside)
+    check_replay(*batch_with_poison(skipped, *OPTIONS.topics), aside)
 
 
-def test_a_logged_batch_with_poison_is_refused_when_the_treatment_of_one_topic_changes() -> None:
-    topic = OPTIONS.topics[0]
+def test_a_logged_batch_with_poison_is_refused_when_the_treatment_of_one_of_its_topics_changes() -> None:
+    weather, flights = OPTIONS.topics
     then, same, later = (
-        fingerprint(replace(OPTIONS, undecodable="skip", topic_undecodable={topic: each}))
+        fingerprint(replace(OPTIONS, undecodable="skip", topic_undecodable={weather: each}))
         for each in ("partition-time", "partition-time", "aside")
     )
     assert later == fingerprint(replace(OPTIONS, undecodable="skip"))
-    check_replay(SourceOffset(then), SourceOffset(then, undecodable=1), same)
-    with pytest.raises(OffsetError, match=f"was 'skip,{topic}:partition-time' when it was planned and is 'skip' now"):
-        check_replay(SourceOffset(then), SourceOffset(then, undecodable=1), later)
+    check_replay(*batch_with_poison(then, weather), same)
+    check_replay(*batch_with_poison(then, flights), later)
+    with pytest.raises(OffsetError, match=f"was 'skip,{weather}:partition-time' when it was planned and is 'skip' now"):
+        check_replay(*batch_with_poison(then, weather), later)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (("skip", {}), ("keep", {"weather": "skip", "flights": "skip"})),
+        (("skip", {"weather": "keep"}), ("keep", {"flights": "aside"})),
+        (("skip", {"weather": "keep"}), ("fail", {"flights": "skip", "weather": "keep"})),
+    ],
+)
+def test_a_logged_batch_with_poison_runs_again_when_undecodable_says_the_same_in_other_words(
+    before: tuple[str, dict[str, str]], now: tuple[str, dict[str, str]]
+) -> None:
+    then, later = (
+        fingerprint(replace(OPTIONS, undecodable=default, topic_undecodable=own))  # type: ignore[arg-type]
+        for default, own in (before, now)
+    )
+    assert then != later
+    check_replay(*batch_with_poison(then, *OPTIONS.topics), later)
 
 
 def of_redis(**changed: str) -> dict[str, object]:
