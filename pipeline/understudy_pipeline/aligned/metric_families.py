@@ -81,6 +81,8 @@ def _order(metrics: PlannerMetrics) -> Iterator[Metric]:
 
 
 def _batches(metrics: PlannerMetrics) -> Iterator[Metric]:
+    put_off = int(metrics.put_off is not None)
+    yield _gauge("waits_for_records", "1 while a batch is put off because it has too few records, else 0", put_off)
     yield _counter("batches", "Micro-batches", metrics.batches)
     yield _counter("records", "Records in micro-batches", metrics.run_records)
     most = [] if metrics.poll_records_max is None else [((), metrics.poll_records_max)]

@@ -23,6 +23,7 @@ from understudy_pipeline.aligned.input_options import (
 from understudy_pipeline.aligned.option_values import GivenOptions, parse_choice, parse_whole
 from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
 from understudy_pipeline.aligned.paths import local_path
+from understudy_pipeline.aligned.ring import UNBOUNDED
 from understudy_pipeline.aligned.spark_kafka_options import (
     POSITIONS,
     SAME_AS,
@@ -57,8 +58,10 @@ _OPTIONS = frozenset(
         "max_poll_records",
         "max_task_idle_ms",
         "max_timestamp_jump_ms",
+        "max_trigger_delay_ms",
         "merge",
         "metrics_port",
+        "min_poll_records",
         "poll_timeout_ms",
         "reader_tasks",
         "request_timeout_ms",
@@ -100,6 +103,7 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     timestamp = parse_timestamps(options.text("timestamp") or "record")
     available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
     max_bytes, max_records = _bounds(options)
+    least, most = _batch_records(options, default)
     fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
     include_headers = options.flag("include_headers", default.include_headers)
     timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
@@ -123,7 +127,9 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         topic_idle_ms=topic_idle_ms,
         max_drift_ms=options.whole("max_drift_ms", least=0, most=_CENTURY_MS),
         available_now=available_now,
-        max_poll_records=_or(options.whole("max_poll_records", least=1, also=-1), default.max_poll_records),
+        max_poll_records=most,
+        min_poll_records=least,
+        max_trigger_delay_ms=_or(options.duration_ms("max_trigger_delay_ms"), default.max_trigger_delay_ms),
         input_buffer_max_bytes=_or(max_bytes, default.input_buffer_max_bytes),
         buffered_records_per_partition=max_records,
         timestamp=timestamp,
@@ -193,6 +199,19 @@ def _check_order(options: GivenOptions, idle_ms: Collection[int], available_now:
                 where=f"option {name}",
                 fix="Leave one of them out",
             )
+
+
+def _batch_records(options: GivenOptions, default: AlignedOptions) -> tuple[int, int]:
+    """Return the least and the most records of a batch."""
+    least = _or(options.whole("min_poll_records", least=1), default.min_poll_records)
+    most = _or(options.whole("max_poll_records", least=1, also=UNBOUNDED), default.max_poll_records)
+    if most != UNBOUNDED and least > most:
+        raise SettingsError(
+            f"a batch has {least} records at least (min_poll_records) and {most} at most (max_poll_records)",
+            where="option min_poll_records",
+            fix="Lower min_poll_records, or raise max_poll_records",
+        )
+    return least, most
 
 
 def _bounds(options: GivenOptions) -> tuple[int | None, int | None]:

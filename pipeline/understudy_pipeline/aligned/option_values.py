@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Container, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
@@ -11,6 +12,17 @@ from understudy_shared.base.sizes import BadSizeError, parse_size
 
 T = TypeVar("T", bound=str)
 V = TypeVar("V")
+
+_DURATION = re.compile(r"([0-9]+)([a-z]*)")
+_UNITS_US = {
+    "us": 1,
+    **dict.fromkeys(("", "ms"), 1_000),
+    "s": 1_000_000,
+    **dict.fromkeys(("m", "min"), 60_000_000),
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+"""Microseconds of the units of Spark's durations."""
 
 _FLAGS = {"true": True, "false": False}
 
@@ -84,6 +96,18 @@ class GivenOptions:
         if size < 1:
             raise SettingsError(f"'{value}' is not a size of at least one byte", where=f"option {name}")
         return size
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return milliseconds: `15m`, `30s`, `900000`, as Spark writes durations. None if the option is not set."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = _DURATION.fullmatch(value.lower())
+        if found is None or found[2] not in _UNITS_US:
+            raise SettingsError(
+                f"'{value}' is not a duration", where=f"option {name}", fix="Write it like 30s, 15m, 2h or 900000 (ms)"
+            )
+        return int(found[1]) * _UNITS_US[found[2]] // 1000
 
     def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
         """Return one of `words`; case does not matter."""

@@ -60,6 +60,12 @@ class AlignedOptions:
     max_poll_records: int = -1
     """KIP-41. Most records of a micro-batch; -1: no bound but memory."""
 
+    min_poll_records: int = 1
+    """Least records of a micro-batch: one with fewer is put off."""
+
+    max_trigger_delay_ms: int = 900_000
+    """Longest time since the last micro-batch for which one with too few records is put off."""
+
     input_buffer_max_bytes: int = 512 * MIB
     """KIP-770. Most bytes of records that are fetched and in no batch, over all tasks. A soft bound."""
 

@@ -29,6 +29,7 @@ from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, take_batch
+from understudy_pipeline.aligned.waits import PutOff, put_off
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
@@ -62,6 +63,8 @@ class Planner:
         self._offset = SourceOffset(self._fingerprint)
         self.counts = RunCounts()
         self._has_ends = False
+        self._last_batch_ms: float | None = None
+        self._put_off: PutOff | None = None
 
     def initial(self, *, timeout_ms: int) -> SourceOffset:
         """Return the offset at which a new checkpoint begins.
@@ -176,9 +179,8 @@ class Planner:
         """Return the metrics at this moment."""
         with self._shared.changed:
             self._shared.update_waits()
-            return measure(
-                self._shared, self.counts, self._offset, options=self._options, now_ms=self._clock.monotonic_ms()
-            )
+            now_ms = self._clock.monotonic_ms()
+            return measure(self._shared, self.counts, self._offset, self._put_off, options=self._options, now_ms=now_ms)
 
     def stop(self) -> None:
         """End the threads and close the inputs. Waits a few seconds at most. May be called again."""
@@ -249,6 +251,18 @@ class Planner:
             now_ms=now_ms,
         )
         ahead.deadlines, ahead.held_back = batch.deadlines, batch.held_back
+        # A query that ends by itself takes what there is, however little.
+        least = 1 if self._has_ends else self._options.min_poll_records
+        self._put_off = put_off(
+            sum(batch.taken.values()),
+            min_records=least,
+            max_delay_ms=self._options.max_trigger_delay_ms,
+            last_ms=self._last_batch_ms,
+            is_full=least > 1 and bool(ahead.paused()),
+            now_ms=now_ms,
+        )
+        if self._put_off is not None:
+            return None
         batch = before_poison(batch, queues, ahead.retained)
         return self._take_batch(start, batch, now_ms) if batch.taken else None
 
@@ -278,7 +292,8 @@ class Planner:
         ahead = self._shared.ahead
         order = with_topics(self._fingerprint, self._options, ahead.ranks)
         planned, lateness, poison = take_batch(ahead, start, batch, fingerprint=order)
-        self._offset = end = planned.end
+        self._offset, self._last_batch_ms = planned.end, now_ms
+        end = planned.end
         sample = Sample(
             now_ms, end.records, sum(batch.enforced.values()), lateness, self._clock.monotonic_ms() - now_ms
         )

@@ -17,6 +17,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.run_counts import RunCounts
 from understudy_pipeline.aligned.shared_read_ahead import Outage, SharedReadAhead
+from understudy_pipeline.aligned.waits import PutOff
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 
@@ -74,6 +75,9 @@ class PlannerMetrics:
     held_back: HeldBack
     """The partitions that wait for the slowest ones (`max_drift_ms`)."""
 
+    put_off: PutOff | None
+    """The batch that waits for more records (`min_poll_records`)."""
+
     partition_times_ms: Mapping[TopicPartition, int]
     """The greatest timestamp of each partition in a batch. A partition without one is left out."""
 
@@ -122,6 +126,7 @@ class PlannerMetrics:
             "paused-partitions": _texts(self.paused),
             "held-back": {str(tp): ahead_ms for tp, ahead_ms in sorted(self.held_back.ahead_ms.items())},
             "held-back-by": _texts(sorted(self.held_back.slowest)),
+            "waits-for-records": {} if self.put_off is None else _put_off(self.put_off),
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
             "unknown-lag": _texts(self.unknown_lags),
             "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
@@ -148,7 +153,13 @@ class PlannerMetrics:
 
 
 def measure(
-    shared: SharedReadAhead, counts: RunCounts, offset: SourceOffset, *, options: AlignedOptions, now_ms: float
+    shared: SharedReadAhead,
+    counts: RunCounts,
+    offset: SourceOffset,
+    put_off: PutOff | None,
+    *,
+    options: AlignedOptions,
+    now_ms: float,
 ) -> PlannerMetrics:
     """Collect the metrics of a planner that stands at `offset`. The caller holds `shared.changed`."""
     ahead, samples = shared.ahead, counts.window.samples(now_ms)
@@ -184,6 +195,7 @@ def measure(
         topics=list(ahead.ranks),
         waiting=ahead.waiting,
         held_back=ahead.held_back,
+        put_off=put_off,
         partition_times_ms=partition_times_ms,
         stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
         servers=shared.server_names(),
@@ -206,6 +218,10 @@ def _texts(partitions: Sequence[TopicPartition]) -> list[str]:
 
 def _unread_reason(count: int) -> str:
     return f"it has {count} partitions, and not as many as the topics that are read"
+
+
+def _put_off(batch: PutOff) -> Mapping[str, object]:
+    return {"records": batch.records, "min-poll-records": batch.min_records, "left-ms": batch.left_ms}
 
 
 def _outage(since_ms: float, error: str) -> Mapping[str, object]:

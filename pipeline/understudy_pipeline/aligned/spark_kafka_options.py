@@ -21,6 +21,8 @@ SAME_AS: Mapping[str, str] = {
     "failondataloss": "fail_on_data_loss",
     "includeheaders": "include_headers",
     "maxoffsetspertrigger": "max_poll_records",
+    "minoffsetspertrigger": "min_poll_records",
+    "maxtriggerdelay": "max_trigger_delay_ms",
     "minpartitions": "reader_tasks",
     "kafkaconsumer.polltimeoutms": "poll_timeout_ms",
     "kafka.fetch.max.wait.ms": "kafka.fetch.wait.max.ms",
@@ -42,7 +44,6 @@ _NO_END = (
     "spark.read.format('kafka') reads a batch up to others"
 )
 _NO_GROUP = "Leave it out: this source joins no consumer group and commits nothing to Kafka"
-_NO_MINIMUM = "Leave it out; .trigger(processingTime='1 minute') lets batches grow"
 _TIMEOUT = "Use request_timeout_ms, the longest wait for one answer of a broker"
 _BYTES = "Leave it out: key and value are always bytes. Cast the columns"
 _OAUTH = "Use librdkafka's own properties, such as kafka.sasl.oauthbearer.method=oidc and kafka.sasl.oauthbearer.*"
@@ -57,8 +58,6 @@ INSTEAD: Mapping[str, str] = {
     "endingoffsets": _NO_END,
     "endingtimestamp": _NO_END,
     "endingoffsetsbytimestamp": _NO_END,
-    "minoffsetspertrigger": _NO_MINIMUM,
-    "maxtriggerdelay": _NO_MINIMUM,
     "maxrecordsperpartition": "Use max_poll_records, which bounds a batch, and reader_tasks, which spreads it",
     "groupidprefix": _NO_GROUP,
     "fetchoffset.numretries": _TIMEOUT,

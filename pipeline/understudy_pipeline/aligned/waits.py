@@ -1,11 +1,34 @@
-"""Says what the query waits for: a server that is away, or records that exist and are not fetched yet (pure)."""
+"""Says what the query waits for: a server that is away, records that are not fetched yet, or a larger batch (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Set
+from typing import NamedTuple
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState
 from understudy_pipeline.inputs.records import TopicPartition
+
+
+class PutOff(NamedTuple):
+    """A batch that waits for more records."""
+
+    records: int
+    min_records: int
+    left_ms: float
+    """The time until it runs, however few records it has."""
+
+
+def put_off(
+    records: int, *, min_records: int, max_delay_ms: int, last_ms: float | None, is_full: bool, now_ms: float
+) -> PutOff | None:
+    """Decide whether a batch waits for more records (`minOffsetsPerTrigger` in Spark's Kafka source). None: it runs.
+
+    `last_ms` is the time of the last batch. The first batch of a run (None) waits for nothing, as in Spark, nor does a
+    batch that cannot grow because memory is full.
+    """
+    if not 0 < records < min_records or last_ms is None or is_full or now_ms >= last_ms + max_delay_ms:
+        return None
+    return PutOff(records, min_records, last_ms + max_delay_ms - now_ms)
 
 
 def is_waited_for(

@@ -18,6 +18,7 @@ from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_pipeline.aligned.shared_read_ahead import Outage
+from understudy_pipeline.aligned.waits import PutOff
 from understudy_pipeline.inputs.records import TopicPartition
 
 DOCS = ROOT / "docs"
@@ -50,6 +51,7 @@ EVERYTHING = PlannerMetrics(
     paused=[KNOWN],
     unread=[TopicPartition("weather", 1)],
     held_back=HeldBack({KNOWN: 23}, frozenset({UNKNOWN})),
+    put_off=PutOff(24, 25, 26),
     partition_times_ms={KNOWN: 20},
     stream_times_ms={0: 20},
     servers=["broker:9092", "redis://host"],

@@ -98,6 +98,10 @@ NOTES: Mapping[str, str] = {
     "startingTimestamp": "wins over the others, as in Spark",
     "minPartitions": "most Spark tasks of a batch. A range of a partition is not split, so it may be fewer",
     "maxOffsetsPerTrigger": "counts records, and shares them among tasks",
+    "minOffsetsPerTrigger": "counts records that are next in order. As in Spark the first batch of a run has what "
+    "there is, and `once` ignores it; `availableNow` ignores it too, where Spark leaves the rest to the next run",
+    "maxTriggerDelay": "`15m` by default, as in Spark. Counted from the last batch, where Spark begins to count anew "
+    "also when the delay has passed and there is nothing",
     "includeHeaders": "null where a record has none, as in Spark",
     "failOnDataLoss": "also for a topic that was deleted and created again",
     "kafka.isolation.level": "`read_committed` by default; Spark reads uncommitted records by default. Fixed for the "

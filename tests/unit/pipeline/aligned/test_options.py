@@ -38,6 +38,8 @@ def test_every_option_is_taken_over() -> None:
         starting="latest",
         max_task_idle_ms="5",
         MAX_POLL_RECORDS="7",
+        min_poll_records="6",
+        max_trigger_delay_ms="2h",
         input_buffer_max_bytes="64MiB",
         timestamp="json:at",
         max_timestamp_jump_ms="3",
@@ -64,6 +66,8 @@ def test_every_option_is_taken_over() -> None:
         max_task_idle_ms=5,
         available_now="ordered",
         max_poll_records=7,
+        min_poll_records=6,
+        max_trigger_delay_ms=7_200_000,
         input_buffer_max_bytes=64 * MIB,
         timestamp=TimestampRules(TimestampRule("json", "at")),
         max_timestamp_jump_ms=3,
@@ -134,6 +138,11 @@ def test_with_one_server_a_topic_may_have_colons(topic: str) -> None:
         ({"max_task_idle_ms": "soon"}, "'soon' is not a whole number of at least 0, or -1"),
         ({"max_poll_records": "0"}, "option max_poll_records"),
         ({"max_poll_records": "-2"}, "option max_poll_records"),
+        ({"min_poll_records": "0"}, "'0' is not a whole number of at least 1"),
+        ({"min_poll_records": "8", "max_poll_records": "7"}, "8 records at least (min_poll_records) and 7 at most"),
+        ({"max_trigger_delay_ms": "soon"}, "'soon' is not a duration"),
+        ({"max_trigger_delay_ms": "5 weeks"}, "Write it like 30s"),
+        ({"max_trigger_delay_ms": "-1s"}, "option max_trigger_delay_ms"),
         ({"input_buffer_max_bytes": "0"}, "option input_buffer_max_bytes"),
         ({"input_buffer_max_bytes": "much"}, "Write whole bytes"),
         ({"buffered_records_per_partition": "0"}, "option buffered_records_per_partition"),
@@ -274,6 +283,28 @@ def test_statement_61_the_name_of_the_cache_is_reported_as_the_nodes(
     with caplog.at_level(logging.WARNING):
         assert parsed(**{name: "10m"}) == parsed()
     assert f"ignores {name}: statestore_cache_max_bytes bounds" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "milliseconds"),
+    [
+        ("15m", 900_000),
+        ("15MIN", 900_000),
+        ("900000", 900_000),
+        ("5ms", 5),
+        ("1500us", 1),
+        ("0s", 0),
+        ("1d", 86_400_000),
+    ],
+)
+def test_a_delay_is_written_as_durations_are_in_spark(given: str, milliseconds: int) -> None:
+    assert parsed(max_trigger_delay_ms=given).max_trigger_delay_ms == milliseconds
+
+
+def test_a_batch_may_have_as_few_records_as_it_may_have_at_most() -> None:
+    assert parsed(min_poll_records="7", max_poll_records="7").min_poll_records == 7
+    assert parsed(min_poll_records="7", max_poll_records="-1").min_poll_records == 7
+    assert (parsed().min_poll_records, parsed().max_trigger_delay_ms) == (1, 900_000)
 
 
 @pytest.mark.parametrize(("given", "spool"), [("off", None), ("OFF", None), ("/x", Path("/x"))])

@@ -32,6 +32,8 @@ def test_a_script_with_the_usual_options_means_what_it_means_to_sparks_own_sourc
         failOnDataLoss="false",
         includeHeaders="true",
         maxOffsetsPerTrigger="5000",
+        minOffsetsPerTrigger="1000",
+        maxTriggerDelay="5m",
         minPartitions="6",
         **{"kafka.security.protocol": "SSL", "kafka.client.id": "mine", "kafka.fetch.max.wait.ms": "40"},
     )
@@ -41,6 +43,7 @@ def test_a_script_with_the_usual_options_means_what_it_means_to_sparks_own_sourc
     assert dict(config.properties) == {"security.protocol": "SSL", "client.id": "mine", "fetch.wait.max.ms": "40"}
     assert (options.starting, options.fail_on_data_loss, options.include_headers) == ("earliest", False, True)
     assert (options.max_poll_records, options.reader_tasks) == (5000, 6)
+    assert (options.min_poll_records, options.max_trigger_delay_ms) == (1000, 300_000)
     assert options.long_offsets
 
 
@@ -93,6 +96,7 @@ def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, s
             {"starting": "latest", "startingOffsets": "earliest"},
             "startingOffsets and starting are two names of one option",
         ),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "option minOffsetsPerTrigger, which is min_poll"),
         ({"startingOffsets": "newest"}, "'newest' is not one of earliest, latest"),
         ({"startingOffset": "earliest"}, "Did you mean 'startingoffsets'"),
         ({"startingOffsets": "{"}, 'Write JSON like {"flights":{"0":23'),

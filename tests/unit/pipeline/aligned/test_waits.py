@@ -1,4 +1,7 @@
-"""Which server that is away a query waits for: the pure decision, and the planner's wait, its log line and its end."""
+"""What a query waits for: the pure decisions, and the planner's waits, what it says of them and how they end.
+
+Waits for servers that are away, and for a batch with enough records.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState, decide_idle
-from understudy_pipeline.aligned.waits import is_waited_for
+from understudy_pipeline.aligned.waits import PutOff, is_waited_for, put_off
 from understudy_pipeline.inputs.records import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -150,3 +153,66 @@ def test_a_server_that_was_never_there_is_waited_for(start: Start) -> None:
     query.begin()
     wait_until(lambda: bool(away(query)), what="the failure")
     assert list(waits(query)) == ["ill"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "left_ms"),
+    [
+        pytest.param({}, 400, id="it has too few, and the delay has not passed"),
+        pytest.param({"records": 10}, None, id="it has enough"),
+        pytest.param({"records": 0}, None, id="there is no batch"),
+        pytest.param({"now_ms": 5_999}, 1, id="the delay counts from the last batch"),
+        pytest.param({"now_ms": 6_000}, None, id="the delay has passed"),
+        pytest.param({"max_delay_ms": 0}, None, id="there is no delay"),
+        pytest.param({"last_ms": None}, None, id="it is the first of a run"),
+        pytest.param({"is_full": True}, None, id="memory has no room for more"),
+        pytest.param({"min_records": 1}, None, id="every batch has enough"),
+    ],
+)
+def test_a_batch_with_too_few_records_waits_until_the_delay_since_the_last_one_has_passed(
+    changed: dict[str, Any], left_ms: float | None
+) -> None:
+    batch = {"records": 9, "min_records": 10, "max_delay_ms": 1_000, "last_ms": 5_000, "is_full": False}
+    found = put_off(**{**batch, "now_ms": 5_600, **changed})
+    assert found == (None if left_ms is None else PutOff(9, 10, left_ms))
+
+
+def test_a_query_waits_for_enough_records_or_for_the_delay_and_says_so(start: Start) -> None:
+    def waits_for() -> object:
+        return query.planner.snapshot().as_json()["waits-for-records"]
+
+    server = ScriptedServer({"a": 1})
+    server.put("a", 0, 1)
+    query = start(server, options=replace(NO_OPTIONS, min_poll_records=3, max_trigger_delay_ms=1_000))
+    assert ordinals(query.next()) == {A: [0]}, "the first batch of a run waits for nothing"
+    assert waits_for() == {}
+    server.put("a", 0, 2, 3)
+    query.wait_for_records(2)
+    query.clock.advance(400)
+    assert query.at_once() is None
+    assert waits_for() == {"records": 2, "min-poll-records": 3, "left-ms": 600}
+    server.put("a", 0, 4)
+    assert ordinals(query.next()) == {A: [1, 2, 3]}
+    assert waits_for() == {}
+    server.put("a", 0, 5)
+    query.wait_for_records(1)
+    assert query.at_once() is None, "the delay counts from the last batch"
+    query.clock.advance(1_000)
+    assert ordinals(query.next()) == {A: [4]}
+
+
+def test_a_query_that_ends_by_itself_leaves_no_batch_out_because_it_has_too_few_records(start: Start) -> None:
+    server = ScriptedServer({"a": 1})
+    server.put("a", 0, 1, 2, 3)
+    query = start(server, options=replace(NO_OPTIONS, min_poll_records=2, max_poll_records=2))
+    query.planner.finish_at_current_ends(timeout_ms=1_000)
+    assert [ordinals(batch) for batch in query.until(3)] == [{A: [0, 1]}, {A: [2]}]
+
+
+def test_a_batch_that_cannot_grow_because_memory_is_full_is_not_put_off(start: Start) -> None:
+    server = ScriptedServer({"a": 1})
+    server.put("a", 0, 1, size=100)
+    query = start(server, options=replace(NO_OPTIONS, min_poll_records=5, input_buffer_max_bytes=1))
+    query.next()
+    server.put("a", 0, 2, size=100)
+    assert ordinals(query.next()) == {A: [1]}
