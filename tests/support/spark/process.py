@@ -51,6 +51,14 @@ class SparkJob:
         """Wait for the job to end by itself; returns its exit code."""
         return self._process.wait(timeout=limit_s)
 
+    def interrupt(self) -> None:
+        """What Ctrl-C in a terminal does: SIGINT to the driver and its JVM."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def errors(self) -> list[str]:
+        """The lines that it has written to stderr."""
+        return self._errors.read_text().splitlines()
+
     def kill(self) -> None:
         """`kill -9` of the driver and its JVM. Returns when both are gone."""
         try:
@@ -63,7 +71,10 @@ class SparkJob:
 
 @contextmanager
 def spark_job(script: str, arguments: Sequence[str], folder: Path) -> Iterator[SparkJob]:
-    """Run `tests/support/spark/jobs/<script>`; its output goes to `folder`. What still runs at the end is killed."""
+    """Run `tests/support/spark/jobs/<script>`, or the script at an absolute path.
+
+    Its output goes to `folder`. What still runs at the end is killed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     output, errors = folder / "output.txt", folder / "errors.txt"
     # A killed job cannot remove its temporary files: they lie in a folder of ours, short enough for its sockets.
