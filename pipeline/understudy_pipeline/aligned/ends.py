@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from understudy_pipeline.inputs.kafka_config import KafkaConfig
 
 
-def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+class Positions(NamedTuple):
+    """Positions in the partitions that exist, and the partition count of each topic."""
+
+    cursors: Mapping[TopicPartition, Cursor]
+    counts: Mapping[str, int]
+
+
+def first_positions(options: AlignedOptions, *, timeout_ms: int) -> Positions:
     """Find where a new query begins in each partition that exists now. Later ones are read from their first record.
 
     Asks every server. Raises InputError, and SettingsError for positions that there are not.
@@ -29,12 +36,16 @@ def first_cursors(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicP
         config, positions = cast("KafkaConfig", options.inputs[0]), options.start_positions
         return _ask(options, lambda _, tps: start_cursors(config, positions, tps, timeout_ms=timeout_ms), timeout_ms)
     if options.starting == "latest":
-        return current_ends(options, timeout_ms=timeout_ms)
+        return _current_ends(options, timeout_ms)
     return _ask(options, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
 def current_ends(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
     """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
+    return _current_ends(options, timeout_ms).cursors
+
+
+def _current_ends(options: AlignedOptions, timeout_ms: int) -> Positions:
     return _ask(options, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
@@ -42,16 +53,19 @@ def _ask(
     options: AlignedOptions,
     find: Callable[[Input, Sequence[TopicPartition]], Mapping[TopicPartition, Cursor]],
     timeout_ms: int,
-) -> Mapping[TopicPartition, Cursor]:
+) -> Positions:
     """Ask every server about all of its partitions, over a new connection."""
     cursors: dict[TopicPartition, Cursor] = {}
+    counts: dict[str, int] = {}
     for config in options.inputs:
         asked = open_input(config)
         try:
-            cursors.update(find(asked, options.partitions(asked.partitions(timeout_ms=timeout_ms))))
+            counted = asked.partitions(timeout_ms=timeout_ms)
+            cursors.update(find(asked, options.partitions(counted)))
+            counts.update(counted)
         finally:
             asked.close()
-    return cursors
+    return Positions(cursors, counts)
 
 
 def is_at(cursor: Cursor, end: Cursor) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.opening import open_input
-from understudy_pipeline.inputs.protocol import InputError
 from understudy_shared.base.errors import SettingsError
 
 
@@ -37,17 +35,13 @@ def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
     return counts
 
 
-def check_even(options: AlignedOptions) -> None:
-    """Ask every server, and raise SettingsError if a new query cannot merge its topics partition by partition.
+def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
+    """Raise SettingsError if a new query cannot merge topics of these partition counts partition by partition.
 
     A query that has begun is never refused: a topic may have grown since, and its `merge` is fixed.
     """
-    counts: Mapping[str, int] = {}
-    if options.merge == "task" and options.assigned is None and len(options.topics) != 1:
-        # A server that went away since `load()` is waited for. If counts then differ, `unread` tells of it.
-        with suppress(InputError):
-            counts = check_inputs(options)
-    if len(set(counts.values())) > 1:
+    is_merged = options.merge == "task" and options.assigned is None
+    if is_merged and len(set(counts.values())) > 1:
         counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics or counts)
         raise SettingsError(
             f"topics that are merged partition by partition need equal numbers of partitions: {counted}",

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
-from understudy_pipeline.aligned.ends import current_ends, first_cursors
+from understudy_pipeline.aligned.ends import current_ends, first_positions
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.load_checks import check_even
@@ -72,8 +72,8 @@ class Planner:
         Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
-        check_even(self._options)
-        cursors = first_cursors(self._options, timeout_ms=timeout_ms)
+        cursors, counts = first_positions(self._options, timeout_ms=timeout_ms)
+        check_even(self._options, counts)
         found = sorted({tp.topic for tp in cursors})
         return SourceOffset(with_topics(self._fingerprint, self._options, found), cursors=cursors)
 

@@ -45,6 +45,8 @@ _DEFAULTS = {
     "fetch.queue.backoff.ms": "10",
     # A resumed partition waits for the fetch under way, so bound that fetch.
     "fetch.wait.max.ms": "100",
+    # A client connects to its first broker only once per half of this: a query opens several clients before it reads.
+    "reconnect.backoff.ms": "20",
     "reconnect.backoff.max.ms": "1000",  # the default of 10 s reconnects long after the server is back
     "socket.keepalive.enable": "true",
 }
