@@ -5,7 +5,7 @@ Imported only where a query asks for it. Decoders raise whatever their packages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from io import BytesIO
 from typing import Any
 
@@ -17,25 +17,86 @@ from understudy_shared.base.errors import SettingsError
 _MAGIC_AND_ID_BYTES = 5
 """Bytes that the schema registry's serializers write first: a zero, and the schema's id."""
 
+_MOST_VARINT_BYTES = 10
+"""Most bytes of a number of variable length. A longer one would be computed for minutes."""
+
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
-def avro_decoder(schema: Schema) -> Callable[[bytes], object]:
-    """Return a decoder of values in Avro's binary encoding. Raises SettingsError for what is no schema."""
+def avro_decoder(schema: Schema, names: Sequence[str]) -> Callable[[bytes], object]:
+    """Return a decoder of values in Avro's binary encoding, up to the field that begins a path.
+
+    Raises SettingsError for what is no schema, and for one by which a value could end this process.
+    """
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415  # the caller says what to install
 
     try:
-        parsed = parse_schema(orjson.loads(schema.content))
+        parsed = parse_schema(_up_to_field(orjson.loads(schema.content), names[0]))
     except Exception as error:  # fastavro has no base class of its errors
         raise _unusable(error, fix="Give an Avro schema in JSON, as in an .avsc file") from error
-    begin = _MAGIC_AND_ID_BYTES if schema.is_framed else 0
-    return lambda value: schemaless_reader(BytesIO(value[begin:]), parsed, None)
+    _check_bounded(parsed, frozenset(), {})
+    return lambda value: schemaless_reader(BytesIO(_message(value) if schema.is_framed else value), parsed, None)
+
+
+def _up_to_field(schema: Any, name: str) -> Any:
+    """Leave out the fields of a record behind this one: they come after it in a value, too."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return schema
+    found = [each["name"] for each in schema["fields"]]
+    return {**schema, "fields": schema["fields"][: found.index(name) + 1]} if name in found else schema
+
+
+def _check_bounded(schema: Any, within: Set[str], named: dict[str, Any]) -> None:
+    """Raise SettingsError where a short value could be as deep or as long as its writer likes.
+
+    The decoder is in C and looks for neither: a deep value overflows the stack, which ends the process. `within` are
+    the records around a parsed schema, and `named` gets the types that it defines.
+    """
+    if isinstance(schema, str) and schema in within:
+        raise _unusable(f"'{schema}' contains itself, and a deep value would end the query", fix=_WRITE_FIRST)
+    if isinstance(schema, dict) and "name" in schema:
+        named[schema["name"]] = schema
+        within = within | {schema["name"]}
+    for each in _inner_types(schema):
+        _check_bounded(each, within, named)
+    if isinstance(schema, dict) and "items" in schema and _is_without_bytes(schema["items"], named):
+        raise _unusable("an array has items that take no bytes, so its length has no bound", fix=_WRITE_FIRST)
+
+
+def _inner_types(schema: Any) -> Sequence[Any]:
+    match schema:
+        case list():
+            return schema
+        case {"fields": fields}:
+            return [each["type"] for each in fields]
+        case {"items": inner} | {"values": inner} | {"type": (dict() | list()) as inner}:
+            return [inner]
+        case _:
+            return []
+
+
+def _is_without_bytes(schema: Any, named: Mapping[str, Any]) -> bool:
+    """Whether a value of a parsed schema without recursion takes no bytes. One of a union takes at least one."""
+    match schema:
+        case str():
+            return schema == "null" or (schema in named and _is_without_bytes(named[schema], named))
+        case {"fields": fields}:
+            return all(_is_without_bytes(each["type"], named) for each in fields)
+        case {"type": "fixed", "size": size}:
+            return bool(size == 0)
+        case {"type": inner}:
+            return _is_without_bytes(inner, named)
+        case _:
+            return False
+
+
+_WRITE_FIRST = "Let the timestamp's field stand before it in the schema, or take the time from a header"
 
 
 def protobuf_reader(schema: Schema, names: Sequence[str]) -> Callable[[bytes], object]:
     """Return a function that finds a field in an encoded message. Raises SettingsError if there is no such field.
 
-    A field that is not set has no time: also a number that has no presence and is 0.
+    A field that is not set has no time: also one without presence that is 0.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415
 
@@ -51,14 +112,14 @@ def protobuf_reader(schema: Schema, names: Sequence[str]) -> Callable[[bytes], o
     make = message_factory.GetMessageClass(descriptor)
 
     def read(value: bytes) -> object:
-        found = make.FromString(value[_behind_indexes(value) if schema.is_framed else 0 :])
+        found = make.FromString(_behind_indexes(_message(value)) if schema.is_framed else value)
         for each in fields:
             if each.has_presence and not found.HasField(each.name):
                 return None
             found = getattr(found, each.name)
         if fields[-1].message_type is not None:
             return found.seconds * 1000 + found.nanos // 1_000_000
-        return found or None
+        return found if fields[-1].has_presence else found or None
 
     return read
 
@@ -82,21 +143,27 @@ def _unusable(error: object, *, fix: str) -> SettingsError:
     return SettingsError(f"the schema cannot be used: {error}", where="option timestamp", fix=fix)
 
 
-def _behind_indexes(value: bytes) -> int:
-    """Return where a framed message begins: behind the number of indexes, and the indexes, that say which one it is."""
-    count, at = _zigzag(value, _MAGIC_AND_ID_BYTES)
+def _message(value: bytes) -> bytes:
+    """Return what follows the registry's header. Raises ValueError for a value without one."""
+    if value[:1] != b"\0":
+        raise ValueError("the value does not begin with a header of a schema registry")
+    return value[_MAGIC_AND_ID_BYTES:]
+
+
+def _behind_indexes(message: bytes) -> bytes:
+    """Return what follows the number of indexes, and the indexes, that say which message it is."""
+    count, at = _zigzag(message, 0)
     for _ in range(count):
-        _, at = _zigzag(value, at)
-    return at
+        _, at = _zigzag(message, at)
+    return message[at:]
 
 
 def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
-    number, shift = 0, 0
-    while True:
-        byte = value[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
+    """Return a number of variable length, and where it ends. Raises ValueError for one that is too long."""
+    number = 0
+    for index in range(_MOST_VARINT_BYTES):
+        byte = value[at + index]
+        number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:  # the bit that says that more bytes follow
-            return (number >> 1) ^ -(number & 1), at
+            return (number >> 1) ^ -(number & 1), at + index + 1
+    raise ValueError("a number is too long")

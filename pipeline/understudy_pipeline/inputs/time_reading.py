@@ -53,7 +53,7 @@ def _reader(rule: TimestampRule) -> Callable[[bytes], object]:
 
     assert rule.schema is not None, "a rule of an encoding has one"
     if rule.kind == "avro":
-        decode = encoded_values.avro_decoder(rule.schema)
+        decode = encoded_values.avro_decoder(rule.schema, names)
         return lambda value: _found(decode(value), names)
     return encoded_values.protobuf_reader(rule.schema, names)
 

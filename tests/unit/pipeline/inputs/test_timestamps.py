@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from understudy_pipeline.inputs.encoded_values import _zigzag
 from understudy_pipeline.inputs.time_reading import Headers, check_schema_of, header_time_ms, value_times_ms
 from understudy_pipeline.inputs.timestamps import Kind, Schema, TimestampRule, TimestampRules
 from understudy_shared.base.errors import SettingsError
@@ -169,3 +170,60 @@ def test_a_topic_has_its_own_rule_or_that_of_all(kinds: Sequence[Kind]) -> None:
     common, own = (TimestampRule(kind, "at") for kind in kinds)
     rules = TimestampRules(common, (("weather", own),))
     assert [rules.of("weather"), rules.of("flights")] == [own, common]
+
+
+Field = Mapping[str, object]
+
+
+def avro_fields(*fields: Field) -> TimestampRule:
+    """The field `at` of a record that has these fields."""
+    content = json.dumps({"type": "record", "name": "Node", "fields": fields}).encode()
+    return TimestampRule("avro", "/at", Schema(content))
+
+
+AT = {"name": "at", "type": "long"}
+NEXT = {"name": "next", "type": ["null", "Node"]}
+NOTHING = {"type": "record", "name": "Nothing", "fields": [{"name": "none", "type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ([NEXT], "'Node' contains itself"),
+        ([{"name": "all", "type": {"type": "map", "values": {"type": "array", "items": "Node"}}}], "itself"),
+        ([{"name": "all", "type": {"type": "array", "items": "null"}}], "items that take no bytes"),
+        (
+            [{"name": "one", "type": NOTHING}, {"name": "all", "type": {"type": "array", "items": "Nothing"}}],
+            "no bytes",
+        ),
+    ],
+)
+def test_a_schema_by_which_a_short_value_could_end_the_process_is_refused(before: list[Field], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        check_schema_of(avro_fields(*before, AT))
+
+
+def test_a_value_is_decoded_up_to_the_timestamp_only_so_what_is_behind_it_may_be_of_any_kind() -> None:
+    deep = b"\x0a" + b"\x02\x02" * 1_000_000
+    assert time_of(avro_fields(AT, NEXT), deep) == 5
+
+
+def test_a_framed_value_without_the_header_is_a_poison_record() -> None:
+    assert time_of(avro("/read/moment", is_framed=True), b"\1" + FRAME[1:] + avro_value(5)) is None
+    assert time_of(protobuf("/read/long", is_framed=True), b"\1" + FRAME[1:] + b"\0" + protobuf_value(5)) is None
+
+
+def test_a_number_that_never_ends_is_a_poison_record_at_once() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        _zigzag(b"\xff" * 1_000_000, 0)
+    assert time_of(protobuf("/read/long", is_framed=True), FRAME + b"\xff" * 1_000_000) is None
+
+
+def test_a_protobuf_number_with_presence_may_be_0() -> None:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="demo", syntax="proto2")
+    old = file.message_type.add(name="Old")
+    old.field.add(name="at", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL)
+    content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    rule = TimestampRule("protobuf", "/at", Schema(content, "demo.Old"))
+    assert value_times_ms(rule, [b"\x08\x00", b"\x08\x0a", b""]) == [0, 10, None]
