@@ -53,6 +53,8 @@ class ReadAhead:
         """The ids of the topics that are read, where they are known."""
         self._made_anew: set[str] = set()
         """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
+        self._vanished: frozenset[TopicPartition] = frozenset()
+        """Partitions that were read and do not exist now: each is one loss, however often partitions are counted."""
         self.losses = 0
         """Number of losses that it passed over: topics made anew, partitions that vanished."""
 
@@ -274,16 +276,16 @@ class ReadAhead:
             )
 
     def _check_vanished(self, counts: Mapping[str, int]) -> None:
-        gone = sorted(
+        gone = frozenset(
             tp
             for tp in self.retained.keys() | _without_beginnings(self._cursors).keys()
             if tp.topic in counts and tp.partition >= counts[tp.topic]
         )
-        if not gone:
-            return
-        what = f"partitions that this query has read do not exist any more: {', '.join(map(str, gone))}"
-        report_lost(what, is_error=self._options.fail_on_data_loss)
-        self.losses += len(gone)
+        if found := sorted(gone - self._vanished):
+            what = f"partitions that this query has read do not exist any more: {', '.join(map(str, found))}"
+            report_lost(what, is_error=self._options.fail_on_data_loss)
+            self.losses += len(found)
+        self._vanished = gone
 
 
 def merge_tasks(

@@ -199,6 +199,30 @@ def test_a_topic_that_is_deleted_is_lost_data(
         planner.stop()
 
 
+def test_a_topic_that_is_deleted_is_one_loss_also_where_other_topics_are_found_later(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ScriptedServer({"a": 1, "b": 1})
+    server.put("a", 0, 1)
+    server.put("b", 0, 2)
+    query = start(server, options=replace(FOUND, fail_on_data_loss=False))
+    query.until(2)
+    server.delete("a")
+    for topic in ("c", "d"):
+        server.grow(topic, 1)
+        server.put(topic, 0, 5)
+        counted(query)
+        query.next()
+    assert query.planner.snapshot().run_losses == 1
+    server.grow("a", 1)
+    counted(query)
+    wait_until(lambda: A in query.planner.snapshot().partitions, what="the topic that is back")
+    server.delete("a")
+    counted(query)
+    wait_until(lambda: query.planner.snapshot().run_losses == 2, what="the second loss")
+    assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"] * 2
+
+
 def test_a_batch_after_an_earlier_offset_keeps_topics_that_were_found_since(start: Start) -> None:
     server = ScriptedServer({"b": 1})
     server.put("b", 0, 1)
