@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
+from understudy_pipeline.aligned.timestamp_option import rule_texts
 
 TOPICS = "topics"
 _OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.isolation.level": "isolation_level"}
 """Options that only one kind of input has: the attribute of its configuration, by the option's name. A query that gets
 such an input later gets its options with it."""
 
-_UNDECODABLE = "undecodable"
+_TIMESTAMP, _UNDECODABLE = "timestamp", "undecodable"
 
 _POISON_ROWS = {each: each for each in get_args(Undecodable)} | {"aside": "skip"}
 """The kind of a batch's rows, by the value of `undecodable`."""
@@ -29,7 +30,7 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
     return {
         TOPICS: [f"{kind}:{topic}".removeprefix(":") for kind, topic in zip(kinds, options.topics, strict=True)],
         "merge": options.merge,
-        "timestamp": options.timestamp.text,
+        _TIMESTAMP: options.timestamp.text,
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
         **{name: _of_inputs(options, attribute) for name, attribute in _OF_INPUTS.items()},
         _UNDECODABLE: _poison_rows(options),
@@ -48,13 +49,20 @@ def _of_inputs(options: AlignedOptions, attribute: str) -> str | None:
     return next((getattr(config, attribute) for config in options.inputs if hasattr(config, attribute)), None)
 
 
-def check_fingerprint(saved: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Raise OffsetError if an option changed, naming it with its old and new value. Topics may be appended."""
+def check_fingerprint(
+    saved: Mapping[str, object], now: Mapping[str, object], read: Collection[str] | None = None
+) -> None:
+    """Raise OffsetError if an option changed, naming it with its old and new value.
+
+    Topics may be appended, and topics that are not among the `read` ones may get other timestamps. None: all are read.
+    """
     for name in now:
         old, new = saved.get(name), now[name]
         if old == new or (name == TOPICS and _only_appended(old, new)) or (name in _OF_INPUTS and old is None):
             continue
         if name == _UNDECODABLE:  # `check_replay` looks at it
+            continue
+        if name == _TIMESTAMP and read is not None and _have_equal_rules(read, old, new):
             continue
         raise OffsetError(
             f"the option {name} was {_text(old)} when this checkpoint began and is {_text(new)} now, which would "
@@ -81,6 +89,11 @@ def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, objec
             where=f"option {_UNDECODABLE}",
             fix=f"Set undecodable to {_text(old)} until that batch is committed, and change it then",
         )
+
+
+def _have_equal_rules(topics: Collection[str], old: object, new: object) -> bool:
+    before, now = rule_texts(str(old)), rule_texts(str(new))
+    return all(before.get(topic, before[None]) == now.get(topic, now[None]) for topic in topics)
 
 
 def _rows_of(topic: str, treatment: object) -> str:

@@ -55,6 +55,11 @@ class SourceOffset:
     undecodable: int = 0
     """Poison records since the checkpoint began."""
 
+    @property
+    def read_topics(self) -> frozenset[str]:
+        """The topics of which a batch can have had records: those with a position, once there was a batch."""
+        return frozenset(tp.topic for tp, cursor in self.cursors.items() if self.batches and cursor != Cursor())
+
     def to_json(self) -> dict[str, object]:
         """Write JSON for Spark's log. A cursor is `[offset, ordinal, time_ms]`, by topic and partition; no time yet is
         null.

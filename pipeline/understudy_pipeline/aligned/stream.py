@@ -143,7 +143,7 @@ class AlignedStream:
         parsed = SourceOffset.from_json(offset)
         check_still_read(self._options, parsed)
         now = with_topics(self._fingerprint, self._options, topics_at(self._options, parsed))
-        check_fingerprint(parsed.fingerprint, now)
+        check_fingerprint(parsed.fingerprint, now, parsed.read_topics)
         return parsed
 
     def _lock_checkpoint(self) -> None:

@@ -8,7 +8,7 @@ A topic's own stands behind it: `record,weather:json:at`. Schema files are read 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from understudy_pipeline.aligned.paths import local_path
@@ -35,8 +35,7 @@ class _Entry(NamedTuple):
 def parse_timestamps(text: str) -> TimestampRules:
     """Parse the option's value, and read the schemas that it names. Raises SettingsError."""
     default, own = TimestampRule(), dict[str, TimestampRule]()
-    for index, entry in enumerate(_NEXT.split(text.strip())):
-        topic, rule = _entry(entry.strip(), may_be_for_all=index == 0)
+    for topic, rule in _entries(text):
         if topic is None:
             default = _parse_rule(rule)
         elif topic in own:
@@ -61,6 +60,16 @@ def check_timestamps(rules: TimestampRules, named: Container[str], kinds: Mappin
                 where=_WHERE,
                 fix=f"Give the topic a rule of its own, like {topic}:json:at",
             )
+
+
+def rule_texts(text: str) -> Mapping[str | None, str]:
+    """Return the text of each rule in `TimestampRules.text`, by its topic; None is all others."""
+    return dict(_entries(text))
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    for index, entry in enumerate(_NEXT.split(text.strip())):
+        yield _entry(entry.strip(), may_be_for_all=index == 0)
 
 
 def _entry(text: str, *, may_be_for_all: bool) -> _Entry:

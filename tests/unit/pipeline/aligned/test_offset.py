@@ -165,6 +165,22 @@ def test_what_decides_which_records_kafka_has_cannot_change_and_may_come_with_ka
     check_fingerprint(fingerprint(OPTIONS), of_kafka(isolation_level="read_uncommitted"))
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_topic_of_which_no_record_was_read_may_get_timestamps_of_its_own(batches: int) -> None:
+    then, now = (
+        fingerprint(replace(OPTIONS, timestamp=TimestampRules(TimestampRule(), own)))
+        for own in ((), (("flights", TimestampRule("json", "at")),))
+    )
+    offset = SourceOffset(then, {TopicPartition("weather", 0): Cursor("3", 4)}, batches=batches)
+    check_fingerprint(then, now, offset.read_topics)
+    read = replace(offset, cursors={**offset.cursors, TopicPartition("flights", 0): Cursor("0", 1)})
+    if batches:
+        with pytest.raises(OffsetError, match=r"timestamp was 'record' .* is 'record,flights:json:at' now"):
+            check_fingerprint(then, now, read.read_topics)
+    else:
+        check_fingerprint(then, now, read.read_topics)
+
+
 def batch_with_poison(then: dict[str, object], *topics: str) -> tuple[SourceOffset, SourceOffset]:
     """The offsets of a batch that has a record of each topic, two of them without a usable timestamp."""
     cursors = {TopicPartition(topic, 0): Cursor("0", 1) for topic in topics}
