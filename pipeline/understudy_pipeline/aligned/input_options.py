@@ -87,7 +87,11 @@ def parse_assigned(text: str) -> list[TopicPartition]:
         pairs = [(topic, partition) for topic, partitions in found.items() for partition in partitions]
     except (ValueError, AttributeError, TypeError):
         pairs = []
-    if not pairs or not all(found.values()) or any(type(number) is not int or number < 0 for _, number in pairs):
+    if (
+        not pairs
+        or not all(map(all, found.items()))
+        or any(type(number) is not int or number < 0 for _, number in pairs)
+    ):
         raise SettingsError(
             f"'{text}' does not give each topic its partitions",
             where="option assign",

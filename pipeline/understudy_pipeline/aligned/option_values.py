@@ -13,7 +13,7 @@ from understudy_shared.base.sizes import BadSizeError, parse_size
 T = TypeVar("T", bound=str)
 V = TypeVar("V")
 
-_DURATION = re.compile(r"([0-9]+)([a-z]*)")
+_DURATION = re.compile(r"([0-9]{1,18})([a-z]*)")
 _UNITS_US = {
     "us": 1,
     **dict.fromkeys(("", "ms"), 1_000),

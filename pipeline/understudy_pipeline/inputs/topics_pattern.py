@@ -11,6 +11,9 @@ from understudy_shared.base.errors import SettingsError
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics, which match no pattern."""
 
+_NESTED = re.compile(r"\[[^\]]*\[")
+"""Java's union of sets, `[a-c[x-z]]`. Python takes the inner bracket for a character, which is in no topic's name."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicsPattern:
@@ -23,11 +26,13 @@ class TopicsPattern:
 
     def __post_init__(self) -> None:
         try:
+            if _NESTED.search(self.text):
+                raise re.error("a set in a set is Java's")
             with warnings.catch_warnings():
                 # Java's [a-z&&[^b]] has another meaning in Python, which warns of it.
                 warnings.simplefilter("error", FutureWarning)
                 re.compile(self.text)
-        except (re.error, FutureWarning) as error:
+        except (re.error, FutureWarning, OverflowError, RecursionError) as error:
             raise SettingsError(
                 f"'{self.text}' is not a regular expression: {error}",
                 where="option topics_pattern",

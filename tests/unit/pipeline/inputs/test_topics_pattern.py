@@ -28,7 +28,7 @@ def test_no_pattern_names_a_topic_of_kafkas_own() -> None:
     assert not [topic for topic in INTERNAL_TOPICS if topic in TopicsPattern(".*")]
 
 
-@pytest.mark.parametrize("text", ["a(", r"\p{Alpha}", "[a-z&&[^b]]"])
+@pytest.mark.parametrize("text", ["a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a-c[x-z]]", "a{99999999999}", "(" * 5_000])
 def test_what_python_does_not_understand_of_javas_syntax_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"is not a regular expression.*option topics_pattern.*Python's re"):
         TopicsPattern(text)
