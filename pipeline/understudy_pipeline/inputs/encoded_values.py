@@ -31,19 +31,32 @@ def avro_decoder(schema: Schema, names: Sequence[str]) -> Callable[[bytes], obje
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415  # the caller says what to install
 
     try:
-        parsed = parse_schema(_up_to_field(orjson.loads(schema.content), names[0]))
+        whole: Any = parse_schema(orjson.loads(schema.content))
     except Exception as error:  # fastavro has no base class of its errors
         raise _unusable(error, fix="Give an Avro schema in JSON, as in an .avsc file") from error
+    _check_path(whole, names)
+    parsed = _up_to_field(whole, names[0])
     _check_bounded(parsed, frozenset(), {})
     return lambda value: schemaless_reader(BytesIO(_message(value) if schema.is_framed else value), parsed, None)
 
 
+def _check_path(schema: Any, names: Sequence[str]) -> None:
+    """Raise SettingsError for a field that a record on the way does not have. A union or a list may have anything."""
+    for name in names:
+        if not isinstance(schema, dict) or "fields" not in schema:
+            return
+        types = {each["name"]: each["type"] for each in schema["fields"]}
+        if name not in types:
+            raise _unusable(f"{schema['name']} has no field '{name}'", fix="Name the fields from outside in: /a/b")
+        schema = types[name]
+
+
 def _up_to_field(schema: Any, name: str) -> Any:
     """Leave out the fields of a record behind this one: they come after it in a value, too."""
-    if not isinstance(schema, dict) or schema.get("type") != "record":
+    if not isinstance(schema, dict) or "fields" not in schema:
         return schema
-    found = [each["name"] for each in schema["fields"]]
-    return {**schema, "fields": schema["fields"][: found.index(name) + 1]} if name in found else schema
+    names = [each["name"] for each in schema["fields"]]
+    return {**schema, "fields": schema["fields"][: names.index(name) + 1]}
 
 
 def _check_bounded(schema: Any, within: Set[str], named: dict[str, Any]) -> None:
@@ -136,6 +149,9 @@ def _fields_on_the_way(descriptor: Any, names: Sequence[str]) -> list[Any]:
         descriptor = found.message_type
     if descriptor is not None and descriptor.full_name != _TIMESTAMP:
         raise _unusable(f"'{names[-1]}' is a {descriptor.full_name}", fix="Name one of its fields, too: /a/b")
+    last = fields[-1]
+    if last.type in (last.TYPE_BYTES, last.TYPE_BOOL, last.TYPE_ENUM):
+        raise _unusable(f"'{names[-1]}' is neither a number, a text nor a Timestamp", fix="Name another field")
     return fields
 
 

@@ -52,6 +52,8 @@ def descriptors() -> bytes:
     reading.field.add(name="long", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL)
     moment = reading.field.add(name="moment", number=2, type=kinds.TYPE_MESSAGE, label=kinds.LABEL_OPTIONAL)
     moment.type_name = ".google.protobuf.Timestamp"
+    reading.field.add(name="raw", number=4, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL)
+    reading.field.add(name="is", number=5, type=kinds.TYPE_BOOL, label=kinds.LABEL_OPTIONAL)
     reading.field.add(name="all", number=3, type=kinds.TYPE_INT64, label=kinds.LABEL_REPEATED)
     weather = file.message_type.add(name="Weather")
     read = weather.field.add(name="read", number=1, type=kinds.TYPE_MESSAGE, label=kinds.LABEL_OPTIONAL)
@@ -153,11 +155,15 @@ def test_the_last_header_of_the_name_has_the_time_as_text_or_as_a_long(headers: 
         (TimestampRule("avro", "/at", Schema(b"{")), "the schema cannot be used"),
         (TimestampRule("avro", "/at", Schema(b'{"type": "recrod"}')), "the schema cannot be used"),
         (TimestampRule("protobuf", "/at", Schema(b"\xff", "a.B")), "the schema cannot be used"),
+        (avro("/at"), "Weather has no field 'at'"),
+        (avro("/read/at"), "Reading has no field 'at'"),
         (protobuf("/at", message="demo.Wetter"), "demo.Wetter"),
         (protobuf("/at"), "demo.Weather has no single field 'at'"),
         (protobuf("/read/all"), "demo.Reading has no single field 'all'"),
         (protobuf("/read/long/at"), "a field that is no message has no single field 'at'"),
         (protobuf("/read"), "'read' is a demo.Reading"),
+        (protobuf("/read/raw"), "'raw' is neither a number, a text nor a Timestamp"),
+        (protobuf("/read/is"), "'is' is neither a number, a text nor a Timestamp"),
     ],
 )
 def test_a_schema_that_cannot_give_the_time_is_refused_before_anything_is_read(rule: TimestampRule, said: str) -> None:
