@@ -15,7 +15,6 @@ from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.time_reading import check_schema_of
 from understudy_pipeline.inputs.timestamps import Encoding, Kind, Schema, TimestampRule, TimestampRules
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.extras import install_fix
 
 _KINDS = r"record|json:|header:|(?:confluent-)?(?:avro|protobuf):"
 _NEXT = re.compile(rf",\s*(?=[^,]+?:(?:{_KINDS}))")
@@ -110,12 +109,5 @@ def _with_schema(encoding: Encoding, place: str, *, is_framed: bool) -> Timestam
             f"the schema {file} cannot be read: {error.strerror}", where=_WHERE, fix="Name a file of this machine"
         ) from error
     rule = TimestampRule(encoding, f"/{pointer}", Schema(content, message, is_framed))
-    try:
-        check_schema_of(rule)
-    except ImportError as error:
-        raise SettingsError(
-            f"timestamps in {encoding} need a package that is not installed: {error}",
-            where=_WHERE,
-            fix=install_fix("pipeline"),
-        ) from error
+    check_schema_of(rule)
     return rule

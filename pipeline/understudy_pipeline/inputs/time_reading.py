@@ -10,6 +10,8 @@ from functools import lru_cache
 import orjson
 
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -44,18 +46,28 @@ def pointed(place: str) -> list[str]:
 
 @lru_cache(_MOST_RULES)
 def _reader(rule: TimestampRule) -> Callable[[bytes], object]:
-    """Return a function that finds the place in a value. Raises SettingsError for a schema that does not fit."""
+    """Return a function that finds the place in a value. Raises SettingsError for a schema that does not fit.
+
+    Executors come here, too: a package may be missing on one of them only.
+    """
     names = pointed(rule.place)
     if rule.kind == "json":
         return lambda value: _found(orjson.loads(value), names)
-    # Imported here: few queries need the decoders' packages.
-    from understudy_pipeline.inputs import encoded_values  # noqa: PLC0415
-
     assert rule.schema is not None, "a rule of an encoding has one"
-    if rule.kind == "avro":
-        decode = encoded_values.avro_decoder(rule.schema, names)
-        return lambda value: _found(decode(value), names)
-    return encoded_values.protobuf_reader(rule.schema, names)
+    try:
+        # Imported here: few queries need the decoders' packages.
+        from understudy_pipeline.inputs import encoded_values  # noqa: PLC0415
+
+        if rule.kind == "avro":
+            decode = encoded_values.avro_decoder(rule.schema, names)
+            return lambda value: _found(decode(value), names)
+        return encoded_values.protobuf_reader(rule.schema, names)
+    except ImportError as error:
+        raise SettingsError(
+            f"timestamps in {rule.kind} need a package that this machine does not have: {error}",
+            where="option timestamp",
+            fix=install_fix("pipeline"),
+        ) from error
 
 
 def _time_in(value: bytes | None, read: Callable[[bytes], object]) -> int | None:
@@ -66,7 +78,7 @@ def _time_in(value: bytes | None, read: Callable[[bytes], object]) -> int | None
 
 
 def check_schema_of(rule: TimestampRule) -> None:
-    """Raise SettingsError unless the rule's schema can be used, and ImportError without its package."""
+    """Raise SettingsError unless the rule's schema can be used here: without its package, too."""
     if rule.schema is not None:
         _reader(rule)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
@@ -233,3 +234,11 @@ def test_a_protobuf_number_with_presence_may_be_0() -> None:
     content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
     rule = TimestampRule("protobuf", "/at", Schema(content, "demo.Old"))
     assert value_times_ms(rule, [b"\x08\x00", b"\x08\x0a", b""]) == [0, 10, None]
+
+
+def test_a_machine_without_the_decoders_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    rule = avro_fields(AT, {"name": "only-here", "type": "long"})
+    for ask in (check_schema_of, lambda each: value_times_ms(each, [b"\x0a\x0a"])):
+        with pytest.raises(SettingsError, match=r"in avro need a package that this machine does not have.*pip install"):
+            ask(rule)
