@@ -43,6 +43,7 @@ BENCHMARKS = {
     "admin: reports of 1,000 nodes and 100,000 replicas": ["benchmarks.admin"],
     "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
+    "the aligned source: whole queries by size of record": ["benchmarks.aligned_whole"],
 }  # fmt: skip
 
 QUICK = {
@@ -60,6 +61,7 @@ QUICK = {
     "benchmarks.attacks": ["--rounds", "1", "--seconds", "1"],
     "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
+    "benchmarks.aligned_whole": ["--records", "20000", "--sizes", "10", "--rounds", "1"],
     "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""

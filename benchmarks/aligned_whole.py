@@ -143,7 +143,7 @@ def _run(running: World, frame: Frame, topics: Sequence[str], trigger: str, reco
 
 def _wait_for_rows(query: StreamingQuery, checkpoint: Path, records: int) -> None:
     """Return when so many rows came. Spark is not asked before there are about enough batches: asking disturbs it."""
-    wait_for_batch(query, checkpoint, records // BATCH - 1)
+    wait_for_batch(query, checkpoint, max(0, records // BATCH - 1))
     end_s = time.monotonic() + _LIMIT_S
     while sum(each["numInputRows"] for each in query.recentProgress) < records:
         if time.monotonic() > end_s or not query.isActive:
