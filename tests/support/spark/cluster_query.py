@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.support.spark.aligned_queries import started
+from tests.support.spark.aligned_queries import QUICK, load, started
+from tests.support.spark.queries import settings
 
 from understudy_pipeline.demo.query import state_conf
 from understudy_pipeline.inputs.records import TopicPartition
@@ -185,3 +186,12 @@ class Output:
     def _documents(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for batch_id in self.batches():
             yield from json.loads(self.file(batch_id).read_text())
+
+
+def run_in_local_mode(spark: SparkSession, options: Mapping[str, str], folder: Path) -> Output:
+    """All that is there, in this process."""
+    output = Output(folder / "output")
+    with settings(spark, {**QUICK, **CONF}):
+        query = output.start(build(load(spark, options)), folder / "checkpoint", available_now=True)
+    query.awaitTermination()
+    return output

@@ -22,7 +22,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.in_process import ClusterNode, cluster_node
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
-from tests.support.spark.aligned_queries import QUICK, has_ended, load
+from tests.support.spark.aligned_queries import has_ended
 from tests.support.spark.asof_world import (
     FEBRUARY_S,
     FIRST_S,
@@ -33,7 +33,6 @@ from tests.support.spark.asof_world import (
     streams,
 )
 from tests.support.spark.cluster_query import (
-    CONF,
     PARTITIONS,
     SENSORS,
     STORE,
@@ -42,12 +41,12 @@ from tests.support.spark.cluster_query import (
     Output,
     Record,
     answers_of,
-    build,
     records,
+    run_in_local_mode,
 )
 from tests.support.spark.hidden_folder import Way, hide
 from tests.support.spark.process import JOBS, SparkJob
-from tests.support.spark.queries import settings, wait_until
+from tests.support.spark.queries import wait_until
 from tests.support.spark.standalone import StandaloneCluster, executor_of, standalone_cluster
 
 from understudy_pipeline.inputs.records import TopicPartition
@@ -126,15 +125,6 @@ def submitted(
         yield job, folder
         (folder / "end").touch()
         assert job.wait_for_end() == 0, job.lines()[-40:]
-
-
-def run_in_local_mode(spark: SparkSession, options: Mapping[str, str], folder: Path) -> Output:
-    """All that is there, in this process."""
-    output = Output(folder / "output")
-    with settings(spark, {**QUICK, **CONF}):
-        query = output.start(build(load(spark, options)), folder / "checkpoint", available_now=True)
-    query.awaitTermination()
-    return output
 
 
 def assert_executors_see_nothing(job: SparkJob, cluster: StandaloneCluster, *, workers: int = 2) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from tests.integration.pipeline.aligned.test_spark_cluster import run_in_local_mode
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.cluster import KafkaCluster, kafka_cluster
-from tests.support.spark.cluster_query import PARTITIONS, TOPICS, Output, Record, answers_of, records
+from tests.support.spark.cluster_query import PARTITIONS, TOPICS, Output, Record, answers_of, records, run_in_local_mode
 from tests.support.spark.process import JOBS, SparkJob
 from tests.support.spark.standalone import StandaloneCluster, standalone_cluster
 
