@@ -51,7 +51,11 @@ def check_timestamps(rules: TimestampRules, named: Container[str], kinds: Mappin
     """
     unread = [topic for topic, _ in rules.own if topic not in named]
     if unread:
-        raise SettingsError(f"'{unread[0]}' is no topic of this query", where=_WHERE)
+        raise SettingsError(
+            f"a rule is for the topic '{unread[0]}', which this query does not read",
+            where=_WHERE,
+            fix="Leave that rule out, or read the topic",
+        )
     for topic, kind in kinds.items():
         if rules.of(topic).kind == "header" and kind != "kafka":
             raise SettingsError(

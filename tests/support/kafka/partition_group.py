@@ -146,7 +146,7 @@ class PartitionGroups:
         self._lags: dict[str, _Lag] = {}
         self._groups: dict[int, _Group] = {}
         self._idle_ms: dict[str, int] = {}
-        """Of topics that have their own."""
+        """The idle times of topics that have their own."""
         self._drift_ms: int | None = None
         self._now_ms = 0
         self._enforced = 0

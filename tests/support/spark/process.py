@@ -52,7 +52,7 @@ class SparkJob:
         return self._process.wait(timeout=limit_s)
 
     def interrupt(self) -> None:
-        """What Ctrl-C in a terminal does: SIGINT to the driver and its JVM."""
+        """Send SIGINT to the driver and its JVM, as Ctrl-C in a terminal does."""
         os.killpg(self._process.pid, signal.SIGINT)
 
     def errors(self) -> list[str]:

@@ -130,7 +130,7 @@ def test_what_cannot_be_is_told_before_anything_is_read(
 
 
 def run_job(name: str, folder: Path, options: Mapping[str, str]) -> Any:
-    """What a job prints that has Spark's own Kafka source beside ours. Skips the test where there is none."""
+    """Run a job that has Spark's own Kafka source, too; return its output. Skip the test without that source."""
     try:
         jars = ",".join(map(str, sorted(spark_kafka_jars().glob("*.jar"))))
     except (SystemExit, subprocess.SubprocessError) as missing:

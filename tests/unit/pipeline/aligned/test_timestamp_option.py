@@ -72,7 +72,10 @@ def test_what_has_no_usable_timestamp_is_kept_where_records_have_their_own_and_e
     ("options", "said"),
     [
         ({"redis": "redis://localhost", "topics": "a", "timestamp": "header:at"}, "'a' come from redis"),
-        ({"kafka": "localhost:9092", "topics": "a", "timestamp": "b:json:at"}, "'b' is no topic of this query"),
+        (
+            {"kafka": "localhost:9092", "topics": "a", "timestamp": "b:json:at"},
+            "'b', which this query does not read",
+        ),
     ],
 )
 def test_a_rule_that_can_hold_for_no_record_is_refused(options: dict[str, str], said: str) -> None:

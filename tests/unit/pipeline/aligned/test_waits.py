@@ -1,4 +1,4 @@
-"""What a query waits for: the pure decisions, and the planner's waits, what it says of them and how they end.
+"""Waits of a query: the pure decisions, and the planner: when it waits, what it reports, and how the wait ends.
 
 Waits for servers that are away, and for a batch with enough records.
 """

@@ -45,7 +45,7 @@ AVRO = {
 
 
 def descriptors() -> bytes:
-    """What `protoc --include_imports --descriptor_set_out` writes for `demo.Weather`."""
+    """Return the descriptors of `demo.Weather`, as `protoc --include_imports --descriptor_set_out` writes them."""
     file = descriptor_pb2.FileDescriptorProto(name="demo.proto", package="demo", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     reading = file.message_type.add(name="Reading")

@@ -1,4 +1,4 @@
-"""What the supervisor of worker processes makes of their answers, their silence and their end."""
+"""The supervisor of worker processes: it judges their answers, their silence and their end."""
 
 from __future__ import annotations
 
