@@ -25,6 +25,7 @@ from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Generations
 from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
 from understudy_node.replica.pinned import PinnedViews
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.surroundings import Surroundings
@@ -81,6 +82,7 @@ class Node:
             cache=BlockCache(settings.statestore_cache_max_bytes),
             overlay_max_bytes=settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
+            past=PastVersions(settings.data_directory / PAST_FOLDER),
         )
         self._schedule = WorkSchedule(Workers(count=settings.workers), retry_ms=settings.lag_refresh_ms)
         self._generations = Generations(self._schedule.workers, aliases, event=self.events.note)
@@ -138,6 +140,11 @@ class Node:
         return self._poller.lineage
 
     @property
+    def past(self) -> PastVersions:
+        """The opener of older versions."""
+        return self._around.past
+
+    @property
     def history(self) -> CommitHistory:
         return self._around.history
 
@@ -182,6 +189,7 @@ class Node:
         """Stop following, after the steps in flight; local files stay for the next start."""
         self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
+        self._around.past.close()
         self._schedule.workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._around.disk.release()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import causes_of
+from understudy_router.cluster.moments import Moments
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.tables import Tables
@@ -83,6 +84,7 @@ class Router:
             RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
         )
+        self.moments = Moments(self.tables, self.nodes)
         self._neighbour_applications = NeighbourApplications(
             self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
         )

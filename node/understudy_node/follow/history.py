@@ -103,6 +103,23 @@ class CommitHistory:
             fix="Wait for the next commit",
         )
 
+    def retained(self) -> tuple[int, int] | None:
+        """Return the first and the last version whose commit the checkpoint has; None without any. Lists the log."""
+        ids = batch_ids(self._files.list("commits") or [])
+        return (min(ids) + 1, max(ids) + 1) if ids else None
+
+    def newest_at(self, at_us: int) -> tuple[int, int] | None:
+        """Return the newest version that was committed at that moment or before, and its time in us; None if the
+        checkpoint retains none.
+
+        Versions count, not times: those of files may be equal, step back, or be those of a copy. Lists the log.
+        """
+        ids = batch_ids(self._files.list("commits") or [])
+        stats = self._files.stats([f"commits/{batch}" for batch in ids])
+        times = {batch + 1: stat.mtime_ns // 1000 for batch, stat in zip(ids, stats, strict=True) if stat is not None}
+        newest = max((version for version, time_us in times.items() if time_us <= at_us), default=None)
+        return None if newest is None else (newest, times[newest])
+
     def _versions_after(self, version: int) -> list[int]:
         ids = batch_ids(self._files.list("commits") or [])
         return [batch + 1 for batch in ids if batch + 1 > version]

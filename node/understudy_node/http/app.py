@@ -18,7 +18,7 @@ from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
-from understudy_node.http.routes import admin_routes, example_routes, read_routes
+from understudy_node.http.routes import admin_routes, internal_routes, read_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
@@ -103,6 +103,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         app.visibility = Visibility()
         node.on_published = published
+        node.past.on_opened = app.visibility.changed
         node.start()
         if companion is not None:
             companion.start()
@@ -122,7 +123,7 @@ def create_app(
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
     http.include_router(read_routes(node, reads))
-    http.include_router(example_routes(reads))
+    http.include_router(internal_routes(reads))
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))

@@ -6,14 +6,13 @@ A single lookup never yields the event loop, unless it may wait for a version; a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from time import monotonic
 
 from understudy_node.http.hop import Hops
 from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads, Request, batch_slices
 from understudy_node.http.visibility import Visibility
-from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import KeyScope
@@ -28,6 +27,15 @@ from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.trace import Trace
+
+OPEN_WAIT_MS = 3_000
+"""Longest time that a reader of an older version waits for it to be opened: as long as a router's deadline. What is not
+open by then goes on to be opened, and the reader is asked to retry.
+"""
+
+
+LOOK_AGAIN_S = 0.1
+"""Time after which a reader who waits looks again: a version may come just before it begins to wait."""
 
 
 class NodeLookups(LookupsFirst):
@@ -56,28 +64,30 @@ class NodeLookups(LookupsFirst):
         request = self._reads.parse(target)
         if exchange.authorization.keys.prefixes is not None:
             require_printed_key(exchange.authorization.keys, request.key.json)
-        if request.bound.min_position is None:
+        bound = request.bound
+        if bound.min_position is None and bound.at_us is None:
             try:
-                outcome = request.reader.look_up(request.key, request.bound)
+                outcome = request.reader.look_up(request.key, bound)
             except UnderstudyError as error:
                 outcome = problem_of(error)
-            self._reply(request, outcome, exchange)
-            request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
-            return
+            if _wait_ms(outcome, bound) is None:
+                self._reply(request, outcome, exchange)
+                request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
+                return
         answer = self._answer_from(target, request, exchange, began_s)
         task = asyncio.get_running_loop().create_task(answer, name="a lookup")
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 
     async def _answer_from(self, target: bytes, request: Request, exchange: Exchange, began_s: float) -> None:
-        """Answer a lookup that asks for a position, which may have to be learned or waited for."""
-        bound = request.bound
+        """Answer a lookup of a version that may have to be learned, opened or waited for."""
         try:
+            bound = await self._reads.resolved(request.bound)
             if bound.min_position is not None:
                 await self._reads.learn(bound.min_position)
             outcome = request.reader.look_up(request.key, bound)
-            if bound.wait_ms and _may_pass(outcome):
-                outcome = await self._wait(target, bound.wait_ms)
+            if _wait_ms(outcome, bound):
+                outcome = await self._wait(target, bound, began_s)
             self._reply(request, outcome, exchange)
         except UnderstudyError as error:
             self.reply_problem(exchange, problem_of(error), request.counts)
@@ -96,18 +106,18 @@ class NodeLookups(LookupsFirst):
         else:
             self.reply_absent(exchange, request.counts, body)
 
-    async def _wait(self, target: bytes, wait_ms: int) -> LookupAnswer | Problem:
-        """Look up again after every published version until there is an answer or the wait is over."""
+    async def _wait(self, target: bytes, bound: Bound, began_s: float) -> LookupAnswer | Problem:
+        """Look up again after every version that comes until there is an answer or the wait is over."""
         assert self.visibility is not None, "the application was started"
-        deadline_s = monotonic() + wait_ms / 1000
         self.begin()
         try:
             while True:
-                await self.visibility.wait(max(0.0, deadline_s - monotonic()))
                 request = self._reads.parse(target)
-                outcome = request.reader.look_up(request.key, request.bound)
-                if not _may_pass(outcome) or monotonic() >= deadline_s:
+                outcome = request.reader.look_up(request.key, bound)
+                left_s = _left_s(outcome, bound, began_s)
+                if left_s <= 0:
                     return outcome
+                await self.visibility.wait(min(left_s, LOOK_AGAIN_S))
         finally:
             self.in_flight -= 1
 
@@ -119,32 +129,33 @@ class NodeLookups(LookupsFirst):
     ) -> bytes:
         reader = self._reads.reader(store)
         keys, params = parse_batch(await read_body(receive))
-        bound = self._reads.bound(reader, params)
+        began_s = monotonic()
+        bound = await self._reads.resolved(self._reads.bound(reader, params))
         if bound.min_position is not None:
             await self._reads.learn(bound.min_position)
-        if bound.wait_ms and bound.min_position is not None:
-            await self._wait_for_all(reader.replicas.values(), bound)
-        answer = BatchAnswer(reader.json_name, is_compact=is_compact)
-        results: list[bytes] = []
-        for part in batch_slices(reader, keys, bound, answer, scope):
-            results += part
-            if len(results) < len(keys):
-                await asyncio.sleep(0)
-        return answer.body(results)
-
-    async def _wait_for_all(self, replicas: Iterable[TaskReplica], bound: Bound) -> None:
-        """Wait until every partition reaches the batch's position; the keys of the others are refused one by one."""
-        if self.visibility is None or bound.min_position is None:
-            return
-        deadline_s = monotonic() + bound.wait_ms / 1000
-        wanted = bound.min_position.version
-        while any(replica.view is None or replica.view.version < wanted for replica in replicas):
-            left_s = deadline_s - monotonic()
-            if left_s <= 0:
-                return
-            await self.visibility.wait(left_s)
+        while True:
+            answer = BatchAnswer(reader.json_name, is_compact=is_compact)
+            results: list[bytes] = []
+            readings: dict[int, Reading | Problem] = {}
+            for part in batch_slices(reader, keys, bound, answer, scope, readings):
+                results += part
+                if len(results) < len(keys):
+                    await asyncio.sleep(0)
+            # Partitions whose version may come are read again, and the others with them: each at one version.
+            left_s = max((_left_s(each, bound, began_s) for each in readings.values()), default=0.0)
+            if left_s <= 0 or self.visibility is None:
+                return answer.body(results)
+            await self.visibility.wait(min(left_s, LOOK_AGAIN_S))
 
 
-def _may_pass(outcome: LookupAnswer | Problem) -> bool:
-    """Whether the outcome may change while the reader waits: versions only increase."""
-    return isinstance(outcome, Problem) and outcome.refusal is Refusal.BELOW_MIN_POSITION
+def _wait_ms(outcome: object, bound: Bound) -> int | None:
+    """Return the time for which an outcome may change while its reader waits; None where it does not change."""
+    if not isinstance(outcome, Problem) or outcome.refusal is None or not outcome.refusal.may_pass:
+        return None
+    return max(OPEN_WAIT_MS, bound.wait_ms) if outcome.refusal is Refusal.VERSION_OPENING else bound.wait_ms
+
+
+def _left_s(outcome: object, bound: Bound, began_s: float) -> float:
+    """Return the time that is left to wait for another outcome; 0 or less when this one is final."""
+    wait_ms = _wait_ms(outcome, bound)
+    return 0.0 if wait_ms is None else began_s + wait_ms / 1000 - monotonic()

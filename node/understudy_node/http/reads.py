@@ -10,10 +10,10 @@ from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import ABSENT, Hidden, ResolvedKey, StoreReader
-from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.suggest import did_you_mean
-from understudy_shared.base.words import StoreName
+from understudy_shared.base.words import ApplicationId, StoreName
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     key_and_params,
@@ -21,9 +21,9 @@ from understudy_shared.http.lookup_requests import (
     require_own_position,
     unknown_path,
 )
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.problems import RETAINED, Problem, ProblemError, ProblemType, refused
 from understudy_shared.http.target import split_path
-from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
@@ -118,6 +118,24 @@ class Reads:
         """The newest committed version that this node saw."""
         return self._node.end.version
 
+    async def resolved(self, bound: Bound) -> Bound:
+        """Return the bound with the version of the moment that it names, read off the event loop.
+
+        Raises the problem of a moment before the first version that the checkpoint retains.
+        """
+        if bound.at_us is None:
+            return bound
+        return bound.resolved_at(await self.position_at(bound.at_us))
+
+    async def position_at(self, at_us: int) -> Position:
+        """Return the newest version that was committed at a moment or before. Raises a version-gone problem."""
+        lineage, history = self.generation().lineage, self._node.history
+        found = await asyncio.to_thread(history.newest_at, at_us)
+        if found is None:
+            retained = await asyncio.to_thread(history.retained)
+            raise ProblemError(refused(Refusal.VERSION_GONE, candidates=[{RETAINED: retained}] if retained else []))
+        return Position(ApplicationId(self.application_id), lineage, *found)
+
     async def learn(self, position: Position) -> None:
         """Read once, off the event loop, when a position's version was committed: this shows a rewound history."""
         history = self._node.history
@@ -137,13 +155,17 @@ class Reads:
                 raise ProblemError(unknown_path(raw_path))
 
 
-def batch_slices(
-    reader: StoreReader, keys: Sequence[object], bound: Bound, answer: BatchAnswer, scope: KeyScope = EVERY_KEY
+def batch_slices(  # noqa: PLR0917  # what is read, as it is printed, and what was read
+    reader: StoreReader,
+    keys: Sequence[object],
+    bound: Bound,
+    answer: BatchAnswer,
+    scope: KeyScope,
+    readings: dict[int, Reading | Problem],
 ) -> Iterator[list[bytes]]:
     """Yield the results of a batch, a bounded slice at a time, each partition at one version throughout. A key outside
-    of `scope` gets a problem.
+    of `scope` gets a problem. `readings` gets the version of each partition, or why there is none.
     """
-    readings: dict[int, Reading | Problem] = {}
     step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
     for start in range(0, len(keys), step):
         part = keys[start : start + step]

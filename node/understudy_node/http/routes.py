@@ -40,9 +40,16 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
     return router
 
 
-def example_routes(reads: Reads) -> APIRouter:
-    """Make `/internal/v1/stores/{store}/key`, for the welcome of `understudy serve`."""
+def internal_routes(reads: Reads) -> APIRouter:
+    """Make `/internal/v1/position` for routers, and `/internal/v1/stores/{store}/key` for the welcome of `understudy
+    serve`.
+    """
     router = APIRouter()
+
+    @router.get("/internal/v1/position")
+    async def position(at_us: int) -> Response:
+        """Return the position of the newest version that was committed at a moment or before."""
+        return json_response({"position": (await reads.position_at(at_us)).encode()})
 
     @router.get("/internal/v1/stores/{store}/key")
     async def existing_key(store: str) -> Response:

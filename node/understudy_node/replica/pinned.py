@@ -1,8 +1,9 @@
-"""Older versions that readers are paging through: they stay readable for a while, so that all pages are of one version.
+"""Older versions that readers use: they stay readable for a while, so that the next page, or the next reader of such a
+version, finds it.
 
-A version that is shown costs nothing here. One that was replaced holds the changes, spills and bases that the newer one
-does not share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is
-dropped first. A reader of a dropped version gets the problem `version-gone`.
+A version that is shown costs nothing here. Another one holds the changes, spills and bases that the shown one does not
+share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is dropped
+first. A dropped version is opened from the checkpoint when it is asked for again (`past_versions.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Final
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId
+from understudy_shared.reads.bounds import ReadVersion
 
 HOLD_MS: Final = 30_000
-"""Time for which a version stays after the last page that was read of it."""
+"""Time for which a version stays after it was read last."""
 
-MAX_PINNED_VIEWS: Final = 64
-MAX_PINNED_BYTES: Final = 64 * 1024 * 1024
+MAX_PINNED_VIEWS: Final = 256
+MAX_PINNED_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -50,26 +52,22 @@ class PinnedViews:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def pin(self, task: TaskId, view: TaskView, now_ms: float) -> None:
-        """Pin a version that is shown, or was pinned, from now on."""
+    def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0) -> None:
+        """Pin a version from now on. `extra_bytes` is memory that only this version holds, of one that is not shown."""
         with self._lock:
             known = next((pin for pin in self._pins if pin.task == task and pin.view is view), None)
-            if known is not None:
-                self._pins.remove(known)
-            else:
-                known = _Pin(task, view, 0)
-            known.until_ms = now_ms + HOLD_MS
-            self._pins.append(known)
-            self._drop(now_ms)
+            self._hold(known or _Pin(task, view, 0, extra_bytes), now_ms)
 
-    def find(self, task: TaskId, version: int, committed_at_us: int | None, now_ms: float) -> TaskView | None:
-        """Return a pinned version of a task: that version, of that commit."""
+    def find(self, task: TaskId, wanted: ReadVersion, now_ms: float) -> TaskView | None:
+        """Return a pinned version of a task, and hold it from now on."""
+        if not self._pins:
+            return None
         with self._lock:
             self._drop(now_ms)
             for pin in self._pins:
-                view = pin.view
-                if pin.task == task and (view.version, view.committed_at_us) == (version, committed_at_us):
-                    return view
+                if pin.task == task and pin.view.is_of(wanted):
+                    self._hold(pin, now_ms)
+                    return pin.view
         return None
 
     def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
@@ -87,11 +85,20 @@ class PinnedViews:
         with self._lock:
             self._pins = [pin for pin in self._pins if pin.task != task]
 
+    def _hold(self, pin: _Pin, now_ms: float) -> None:
+        """Make a pin the newest one."""
+        pin.until_ms = now_ms + HOLD_MS
+        self._pins = [*(each for each in self._pins if each is not pin), pin]
+        self._drop(now_ms)
+
     def _drop(self, now_ms: float) -> None:
+        """Apply the limits. The newest pin stays: its reader comes for it in a moment."""
         kept = [pin for pin in self._pins if now_ms < pin.until_ms][-self._max_views :]
         total = sum(pin.extra_bytes for pin in kept)
         while total > self._max_bytes:
-            oldest = next(pin for pin in kept if pin.extra_bytes)
+            oldest = next((pin for pin in kept[:-1] if pin.extra_bytes), None)
+            if oldest is None:
+                break
             kept.remove(oldest)
             total -= oldest.extra_bytes
         self._pins = kept

@@ -26,7 +26,13 @@ from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
-from understudy_shared.base.errors import CheckpointError, CorruptFileError, UnsupportedError, VanishedError
+from understudy_shared.base.errors import (
+    CheckpointError,
+    CorruptFileError,
+    MissingVersionError,
+    UnsupportedError,
+    VanishedError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +96,7 @@ class StoreReplica:
         else:
             self._around.disk.remove_others(self._choice.local_directory, None)
             if snapshot is None and self.place.has_families:
-                raise CheckpointError(
+                raise MissingVersionError(
                     f"{self.place.task} has no snapshot yet, which says where its tables are",
                     where=f"{self._around.files.url}/{self.place.directory}",
                     fix="Spark writes one after the first batch: the node looks again by itself",
@@ -121,7 +127,7 @@ class StoreReplica:
                 reason = f"version {version} of {self.place.task} has a new table, whose place only a snapshot says"
                 where = f"{self._around.files.url}/{self.place.directory}"
                 fix = "Spark writes one with it: the node looks again by itself"
-                yield from self._jump(target, CheckpointError(reason, where=where, fix=fix))
+                yield from self._jump(target, MissingVersionError(reason, where=where, fix=fix))
             return
         self._check_last_applied()
         changes = read.changes
@@ -228,7 +234,7 @@ class StoreReplica:
             raise (
                 damage
                 or self._choice.damage
-                or CheckpointError(
+                or MissingVersionError(
                     f"version {self.view.version + 1} of {self.place.task} has neither changelog nor snapshot",
                     where=f"{self._around.files.url}/{self.place.directory}",
                     fix="If this persists, a file was deleted: the store continues from Spark's next snapshot",

@@ -11,6 +11,7 @@ from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.past_versions import PastVersions
 from understudy_node.replica.pinned import PinnedViews
 from understudy_shared.base.words import Lineage, TaskId
 
@@ -21,7 +22,7 @@ class Surroundings:
     above its base.
 
     `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node;
-    `pinned` are the older versions that its readers page through.
+    `pinned` are the older versions that its readers use, `past` opens them.
     """
 
     files: CheckpointFiles
@@ -32,6 +33,7 @@ class Surroundings:
     ceiling: Callable[[], int | None] = lambda: None
     measures: Measures = field(default_factory=Measures)
     pinned: PinnedViews = field(default_factory=PinnedViews)
+    past: PastVersions = field(default_factory=PastVersions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 
 from understudy_node.measures import During
 from understudy_node.replica.changelog_reader import RewrittenError
+from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.origin import Origin
+from understudy_node.replica.past_versions import PastRefusal
+from understudy_node.replica.pinned import extra_bytes
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
 from understudy_node.replica.stall import Stall
@@ -26,6 +29,7 @@ from understudy_shared.base.errors import UnderstudyError, VanishedError
 from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.bus.messages import Restore, task_key
+from understudy_shared.reads.bounds import ReadVersion
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class TaskReplica:
         self._stores = TaskStores(places, around)
         self._measures = around.measures
         self._pinned = around.pinned
+        self._past = around.past
+        self._retained = around.history.retained
         self._throttle = LogThrottle()
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._published = published
@@ -179,12 +185,32 @@ class TaskReplica:
         """Pin a version that a reader pages through, so that it stays readable when it is no longer shown."""
         self._pinned.pin(self.task, view, self.progress.now_ms())
 
-    def view_at(self, version: int, committed_at_us: int | None) -> TaskView | None:
+    def view_at(self, wanted: ReadVersion) -> TaskView | None:
         """Return the version of that commit, while it is shown or pinned."""
         view = self.view
-        if view is not None and (view.version, view.committed_at_us) == (version, committed_at_us):
+        if view is not None and view.is_of(wanted):
             return view
-        return self._pinned.find(self.task, version, committed_at_us, self.progress.now_ms())
+        return self._pinned.find(self.task, wanted, self.progress.now_ms())
+
+    def open_past(self, wanted: ReadVersion) -> PastRefusal:
+        """Begin to open an older version from the checkpoint, or return why it cannot be opened. `view_at` returns it
+        then.
+        """
+        return self._past.open(self, wanted)
+
+    def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
+        """See `PastTask`."""
+        return self._stores.read_past(wanted, disk)
+
+    def retained(self) -> tuple[int, int] | None:
+        """See `PastTask`."""
+        return self._retained()
+
+    def keep_past(self, view: TaskView) -> None:
+        """See `PastTask`."""
+        shown = self.view
+        if not self._closed and shown is not None:
+            self._pinned.pin(self.task, view, self.progress.now_ms(), extra_bytes=extra_bytes(view, shown))
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""

@@ -6,14 +6,18 @@ A job is a generator: each `next` does one piece of work. One worker at a time r
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from understudy_node.engine.tier import release_tiers
+from understudy_node.measures import Measures
+from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
-from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError, MissingVersionError
 from understudy_shared.bus.messages import Restore
+from understudy_shared.reads.bounds import ReadVersion
 
 Job = Generator[None, None, None]
 
@@ -111,6 +115,30 @@ class TaskStores:
         record = self._around.history.record(version)
         return task_view(place.task, place.lineage, version=version, stores=stores, record=record, marks=self.marks)
 
+    def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
+        """Read an older version from the checkpoint into files of its own, beside these stores. Called by any thread.
+
+        Raises MissingVersionError if the checkpoint does not have that version, of that commit, in this layout.
+        """
+        around, place = self._around, self._places[0]
+        record = around.history.record(wanted.number)
+        if record is None:
+            raise _gone(wanted, "Spark purged its commit")
+        if not wanted.is_of(record.version, record.committed_at_us):
+            raise _gone(wanted, "the query was rewound, and committed another version of that number")
+        if not place.fits(record):
+            raise _gone(wanted, "it was written with another number of partitions, or by another state store provider")
+        stores = TaskStores(self._places, replace(around, disk=disk, measures=Measures()))
+        while stores.version != wanted.number:
+            job = stores.next_job(wanted.number)
+            if job is None:
+                raise _gone(wanted, f"the stores of {place.task} do not reach it together")
+            for _ in job:
+                pass
+        view = stores.view_after(None)
+        assert view is not None, "all stores are at the version"
+        return view
+
     def marked(self, shown: TaskView) -> TaskView:
         """Return the same view with the current marks."""
         place = self._places[0]
@@ -135,3 +163,7 @@ class TaskStores:
 
     def _new_stores(self) -> list[StoreReplica]:
         return [StoreReplica(place, self._around) for place in self._places]
+
+
+def _gone(wanted: ReadVersion, why: str) -> MissingVersionError:
+    return MissingVersionError(f"version {wanted.number} cannot be read any more: {why}", where="version")

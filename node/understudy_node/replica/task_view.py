@@ -15,6 +15,7 @@ import orjson
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_shared.base.words import Lineage, TaskId
+from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.position import Position
 from understudy_shared.spark.times import utc_text
 
@@ -45,6 +46,10 @@ class TaskView:
     marks: frozenset[Mark]
     stamp: bytes
     seal: bytes
+
+    def is_of(self, wanted: ReadVersion) -> bool:
+        """Whether this is the version that is wanted, of the commit that is wanted."""
+        return wanted.is_of(self.version, self.committed_at_us)
 
 
 def task_view(

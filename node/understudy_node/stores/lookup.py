@@ -20,8 +20,8 @@ from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState
 from understudy_shared.http.lookup_requests import encoded_key
-from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
-from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, refusal
+from understudy_shared.http.problems import RETAINED, Problem, ProblemType, problem_of, refused
+from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, refusal
 from understudy_shared.reads.selection import EVERYTHING, Selection
 
 ABSENT = b'"found":false,'
@@ -129,17 +129,11 @@ class StoreReader:
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
-        if bound is not NO_BOUND and bound.selection.cursor is not None:
-            cursor = bound.selection.cursor
-            try:
-                cursor.require_of(self.store.name, self.lineage)
-            except UnderstudyError as error:
-                return problem_of(error)
-            pinned = replica.view_at(cursor.version, cursor.committed_at_us)
-            if pinned is None:
-                gone = Refusal.VERSION_GONE
-                return refused(gone, candidates=[replica.origin.as_candidate(None, gone)])
-            view = pinned
+        if bound is not NO_BOUND and bound.read_version is not None:
+            named = self._named_version(replica, view, bound, bound.read_version)
+            if isinstance(named, Problem):
+                return named
+            view = named
         readings = replica.readings
         reading = readings.of(view, known_end)
         if bound is not NO_BOUND:
@@ -168,6 +162,37 @@ class StoreReader:
         record can exist.
         """
         return b""
+
+    def _named_version(
+        self, replica: TaskReplica, shown: TaskView, bound: Bound, wanted: ReadVersion
+    ) -> TaskView | Problem:
+        """Return the version that a reader names, or why it cannot be read now: an older one is opened first."""
+        cursor, snapshot = bound.selection.cursor, bound.snapshot
+        if cursor is not None:
+            try:
+                cursor.require_of(self.store.name, self.lineage)
+            except UnderstudyError as error:
+                return problem_of(error)
+        elif snapshot is not None and snapshot.lineage != self.lineage:
+            return refused(Refusal.LINEAGE_CHANGED, candidates=[])
+        view = replica.view_at(wanted)
+        if view is not None:
+            return view
+        if replica.progress.was_taken_back(wanted.number, wanted.committed_at_us):
+            return self._unread(replica, Refusal.VERSION_GONE)
+        if wanted.number > shown.version:
+            return self._unread(replica, Refusal.VERSION_NOT_YET)
+        unread = replica.open_past(wanted)
+        if unread.error is not None:
+            return problem_of(unread.error)
+        if unread.refusal is None:
+            detail = "too many older versions are being opened"
+            return Problem(ProblemType.OVERLOADED, detail, where=str(replica.task), fix="Retry after a second")
+        return self._unread(replica, unread.refusal, retained=unread.retained)
+
+    def _unread(self, replica: TaskReplica, refusal: Refusal, *, retained: tuple[int, int] | None = None) -> Problem:
+        candidate = replica.origin.as_candidate(None, refusal)
+        return refused(refusal, candidates=[{**candidate, RETAINED: retained} if retained else candidate])
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

@@ -34,6 +34,7 @@ class Step(Enum):
     RESCUE = "ask the next candidate, for free once per read"
     RETRY = "ask the next candidate, if the budget allows it"
     HEDGE = "ask the next candidate inside the bound too, if the budget allows it"
+    WAIT = "ask the same candidate again in a moment: another one would have to do the same work"
     STOP = "return it: every replica would answer the same"
 
 
@@ -64,6 +65,7 @@ _OUTDATED = _CATALOGUE_OUTDATED | {
     Refusal.NOT_ACTIVE,
 }
 _TIME_RAN_OUT = frozenset({WireError.TIMEOUT, ProblemType.DEADLINE.slug})
+_MAY_COME = frozenset((Refusal.BELOW_MIN_POSITION, Refusal.VERSION_NOT_YET))
 _PAID = _TIME_RAN_OUT | {OVERLOADED}
 
 
@@ -80,6 +82,8 @@ def next_step(reason: str) -> Step:
         return Step.HEDGE
     if reason == Delay.SILENT:
         return Step.RESCUE
+    if reason == Refusal.VERSION_OPENING:
+        return Step.WAIT
     return Step.RETRY if reason in _PAID else Step.FREE
 
 
@@ -112,7 +116,7 @@ def rejection_by_problem(body: bytes) -> Rejection:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return Rejection(WireError.BAD_REPLY, f"unparsable problem+json: {body[:80]!r}")
     rejection = Rejection(slug, detail, problem)
-    if slug == ProblemType.NO_ACCEPTABLE_REPLICA.slug:
+    if slug in {ProblemType.NO_ACCEPTABLE_REPLICA.slug, ProblemType.NOT_INITIALISED.slug}:
         reason = str(rejection.replica.get("reason") or detail.rpartition(": ")[2])
         if reason in set(Refusal):
             return rejection._replace(reason=reason)
@@ -186,7 +190,7 @@ class ReplicaPlan:
             return None
         candidate = self.next()
         step = next_step(reason)
-        if candidate is None or step is Step.STOP:
+        if candidate is None or step in {Step.STOP, Step.WAIT}:
             return None
         if step is Step.RESCUE:
             step = Step.RETRY if self._is_rescued else Step.RESCUE
@@ -226,11 +230,14 @@ class ReplicaPlan:
 
     @property
     def may_pass(self) -> bool:
-        """Whether a later attempt can succeed: a version below the reader's position only goes up."""
-        below = str(Refusal.BELOW_MIN_POSITION)
-        return any(rejection.reason == below for _, rejection in self.asked) or any(
-            excluded.reason == below for excluded in self._exclusions
-        )
+        """Whether a later attempt can succeed: versions only go up."""
+        reasons = [rejection.reason for _, rejection in self.asked]
+        return not _MAY_COME.isdisjoint(reasons + [str(excluded.reason) for excluded in self._exclusions])
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a candidate opens the version that was asked for."""
+        return any(rejection.reason == Refusal.VERSION_OPENING for _, rejection in self.asked)
 
     @property
     def is_restoring(self) -> bool:
@@ -250,7 +257,8 @@ class ReplicaPlan:
         candidates += [{**described(each.candidate), "reason": str(each.reason)} for each in self._exclusions]
         every = [*reasons, *(str(excluded.reason) for excluded in self._exclusions)]
         # A position of another lineage is never reached, whatever the other replicas say.
-        if bound.min_position is not None and str(Refusal.LINEAGE_CHANGED) in every:
+        is_of_a_position = bound.min_position is not None or bound.snapshot is not None
+        if is_of_a_position and str(Refusal.LINEAGE_CHANGED) in every:
             return refused(Refusal.LINEAGE_CHANGED, candidates=candidates)
         problem, all_said = partial(Problem, extra={"candidates": candidates}), set(reasons)
         # Those that were not asked in time might have answered: the bound is not to blame.

@@ -49,7 +49,8 @@ PLAN_AGAIN_MS = 20
 """Milliseconds between two plans of a read that waits for a position: a commit is normally visible within that time."""
 
 RESTORE_WAIT_MS, ASK_AGAIN_MS = 1_000, 50
-"""The longest time that a read waits for replicas that open their state, and the time between two attempts, in ms.
+"""The longest time that a read waits for replicas that open their state, and the time between two attempts, in ms, also
+at a replica that opens an older version.
 Opening takes a moment, and all replicas of a task open their state at once when the query was rewound."""
 
 NO_PROBLEMS: Mapping[int, Problem] = MappingProxyType({})
@@ -167,12 +168,14 @@ class Read:
         plan = self._plans[partition]
         now_ms = self._context.clock.monotonic_ms()
         wait_ms, pause_ms = self.bound.wait_ms, PLAN_AGAIN_MS
-        if plan.is_restoring:
+        if plan.is_opening:
+            wait_ms, pause_ms = self._context.deadline_ms + wait_ms, ASK_AGAIN_MS
+        elif plan.is_restoring:
             wait_ms, pause_ms = max(wait_ms, RESTORE_WAIT_MS), ASK_AGAIN_MS
         left_ms = min(self.began_ms + wait_ms, self.deadline_ms) - now_ms
         if not plan.rest and not plan.is_over:
             self._prolong(partition)
-        if left_ms > 0 and (plan.may_pass or plan.is_restoring):
+        if left_ms > 0 and (plan.may_pass or plan.is_restoring or plan.is_opening):
             self._again.add(partition)
             self._arrivals.wake_in(min(pause_ms, left_ms))
         elif plan.is_over:

@@ -67,6 +67,7 @@ def create_app(
         Framework(http),
         reads,
         router.forwarder,
+        router.moments,
         max_in_flight=router.settings.max_in_flight,
         access=access,
         compression=router.settings.compression,

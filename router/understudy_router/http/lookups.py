@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding.forward import Forwarder
+from understudy_router.cluster.moments import Moments
+from understudy_router.forwarding.forward import Done, Forwarder
 from understudy_router.forwarding.results import Result, Results
 from understudy_router.http.reads import Reads, Request
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_key
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
 from understudy_shared.http.lookup_requests import longs_as_text
-from understudy_shared.http.problems import Problem
+from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import (
     BatchAnswer,
@@ -49,6 +51,7 @@ class RouterLookups(LookupsFirst):
         app: App,
         reads: Reads,
         forwarder: Forwarder,
+        moments: Moments,
         *,
         max_in_flight: int,
         access: Access | None = None,
@@ -64,6 +67,8 @@ class RouterLookups(LookupsFirst):
         )
         self._reads = reads
         self._forwarder = forwarder
+        self._moments = moments
+        self._waiting: set[asyncio.Task[None]] = set()
         self._served = reads.served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
@@ -72,8 +77,23 @@ class RouterLookups(LookupsFirst):
             require_key(exchange.authorization, request.key)
         self.begin()
         done = partial(self._done, request, exchange)
+        if request.bound.at_us is not None:
+            task = asyncio.get_running_loop().create_task(self._look_up_at(request, exchange, done), name="a lookup")
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            return
         try:
             self._forwarder.look_up(request.route, request.bound, request.keys, exchange, done)
+        except Exception as error:
+            done(bug(error), 0.0)
+
+    async def _look_up_at(self, request: Request, exchange: Exchange, done: Done) -> None:
+        """Look up a key as it was at a moment."""
+        try:
+            bound = await self._moments.resolved(request.bound)
+            self._forwarder.look_up(request.route, bound, request.keys, exchange, done)
+        except UnderstudyError as error:
+            done(problem_of(error), 0.0)
         except Exception as error:
             done(bug(error), 0.0)
 
@@ -111,7 +131,7 @@ class RouterLookups(LookupsFirst):
         route = self._reads.route(store)
         keys, params = parse_batch(await read_body(receive))
         resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
-        bound = self._reads.bound(route, params)
+        bound = await self._moments.resolved(self._reads.bound(route, params))
         asked = HopKeys(resolved.partitions, resolved.rows)
         results = await self._forwarder.look_up_many(
             route, bound, asked, AsgiExchange(receive, trace), resolved.problems

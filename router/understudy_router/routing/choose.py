@@ -36,6 +36,7 @@ class Reason(StrEnum):
     LAG_EXCEEDED = "lag-exceeded"
     LAG_UNKNOWN = "lag-unknown"
     BELOW_MIN_POSITION = "below-min-position"
+    VERSION_NOT_YET = "version-not-yet"
     QUARANTINED = "quarantined"
 
 
@@ -64,6 +65,7 @@ _ASKED_LAST = frozenset(
         Reason.LAG_EXCEEDED,
         Reason.LAG_UNKNOWN,
         Reason.BELOW_MIN_POSITION,
+        Reason.VERSION_NOT_YET,
         Reason.NOT_OPEN,
         Reason.NOT_HEARD_OF,
         Reason.SILENT,
@@ -123,7 +125,7 @@ def reason_against(candidate: Candidate, bound: Bound) -> Reason | None:
         return Reason.DEAD
     if candidate.is_fork:
         return Reason.FORKED
-    position = bound.min_position
+    position = bound.min_position or bound.snapshot
     if not candidate.has_lineage or (position is not None and candidate.lineage not in {None, position.lineage}):
         return Reason.LINEAGE_CHANGED
     if not candidate.has_layout:
@@ -149,6 +151,7 @@ _REASON_OF = {
     Refusal.LAG_EXCEEDED: Reason.LAG_EXCEEDED,
     Refusal.LAG_UNKNOWN: Reason.LAG_UNKNOWN,
     Refusal.BELOW_MIN_POSITION: Reason.BELOW_MIN_POSITION,
+    Refusal.VERSION_NOT_YET: Reason.VERSION_NOT_YET,
     Refusal.NOT_ACTIVE: Reason.NOT_ACTIVE,
     Refusal.LINEAGE_CHANGED: Reason.LINEAGE_CHANGED,
 }

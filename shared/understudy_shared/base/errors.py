@@ -45,6 +45,10 @@ class VanishedError(CheckpointError):
     """A file disappeared between being chosen and being read (Spark's clean-up): choose again."""
 
 
+class MissingVersionError(CheckpointError):
+    """A version that the files of the checkpoint do not give: not yet, or not any more."""
+
+
 class BadKeyError(UnderstudyError):
     """A key that does not fit its store's key schema; `where` names the column and its type."""
 

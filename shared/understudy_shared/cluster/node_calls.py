@@ -49,8 +49,8 @@ DEADLINE_S = 3.0
 MAX_CONNECTIONS = 32
 """Most connections to all nodes together; heartbeats of a thousand nodes still pass within a second."""
 
-MAX_DRAIN_BYTES = 64 * 1024
-"""Size limit of a reply to a drain; it names the node and whether it drains."""
+MAX_SMALL_REPLY_BYTES = 64 * 1024
+"""Size limit of a reply of a few values, such as that to a drain."""
 
 UNKNOWN_HERE = "it does not know this service as one of its cluster"
 SAME_FILE = "Give all nodes and routers the same --cluster-secret-file, and certificates of the same authority"
@@ -165,7 +165,14 @@ class NodeCalls:
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
         """Return the status and the JSON object of the node's reply."""
         url = self._url(host, "/admin/v1/drain")
-        reply = await self._exchange("POST", url, orjson.dumps({"drain": drain}), max_bytes=MAX_DRAIN_BYTES)
+        return await self._object("POST", url, orjson.dumps({"drain": drain}))
+
+    async def position_at(self, host: HostInfo, at_us: int) -> tuple[int, dict[str, object]]:
+        """Return the status and the JSON object of the reply: the position of the newest version at a moment."""
+        return await self._object("GET", self._url(host, f"/internal/v1/position?at_us={at_us}"), None)
+
+    async def _object(self, method: str, url: str, content: bytes | None) -> tuple[int, dict[str, object]]:
+        reply = await self._exchange(method, url, content, max_bytes=MAX_SMALL_REPLY_BYTES)
         try:
             document = orjson.loads(reply.body)
         except orjson.JSONDecodeError as error:

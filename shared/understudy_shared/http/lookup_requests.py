@@ -35,18 +35,19 @@ def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row,
 
 
 def require_own_position(bound: Bound, application_id: str) -> Bound:
-    """Return the bound, unless its position is of another application: no replica could compare with it."""
-    position = bound.min_position
-    if position is None or position.application_id == application_id:
-        return bound
-    raise ProblemError(
-        Problem(
-            ProblemType.LINEAGE_CHANGED,
-            f"the position is of the application {position.application_id!r}, these stores are of {application_id!r}",
-            where="min_position",
-            fix="Send the `position` of an earlier answer of these stores",
-        )
-    )
+    """Return the bound, unless a position is of another application: no replica could compare with it."""
+    for where, position in (("min_position", bound.min_position), ("snapshot", bound.snapshot)):
+        if position is not None and position.application_id != application_id:
+            raise ProblemError(
+                Problem(
+                    ProblemType.LINEAGE_CHANGED,
+                    f"the position is of the application {position.application_id!r}, these stores are of "
+                    f"{application_id!r}",
+                    where=where,
+                    fix="Send the `position` of an earlier answer of these stores",
+                )
+            )
+    return bound
 
 
 def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:

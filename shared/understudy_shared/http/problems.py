@@ -34,7 +34,7 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
-    VERSION_GONE = ("version-gone", 410, "No replica holds the version that the cursor belongs to")
+    VERSION_GONE = ("version-gone", 410, "No replica can read the version that was asked for")
     TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")
     TARGET_TOO_LONG = ("target-too-long", 414, "The request target is longer than the limit")
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
@@ -133,6 +133,9 @@ def problem_of(error: UnderstudyError) -> Problem:
     return Problem(ProblemType.INTERNAL, error.what, error.where, error.fix)
 
 
+RETAINED = "retained_versions"
+"""The member of a refusal that has the first and the last version that the checkpoint retains."""
+
 _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
     Refusal.LAG_EXCEEDED: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept a larger max_lag or max_staleness_ms"),
     Refusal.LAG_UNKNOWN: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept it with unknown_lag=serve"),
@@ -142,9 +145,11 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
         ProblemType.LINEAGE_CHANGED,
         "Drop the position: it is of another history of this checkpoint, one that was rewound or re-created",
     ),
+    Refusal.VERSION_NOT_YET: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or wait longer with wait_ms"),
+    Refusal.VERSION_OPENING: (ProblemType.NOT_INITIALISED, "Retry after a second: it is read from the checkpoint"),
     Refusal.VERSION_GONE: (
         ProblemType.VERSION_GONE,
-        "Begin again without a cursor: the list may be another by now",
+        "Ask for a newer version, or begin again; spark.sql.streaming.minBatchesToRetain says how many Spark keeps",
     ),
 }
 
@@ -152,11 +157,12 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
 def refused(reason: Refusal, *, candidates: list[dict[str, object]]) -> Problem:
     """Return the problem of a bound that no replica satisfies, with each candidate and its reason."""
     problem_type, fix = _REFUSALS[reason]
+    retained = [each[RETAINED] for each in candidates if RETAINED in each]
     return Problem(
         problem_type,
         f"no replica may answer: {reason}",
         where="bounds",
         fix=fix,
-        extra={"candidates": candidates},
+        extra={"candidates": candidates} | ({RETAINED: retained[0]} if retained else {}),
         refusal=reason,
     )

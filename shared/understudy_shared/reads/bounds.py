@@ -1,21 +1,19 @@
-"""Bounds of a reader: how old an answer may be, which role may give it, how unknown lag counts, and which page of it is
-wanted (pure).
+"""Bounds of a reader: how old an answer may be or which version it must be of, which role may give it, how unknown lag
+counts, and which page of it is wanted (pure).
 
 By default there is no bound: every replica may answer, and the answer states its age.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.printable import clipped
 from understudy_shared.base.words import LagInfo, Role
-from understudy_shared.reads.cursor import decode_cursor
-from understudy_shared.reads.position import Position, decode_position
-from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.selection import EVERYTHING, Selection
 
 MAX_BATCH_KEYS = 1000
 """Limit on the keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
@@ -49,15 +47,41 @@ class Refusal(StrEnum):
     BELOW_MIN_POSITION = "below-min-position"
     NOT_ACTIVE = "not-active"
     LINEAGE_CHANGED = "lineage-changed"
+    VERSION_NOT_YET = "version-not-yet"
+    """The replica has not reached the version that was asked for."""
+    VERSION_OPENING = "version-opening"
+    """The replica opens the version from the checkpoint: it can answer in a moment."""
     VERSION_GONE = "version-gone"
-    """The replica does not hold a cursor's version: it dropped that version, or has not reached it."""
+    """The replica can no longer read the version that was asked for: the checkpoint does not have it any more."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same replica may answer later: versions only increase, and an older one is opened once."""
+        return self in _PASSING
+
+
+_PASSING = frozenset((Refusal.BELOW_MIN_POSITION, Refusal.VERSION_NOT_YET, Refusal.VERSION_OPENING))
+
+
+class ReadVersion(NamedTuple):
+    """The one version that a read is of: of the commit at that time and no other, or of any."""
+
+    number: int
+    committed_at_us: int | None = None
+    of_any_commit: bool = False
+
+    def is_of(self, version: int, committed_at_us: int | None) -> bool:
+        """Whether a version is the one that is wanted."""
+        return version == self.number and (self.of_any_commit or committed_at_us == self.committed_at_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The bound of a reader: `max_lag` in versions (inclusive), `max_staleness_ms`, `min_position`, `require_active`.
 
-    `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was.
+    `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was. A read is of one
+    version with `version`, with `snapshot`, which is the position of that version, with `at_us`, a moment that
+    `resolved_at` turns into a snapshot, and with a cursor.
     """
 
     max_lag: int | None = None
@@ -67,6 +91,23 @@ class Bound:
     unknown_lag: UnknownLag | None = None
     wait_ms: int = 0
     selection: Selection = EVERYTHING
+    version: int | None = None
+    snapshot: Position | None = None
+    at_us: int | None = None
+
+    @property
+    def read_version(self) -> ReadVersion | None:
+        """The one version that is asked for; None for the newest. A cursor's counts first: it is of that version."""
+        cursor, snapshot = self.selection.cursor, self.snapshot
+        if cursor is not None:
+            return ReadVersion(cursor.version, cursor.committed_at_us)
+        if snapshot is not None:
+            return ReadVersion(snapshot.version, snapshot.committed_at_us)
+        return None if self.version is None else ReadVersion(self.version, of_any_commit=True)
+
+    def resolved_at(self, snapshot: Position) -> Bound:
+        """Return the bound with the version that was the newest at the moment that it names."""
+        return replace(self, at_us=None, snapshot=snapshot)
 
     @property
     def limits_lag(self) -> bool:
@@ -107,6 +148,9 @@ def refusal(
             return Refusal.LINEAGE_CHANGED
         if version < position.version:
             return Refusal.BELOW_MIN_POSITION
+    wanted = bound.read_version
+    if wanted is not None and version < wanted.number:
+        return Refusal.VERSION_NOT_YET
     # A bound that is surely exceeded refuses first: `unknown_lag=serve` excuses only unknown lag.
     if (
         _exceeds(known_end - version, bound.max_lag)
@@ -125,109 +169,3 @@ def _exceeds(lag: int | None, limit: int | None) -> bool:
 
 def _differs(a: int | None, b: int | None) -> bool:
     return a is not None and b is not None and a != b
-
-
-def parse_bound(parameters: Mapping[str, object]) -> Bound:
-    """Parse the bound in query parameters (texts) or a JSON object (numbers, booleans).
-
-    Raises BadBoundError naming the parameter, what it was and what is accepted.
-    """
-    unknown = sorted(set(parameters) - _PARAMETERS)
-    if unknown:
-        raise BadBoundError(
-            f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
-        )
-    token = parameters.get("min_position")
-    if token is not None and not isinstance(token, str):
-        raise BadBoundError("min_position must be a text", where="min_position", fix="Send the `position` of an answer")
-    position = None if token is None else decode_position(token)
-    return Bound(
-        max_lag=_whole(parameters, "max_lag", unit="versions"),
-        max_staleness_ms=_whole(parameters, "max_staleness_ms", unit="milliseconds"),
-        min_position=position,
-        require_active=parse_flag(parameters, "require_active"),
-        unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
-        wait_ms=_wait_ms(parameters, position is not None),
-        selection=_selection(parameters),
-    )
-
-
-_SELECTION = ("limit", "cursor", "include_expired")
-_PARAMETERS = {"max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms", *_SELECTION}
-
-
-def _selection(parameters: Mapping[str, object]) -> Selection:
-    limit, cursor, include_expired = map(parameters.get, _SELECTION)
-    if limit is cursor is include_expired is None:
-        return EVERYTHING
-    return Selection(
-        MAX_PAGE_ELEMENTS if limit is None else _limit(parameters),
-        None if cursor is None else decode_cursor(cursor),
-        include_expired is None or parse_flag(parameters, "include_expired"),
-    )
-
-
-def _limit(parameters: Mapping[str, object]) -> int:
-    try:
-        limit = _whole(parameters, "limit", unit="elements")
-    except BadBoundError:
-        limit = None
-    if limit is not None and 1 <= limit <= MAX_PAGE_ELEMENTS:
-        return limit
-    raise BadBoundError(
-        f"limit={clipped(parameters['limit'])} is not a whole number from 1 to {MAX_PAGE_ELEMENTS}",
-        where="limit",
-        fix="Send a smaller limit and follow next_cursor, or leave it out",
-    )
-
-
-def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    if (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and 0 <= value <= MAX_LIMIT
-        and value == int(value)
-    ):
-        return int(value)  # some JSON writers write every number as 5.0
-    raise BadBoundError(
-        f"{name}={clipped(value)} is not a whole number of {unit}, 0 or more, of at most 18 digits",
-        where=name,
-        fix=f"Send for example {name}=5",
-    )
-
-
-def parse_flag(parameters: Mapping[str, object], name: str) -> bool:
-    """Parse a boolean parameter, false when it is not given. Raises BadBoundError."""
-    value = parameters.get(name)
-    text = value.lower() if isinstance(value, str) else value  # Python and Spark write True and TRUE
-    if text is True or text in ("true", "1"):
-        return True
-    if text is None or text is False or text in ("false", "0"):
-        return False
-    raise BadBoundError(f"{name}={clipped(value)} is not a boolean", where=name, fix="Send true or false")
-
-
-def _unknown_lag(value: object) -> UnknownLag | None:
-    if value is None:
-        return None
-    if isinstance(value, str) and value in set(UnknownLag):
-        return UnknownLag(value)
-    raise BadBoundError(
-        f"unknown_lag={clipped(value)} is not a choice", where="unknown_lag", fix="Send serve or refuse"
-    )
-
-
-def _wait_ms(parameters: Mapping[str, object], has_position: bool) -> int:
-    wait_ms = _whole(parameters, "wait_ms", unit="milliseconds")
-    if wait_ms is None:
-        return WAIT_WITH_POSITION_MS if has_position else 0
-    if wait_ms > MAX_WAIT_MS:
-        raise BadBoundError(
-            f"wait_ms={wait_ms} is above {MAX_WAIT_MS}", where="wait_ms", fix=f"Wait at most {MAX_WAIT_MS} ms"
-        )
-    return wait_ms

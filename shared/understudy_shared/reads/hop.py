@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from understudy_shared.base.printable import clipped
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag, parse_bound
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag
 from understudy_shared.reads.cursor import BadCursorError
 from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.reads.position import BadPositionError
 from understudy_shared.reads.selection import EVERYTHING
+from understudy_shared.spark.times import utc_text
 from understudy_shared.telemetry.trace import Trace, parse_traceparent
 
 PATH = "/internal/v1/lookup"
@@ -310,6 +312,9 @@ def bound_fields(bound: Bound) -> dict[str, object]:
         "min_position": None if bound.min_position is None else bound.min_position.encode(),
         "require_active": bound.require_active or None,
         "unknown_lag": bound.unknown_lag if isinstance(bound.unknown_lag, UnknownLag) else None,
+        "version": bound.version,
+        "snapshot": None if bound.snapshot is None else bound.snapshot.encode(),
+        "at": utc_text(bound.at_us),
     }
     return {name: value for name, value in fields.items() if value is not None}
 

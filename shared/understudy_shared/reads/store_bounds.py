@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, parse_bound
+from understudy_shared.reads.bound_parsing import LAG_PARAMETERS, VERSION_PARAMETERS, parse_bound
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound
 
 log = logging.getLogger(__name__)
 
 EVERY_STORE = "*"
 _CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag, wait_ms, limit and include_expired"
-_OF_A_READER = ("min_position", "cursor")
+_OF_A_READER = ("min_position", "cursor", *VERSION_PARAMETERS)
 
 
 class StoreBounds:
@@ -31,9 +32,14 @@ class StoreBounds:
         """
 
     def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader of an existing store. Raises BadBoundError."""
+        """Return the bound of a reader of an existing store. Defaults about lag do not apply to a reader who names a
+        version. Raises BadBoundError.
+        """
         if params:
-            return parse_bound({**self.of(store), **{name: _taken_back(value) for name, value in params.items()}})
+            defaults = self.of(store)
+            if any(name in params for name in VERSION_PARAMETERS):
+                defaults = {name: value for name, value in defaults.items() if name not in LAG_PARAMETERS}
+            return parse_bound({**defaults, **{name: _taken_back(value) for name, value in params.items()}})
         known = self._defaults.get(store)
         if known is None:
             defaults = self.of(store)

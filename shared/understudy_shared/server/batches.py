@@ -19,7 +19,8 @@ from understudy_shared.base.printable import clipped
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, parse_flag
+from understudy_shared.reads.bound_parsing import parse_flag
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.reads.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
 from understudy_shared.spark.key_codec import KeyCodec
 

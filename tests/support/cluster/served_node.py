@@ -100,11 +100,11 @@ class Served:
         """One key in the exact form; `bounds` are further query parameters."""
         return self.get(f"/v1/stores/{store}/lookup?key={quote(json.dumps(key))}{'&' if bounds else ''}{bounds}")
 
-    def look_up_all(self, keys: Sequence[object], *, store: str = "op0") -> list[dict[str, object]]:
+    def look_up_all(self, keys: Sequence[object], *, store: str = "op0", **bounds: object) -> list[dict[str, object]]:
         """Many keys, a thousand in each request; each request's answers are of one version per partition."""
         found: list[dict[str, object]] = []
         for start in range(0, len(keys), 1000):
-            body = json.dumps({"keys": keys[start : start + 1000]}).encode()
+            body = json.dumps({"keys": keys[start : start + 1000], "bounds": bounds}).encode()
             reply = self.post(f"/v1/stores/{store}/lookup", body)
             assert reply.status == 200, reply
             results = reply.body["results"]

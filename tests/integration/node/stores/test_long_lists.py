@@ -19,7 +19,6 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.services.openapi import judge
 
-from understudy_node.replica.pinned import PinnedViews
 from understudy_shared.reads.cursor import PageCursor, decode_cursor
 
 STORE = "/v1/stores/op0"
@@ -98,18 +97,32 @@ def test_a_version_that_is_gone_is_said_to_be_gone_and_another_is_never_taken_fo
     cursor = decode_cursor(first["next_cursor"])
     checkpoint.add(2)
     node.wait_for_version(2)
-    generation = node.node.generation
-    assert generation is not None
-    for replica in generation.readers[next(iter(generation.readers))].replicas.values():
-        replica._pinned = PinnedViews(max_views=0)
+    drop_pins(node)
+    second = page(node, limit=2, cursor=first["next_cursor"])
+    assert (second.status, second.body["version"]) == (200, 1), "a version that no page holds is opened again"
+    assert numbers_of(second.body) == [2, 3]
+    drop_pins(node)
+    (checkpoint.path / "commits" / "0").unlink()
     committed_otherwise = PageCursor(cursor.store, cursor.lineage, cursor.key, 2, 7, cursor.offset).encode()
-    not_there_yet = PageCursor(cursor.store, cursor.lineage, cursor.key, 9, None, cursor.offset).encode()
-    for token in (first["next_cursor"], committed_otherwise, not_there_yet):
+    for token in (first["next_cursor"], committed_otherwise):
         reply = page(node, cursor=token)
         assert (reply.status, reply.problem) == (410, "version-gone"), reply
-        assert "without a cursor" in reply.text
-    document = node.get("/openapi.json").body
-    judge_reply(document, "GET /v1/stores/{store}/keys/{key}", reply)
+        assert reply.body["retained_versions"] == [2, 2]
+        assert "begin again" in reply.text
+        document = node.get("/openapi.json").body
+        judge_reply(document, "GET /v1/stores/{store}/keys/{key}", reply)
+    not_there_yet = PageCursor(cursor.store, cursor.lineage, cursor.key, 9, None, cursor.offset).encode()
+    reply = page(node, cursor=not_there_yet)
+    assert (reply.status, reply.body["candidates"][0]["reason"]) == (503, "version-not-yet")
+
+
+def drop_pins(node: ServedNode) -> None:
+    """Drop what is pinned, and what is known of the commits, as a restart of the node does."""
+    generation = node.node.generation
+    assert generation is not None
+    for replica in generation.replicas:
+        replica._pinned.release(replica.task)
+    node.node.history._records.clear()
 
 
 def judge_reply(document: dict[str, object], call: str, reply: Reply) -> None:
@@ -228,8 +241,9 @@ def test_through_a_router_pages_batches_and_refusals_are_those_of_the_node(
         rest = page(router, cursor=first["next_cursor"])
         assert (rest.status, rest.body.get("version")) == (200, 1), "another node is asked when one has not pinned it"
         assert numbers_of(rest.body) == NUMBERS[2:]
+        (checkpoint.path / "commits" / "0").unlink()
         for each in known.nodes.values():
-            each.node._around.pinned._pins.clear()
+            drop_pins(each)
         gone = page(router, cursor=first["next_cursor"])
         assert (gone.status, gone.problem) == (410, "version-gone"), gone
         candidates: Any = gone.body["candidates"]

@@ -129,6 +129,34 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
                 _judge(document, "POST /v1/stores/{store}/lookup", reply)
 
 
+def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_showed_it(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    """Q57."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        for version in oracle.versions:
+            for store in oracle.stores.values():
+                _assert_batch(oracle, store, served, version=version)
+                kept = store.kept[version][0]
+                reply = served.look_up(kept.key, store=store.name, bounds=f"version={version}")
+                _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body}, version=version)
+                snapshot = served.look_up(kept.key, store=store.name, bounds=f"snapshot={reply.body['position']}")
+                assert snapshot.body["version"] == version
+        assert served.node.past.opened > 0
+        any_store, key = store.name, quote(json.dumps(kept.key))
+        gone = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version=0")
+        assert (gone.status, gone.problem) == (410, "version-gone")
+        assert gone.body["retained_versions"] == [_first_retained(oracle), oracle.last]
+        later = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version={oracle.last + 1}&wait_ms=0")
+        assert (later.status, later.problem) == (503, "no-acceptable-replica")
+        assert later.body["candidates"][0]["reason"] == "version-not-yet"
+
+
+def _first_retained(oracle: KindsCheckpoint) -> int:
+    return min(int(path.name) for path in (oracle.path / "commits").iterdir() if path.name.isdigit()) + 1
+
+
 def test_what_is_said_to_have_expired_is_what_spark_removes_in_the_next_batch(oracle: KindsCheckpoint) -> None:
     """The members of the answers are compared with these elsewhere; here they are compared with what Spark did."""
     (lately,) = oracle.of("dedupeWithinWatermark")
@@ -217,6 +245,7 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
         }
         for store in oracle.stores.values():
             _assert_batch(oracle, store, router)
+            _assert_batch(oracle, store, router, version=oracle.versions[0])
             kept = store.kept[oracle.last][0]
             reply = router.look_up(kept.key, store=store.name)
             _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
@@ -237,18 +266,21 @@ def _shows(served: Served, oracle: KindsCheckpoint) -> bool:
     )
 
 
-def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served) -> None:
-    kept = store.kept[oracle.last]
-    for each, answer in zip(kept, served.look_up_all([each.key for each in kept], store=store.name), strict=True):
-        _assert_answer(oracle, store, each, answer)
+def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served, *, version: int | None = None) -> None:
+    kept, bounds = store.kept[version or oracle.last], {} if version is None else {"version": version}
+    answers = served.look_up_all([each.key for each in kept], store=store.name, **bounds)
+    for each, answer in zip(kept, answers, strict=True):
+        _assert_answer(oracle, store, each, answer, version=version)
 
 
-def _assert_answer(oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer: dict[str, Any]) -> None:
+def _assert_answer(
+    oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer: dict[str, Any], *, version: int | None = None
+) -> None:
     said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
     assert answer["status"] == 200, f"{store.operator} {kept.key}: {answer}"
     assert as_text(said) == as_text(kept.said), f"{store.operator} {kept.key}"
     assert as_text(list(answer["key"].values())) == as_text(kept.key)
-    assert (answer["partition"], answer["version"]) == (kept.partition, oracle.last)
+    assert (answer["partition"], answer["version"]) == (kept.partition, version or oracle.last)
     assert answer.get("next_cursor", "no list") == (None if store.kind in LISTS else "no list")
 
 

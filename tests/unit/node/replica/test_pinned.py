@@ -10,6 +10,7 @@ from understudy_node.engine.view import View
 from understudy_node.replica.pinned import HOLD_MS, PinnedViews, extra_bytes
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import ApplicationId, TaskId
+from understudy_shared.reads.bounds import ReadVersion
 
 TASKS = [TaskId(ApplicationId("a"), 0, partition) for partition in range(3)]
 
@@ -26,15 +27,15 @@ def first_version(size: int) -> View:
 def test_a_version_is_found_by_its_number_and_commit_until_it_was_not_read_for_long() -> None:
     pinned, view = PinnedViews(), shown(first_version(10), 7)
     pinned.pin(TASKS[0], view, 0)
-    assert pinned.find(TASKS[0], 1, 7, HOLD_MS - 1) is view
-    assert pinned.find(TASKS[0], 1, 8, 1) is None, "it was committed again: another content"
-    assert pinned.find(TASKS[0], 1, None, 1) is None
-    assert pinned.find(TASKS[0], 2, 7, 1) is None
-    assert pinned.find(TASKS[1], 1, 7, 1) is None
+    assert pinned.find(TASKS[0], ReadVersion(1, 7), HOLD_MS - 1) is view
+    assert pinned.find(TASKS[0], ReadVersion(1, 8), 1) is None, "it was committed again: another content"
+    assert pinned.find(TASKS[0], ReadVersion(1, None), 1) is None
+    assert pinned.find(TASKS[0], ReadVersion(2, 7), 1) is None
+    assert pinned.find(TASKS[1], ReadVersion(1, 7), 1) is None
     pinned.pin(TASKS[0], view, HOLD_MS - 1)
     assert len(pinned) == 1, "a version is pinned once"
-    assert pinned.find(TASKS[0], 1, 7, 2 * HOLD_MS - 2) is view
-    assert pinned.find(TASKS[0], 1, 7, 2 * HOLD_MS - 1) is None
+    assert pinned.find(TASKS[0], ReadVersion(1, of_any_commit=True), 2 * HOLD_MS - 2) is view, "held again from now on"
+    assert pinned.find(TASKS[0], ReadVersion(1, 7), 3 * HOLD_MS - 2) is None
     assert len(pinned) == 0
 
 
@@ -43,7 +44,7 @@ def test_a_task_that_begins_again_or_leaves_keeps_none() -> None:
     for task in TASKS:
         pinned.pin(task, view, 0)
     pinned.release(TASKS[1])
-    assert [pinned.find(task, 1, None, 1) for task in TASKS] == [view, None, view]
+    assert [pinned.find(task, ReadVersion(1, None), 1) for task in TASKS] == [view, None, view]
 
 
 def test_what_is_shown_costs_nothing_and_a_replaced_version_costs_what_is_not_shared() -> None:
@@ -80,7 +81,9 @@ def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[t
         assert len(pinned) <= 5
         assert pinned.extra_bytes <= 1000
     for task, view in asked:
-        assert pinned.find(task, view.version, None, len(events)) in (view, None)
+        assert pinned.find(task, ReadVersion(view.version, None), len(events)) in (view, None)
     if asked and asked[-1][1] is current[asked[-1][0]]:
         task, view = asked[-1]
-        assert pinned.find(task, view.version, None, len(events)) is view, "what is shown is not dropped for its bytes"
+        assert pinned.find(task, ReadVersion(view.version, None), len(events)) is view, (
+            "what is shown is not dropped for its bytes"
+        )

@@ -17,7 +17,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.cluster.node_calls import MAX_DRAIN_BYTES, BadReplyError, NodeCalls
+from understudy_shared.cluster.node_calls import MAX_SMALL_REPLY_BYTES, BadReplyError, NodeCalls
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
     [
         (reply(b"<html>", b"content-type: text/html"), b"", "text/html, not JSON"),
         (reply(b"{}"), b"", "of no named type"),
-        (reply(gzip.compress(bytes(MAX_DRAIN_BYTES)), JSON, b"content-encoding: gzip"), b"", "compressed"),
+        (reply(gzip.compress(bytes(MAX_SMALL_REPLY_BYTES)), JSON, b"content-encoding: gzip"), b"", "compressed"),
         (reply(b"{}", JSON, b"location: http://127.0.0.1:1/", status=b"307 Moved"), b"", "answers 307"),
         (reply(b"{}", JSON, status=b"777 X"), b"", "answers 777"),
         (ENDLESS, b" " * 65_536, "more than"),

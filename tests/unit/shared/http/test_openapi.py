@@ -20,7 +20,8 @@ from tests.support.services.openapi import described_answers, resolved, strict, 
 
 from understudy_shared.http.openapi.document import SOURCE, Service, document, references
 from understudy_shared.http.openapi.page import HEADERS, page
-from understudy_shared.reads.bounds import MAX_LIMIT, BadBoundError, parse_bound
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import MAX_LIMIT, BadBoundError
 
 SERVICES: tuple[Service, ...] = ("serve", "node", "router")
 DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}

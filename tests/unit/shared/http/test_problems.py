@@ -16,7 +16,8 @@ from understudy_shared.base.errors import (
     VanishedError,
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
-from understudy_shared.reads.bounds import BadBoundError, Refusal, parse_bound
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import BadBoundError, Refusal
 from understudy_shared.reads.position import BadPositionError, LineageChangedError, decode_position
 
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
+from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import (
     MAX_LIMIT,
     MAX_WAIT_MS,
@@ -18,7 +19,6 @@ from understudy_shared.reads.bounds import (
     Bound,
     Refusal,
     UnknownLag,
-    parse_bound,
     refusal,
 )
 from understudy_shared.reads.position import BadPositionError, Position

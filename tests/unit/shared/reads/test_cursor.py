@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, parse_bound
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound
 from understudy_shared.reads.cursor import (
     MAX_CURSOR_CHARS,
     PREFIX,

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.reads.bounds import NO_BOUND, Bound, parse_bound
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.store_bounds import StoreBounds, read_store_bounds
 
 FILE = """

@@ -1,0 +1,176 @@
+"""Opens older versions of tasks from the checkpoint, beside those on show, for readers who name a version.
+
+A few threads of their own do it, each version once however many ask. What they open is pinned (`pinned.py`), so it is
+found by the next look, and goes when it was not read for a while. A failure is remembered for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.task_view import TaskView
+from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
+from understudy_shared.base.words import TaskId
+from understudy_shared.reads.bounds import ReadVersion, Refusal
+
+log = logging.getLogger(__name__)
+
+PAST_FOLDER: Final = ".past"
+"""Name of their folder in the data directory: no application's folder begins with a dot."""
+
+OPENING_THREADS: Final = 2
+MAX_WAITING: Final = 256
+"""Limit on the versions that are being opened, or wait for it: the tasks of a large query, once."""
+
+FAILED_FOR_S: Final = 2.0
+"""Time for which a failure is remembered: readers who ask again at once get the same answer."""
+
+MAX_FAILED: Final = 1024
+
+MAX_VANISHED: Final = 3
+"""Number of times that a file may vanish while a version is read: Spark's clean-up takes files that are not needed now,
+and the next look at the folder finds others, or none.
+"""
+
+_GONE: Final = (MissingVersionError, VanishedError)
+
+
+class PastTask(Protocol):
+    """A task of which older versions can be read."""
+
+    @property
+    def task(self) -> TaskId: ...
+
+    def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
+        """Read a version from the checkpoint into the folder of `disk`. Raises UnderstudyError."""
+
+    def keep_past(self, view: TaskView) -> None:
+        """Keep a version that was read, for its readers."""
+
+    def retained(self) -> tuple[int, int] | None:
+        """Return the first and the last version that the checkpoint retains."""
+
+
+class PastRefusal(NamedTuple):
+    """The reason why a version cannot be read now. With neither, too many others are being opened."""
+
+    refusal: Refusal | None
+    error: UnderstudyError | None = None
+    retained: tuple[int, int] | None = None
+    """For a version that is gone: the first and the last one that the checkpoint retains."""
+
+
+OPENING: Final = PastRefusal(Refusal.VERSION_OPENING)
+_Key = tuple[TaskId, ReadVersion]
+
+
+class PastVersions:
+    """The opener of one node. `root` is a folder that belongs to it alone; without one no older version is opened.
+
+    `on_opened` is called by a thread of its own after each attempt.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.on_opened: Callable[[], None] = _ignore
+        self.opened = 0
+        """Number of versions opened, ever."""
+        self._root = root
+        self._folders = count(1)
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._waiting: set[_Key] = set()
+        self._failed: OrderedDict[_Key, tuple[float, PastRefusal]] = OrderedDict()
+        self._is_closed = False
+
+    def open(self, task: PastTask, wanted: ReadVersion) -> PastRefusal:
+        """Begin to open a version, unless that goes on, or failed a moment ago. Called by any thread."""
+        key = (task.task, wanted)
+        with self._lock:
+            failed_s, refusal = self._failed.get(key, (0.0, OPENING))
+            if failed_s > time.monotonic():
+                return refusal
+            if self._root is None or self._is_closed:
+                return PastRefusal(Refusal.VERSION_GONE)
+            if key in self._waiting:
+                return OPENING
+            if len(self._waiting) >= MAX_WAITING:
+                return PastRefusal(None)
+            if self._threads is None:
+                shutil.rmtree(self._root, ignore_errors=True)  # what an earlier process left
+                self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="past-version")
+            self._waiting.add(key)
+            self._threads.submit(self._open, task, wanted)
+        return OPENING
+
+    def close(self) -> None:
+        """Open no more. What is being opened is finished, and dropped with the process."""
+        with self._lock:
+            self._is_closed = True
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self, task: PastTask, wanted: ReadVersion) -> None:
+        refusal: PastRefusal | None = None
+        try:
+            refusal = self._tried(task, wanted)
+        except Exception as error:
+            log.exception("an older version was not opened", extra={"action": "past-version-not-opened"})
+            refusal = PastRefusal(None, UnderstudyError(f"the version was not opened: {error!r}", where=str(task.task)))
+        key = (task.task, wanted)
+        with self._lock:
+            self._waiting.discard(key)
+            self._failed.pop(key, None)
+            if refusal is not None:
+                self._failed[key] = (time.monotonic() + FAILED_FOR_S, refusal)
+                while len(self._failed) > MAX_FAILED:
+                    self._failed.popitem(last=False)
+        self.on_opened()
+
+    def _tried(self, task: PastTask, wanted: ReadVersion) -> PastRefusal | None:
+        """Open a version, or return why it cannot be opened."""
+        try:
+            task.keep_past(self._read(partial(task.read_past, wanted)))
+        except UnderstudyError as error:
+            log.info("%s", error, extra={"action": "past-version-not-opened", "task": str(task.task)})
+            if not isinstance(error, _GONE):
+                return PastRefusal(None, error)
+            return PastRefusal(Refusal.VERSION_GONE, retained=task.retained())
+        self.opened += 1
+        return None
+
+    def _read(self, read: Callable[[LocalBases], TaskView]) -> TaskView:
+        """Read a version into a new folder, which goes with the version's bases, or at once if that fails."""
+        assert self._root is not None, "nothing is opened without a folder"
+        for attempt in count(1):
+            folder = self._root / str(next(self._folders))
+            disk = LocalBases(folder)
+            try:
+                view = read(disk)
+            except BaseException as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                if isinstance(error, VanishedError) and attempt < MAX_VANISHED:
+                    continue
+                raise
+            finally:
+                disk.release()
+            # Files stay readable for who has them open, so any base of the version may own the folder of all.
+            owner = next(iter(view.stores.values())).base
+            weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+            return view
+        raise AssertionError("the last attempt raises or returns")
+
+
+def _ignore() -> None:
+    """Do nothing: the default of `on_opened`."""

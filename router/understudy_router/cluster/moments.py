@@ -1,0 +1,53 @@
+"""Asks a node which version was the newest at a moment: a router reads no checkpoint.
+
+All nodes follow the same commit log, so the first one that answers will do. It is asked once for a read, and the read
+goes on with the position: whatever its partitions, all of them are of one version.
+"""
+
+from __future__ import annotations
+
+from understudy_router.cluster.tables import Tables
+from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.position import BadPositionError, decode_position
+
+MAX_ASKED = 3
+"""Number of nodes that are asked until a moment is refused."""
+
+
+class Moments:
+    """The versions at moments, as the nodes of `tables` know them."""
+
+    def __init__(self, tables: Tables, nodes: NodeCalls) -> None:
+        self._tables = tables
+        self._nodes = nodes
+
+    async def resolved(self, bound: Bound) -> Bound:
+        """Return the bound with the version of the moment that it names.
+
+        Raises the problem of a moment before the first version that is retained, and of nodes that do not answer.
+        """
+        if bound.at_us is None:
+            return bound
+        # A node that is further knows at least as many commits as the others.
+        nodes = sorted(self._tables.nodes.values(), key=lambda node: -(node.heartbeat.applied.version or 0))
+        said = "no node is known"
+        for node in nodes[:MAX_ASKED]:
+            try:
+                status, reply = await self._nodes.position_at(node.heartbeat.endpoint.host_info(), bound.at_us)
+                if status == 200:
+                    return bound.resolved_at(decode_position(str(reply.get("position"))))
+            except (NodeCallError, BadPositionError) as error:
+                said = error.what
+                continue
+            said = str(reply.get("detail", status))
+            if reply.get("type") == ProblemType.VERSION_GONE.slug:
+                extra = {name: value for name, value in reply.items() if name not in _MEMBERS}
+                raise ProblemError(Problem(ProblemType.VERSION_GONE, said, "at", str(reply.get("fix", "")), extra))
+        raise ProblemError(
+            Problem(ProblemType.NO_ACCEPTABLE_REPLICA, f"no node says which version was the newest then: {said:.200}")
+        )
+
+
+_MEMBERS = frozenset(("type", "title", "status", "detail", "where", "fix"))

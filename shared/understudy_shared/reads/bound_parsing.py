@@ -1,0 +1,194 @@
+"""Parses a reader's bound out of query parameters or of a JSON object (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import clipped
+from understudy_shared.reads.bounds import (
+    MAX_LIMIT,
+    MAX_WAIT_MS,
+    WAIT_WITH_POSITION_MS,
+    BadBoundError,
+    Bound,
+    UnknownLag,
+)
+from understudy_shared.reads.cursor import decode_cursor
+from understudy_shared.reads.position import BadPositionError, Position, decode_position
+from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
+from understudy_shared.spark.temporal import parse_timestamp
+
+MAX_MOMENT_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+def parse_bound(parameters: Mapping[str, object]) -> Bound:
+    """Parse the bound in query parameters (texts) or a JSON object (numbers, booleans).
+
+    Raises BadBoundError naming the parameter, what it was and what is accepted.
+    """
+    unknown = sorted(set(parameters) - _PARAMETERS)
+    if unknown:
+        raise BadBoundError(
+            f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
+        )
+    _require_one_version(parameters)
+    position, snapshot = _position(parameters, "min_position"), _position(parameters, "snapshot")
+    version, at_us = _whole(parameters, "version", unit="batches"), _moment_us(parameters.get("at"))
+    selection = _selection(parameters)
+    bound = Bound(
+        max_lag=_whole(parameters, "max_lag", unit="versions"),
+        max_staleness_ms=_whole(parameters, "max_staleness_ms", unit="milliseconds"),
+        min_position=position,
+        require_active=parse_flag(parameters, "require_active"),
+        unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
+        wait_ms=_wait_ms(parameters, has_target=any(each is not None for each in (position, snapshot, version))),
+        selection=selection,
+    )
+    if version is None and snapshot is None and at_us is None:
+        return bound
+    if selection.cursor is not None:
+        _require_same_version(selection.cursor.version, snapshot.version if snapshot is not None else version)
+        at_us = None  # the pages before are of its version already
+    return replace(bound, version=version, snapshot=snapshot, at_us=at_us)
+
+
+VERSION_PARAMETERS = ("version", "snapshot", "at")
+"""The parameters by which a reader names the one version to read."""
+
+LAG_PARAMETERS = ("max_lag", "max_staleness_ms", "unknown_lag")
+"""The parameters about how old an answer may be: for a version that is named, that is known."""
+
+_SELECTION = ("limit", "cursor", "include_expired")
+_PARAMETERS = {*LAG_PARAMETERS, *VERSION_PARAMETERS, "min_position", "require_active", "wait_ms", *_SELECTION}
+
+
+def _require_one_version(parameters: Mapping[str, object]) -> None:
+    """Refuse parameters of which one names a version and another one contradicts it."""
+    named = [name for name in VERSION_PARAMETERS if parameters.get(name) is not None]
+    others = [name for name in (*LAG_PARAMETERS, "min_position") if parameters.get(name) is not None]
+    if len(named) > 1 or (named and others):
+        raise BadBoundError(
+            f"{named[0]} names the version to read, and {(named[1:] or others)[0]} asks for another",
+            where=(named[1:] or others)[0],
+            fix="Send one of version, snapshot and at, without min_position and bounds of lag",
+        )
+
+
+def _require_same_version(of_cursor: int, named: int | None) -> None:
+    if named not in {None, of_cursor}:
+        raise BadBoundError(
+            f"the cursor is of version {of_cursor}, and version {named} is asked for",
+            where="cursor",
+            fix="Go on with the version of the first page, or begin again without the cursor",
+        )
+
+
+def _position(parameters: Mapping[str, object], name: str) -> Position | None:
+    token = parameters.get(name)
+    if token is None:
+        return None
+    if not isinstance(token, str):
+        raise BadBoundError(f"{name} must be a text", where=name, fix="Send the `position` of an answer")
+    try:
+        return decode_position(token)
+    except BadPositionError as error:
+        raise BadPositionError(error.what, where=name, fix=error.fix) from None
+
+
+def _moment_us(value: object) -> int | None:
+    """Parse a moment: ISO 8601 with an offset, or whole milliseconds since the epoch."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str) and not value.isdigit():
+            return parse_timestamp(value)
+        milliseconds = _whole({"at": value}, "at", unit="milliseconds")
+    except (UnderstudyError, ValueError):
+        milliseconds = None
+    if milliseconds is None or milliseconds > MAX_MOMENT_MS:
+        raise BadBoundError(
+            f"at={clipped(value)} is not a moment",
+            where="at",
+            fix="Send for example at=2026-11-25T12:00:00Z (the plus of an offset as %2B), or milliseconds since 1970",
+        )
+    return milliseconds * 1000
+
+
+def _selection(parameters: Mapping[str, object]) -> Selection:
+    limit, cursor, include_expired = map(parameters.get, _SELECTION)
+    if limit is cursor is include_expired is None:
+        return EVERYTHING
+    return Selection(
+        MAX_PAGE_ELEMENTS if limit is None else _limit(parameters),
+        None if cursor is None else decode_cursor(cursor),
+        include_expired is None or parse_flag(parameters, "include_expired"),
+    )
+
+
+def _limit(parameters: Mapping[str, object]) -> int:
+    try:
+        limit = _whole(parameters, "limit", unit="elements")
+    except BadBoundError:
+        limit = None
+    if limit is not None and 1 <= limit <= MAX_PAGE_ELEMENTS:
+        return limit
+    raise BadBoundError(
+        f"limit={clipped(parameters['limit'])} is not a whole number from 1 to {MAX_PAGE_ELEMENTS}",
+        where="limit",
+        fix="Send a smaller limit and follow next_cursor, or leave it out",
+    )
+
+
+def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value <= MAX_LIMIT
+        and value == int(value)
+    ):
+        return int(value)  # some JSON writers write every number as 5.0
+    raise BadBoundError(
+        f"{name}={clipped(value)} is not a whole number of {unit}, 0 or more, of at most 18 digits",
+        where=name,
+        fix=f"Send for example {name}=5",
+    )
+
+
+def parse_flag(parameters: Mapping[str, object], name: str) -> bool:
+    """Parse a boolean parameter, false when it is not given. Raises BadBoundError."""
+    value = parameters.get(name)
+    text = value.lower() if isinstance(value, str) else value  # Python and Spark write True and TRUE
+    if text is True or text in ("true", "1"):
+        return True
+    if text is None or text is False or text in ("false", "0"):
+        return False
+    raise BadBoundError(f"{name}={clipped(value)} is not a boolean", where=name, fix="Send true or false")
+
+
+def _unknown_lag(value: object) -> UnknownLag | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value in set(UnknownLag):
+        return UnknownLag(value)
+    raise BadBoundError(
+        f"unknown_lag={clipped(value)} is not a choice", where="unknown_lag", fix="Send serve or refuse"
+    )
+
+
+def _wait_ms(parameters: Mapping[str, object], *, has_target: bool) -> int:
+    wait_ms = _whole(parameters, "wait_ms", unit="milliseconds")
+    if wait_ms is None:
+        return WAIT_WITH_POSITION_MS if has_target else 0
+    if wait_ms > MAX_WAIT_MS:
+        raise BadBoundError(
+            f"wait_ms={wait_ms} is above {MAX_WAIT_MS}", where="wait_ms", fix=f"Wait at most {MAX_WAIT_MS} ms"
+        )
+    return wait_ms
