@@ -278,6 +278,7 @@ class Node:
         )
         self.events.note_ready(self.generation, self._around.disk.fetched)
         self.events.note_damaged(self.measures.damaged_copies)
+        self._around.pinned.expire(now_ms)
         if self._cadence.turned_idle(now_ms):
             self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
         return next_poll_ms(

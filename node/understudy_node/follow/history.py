@@ -109,8 +109,8 @@ class CommitHistory:
         return (min(ids) + 1, max(ids) + 1) if ids else None
 
     def newest_at(self, at_us: int) -> tuple[int, int] | None:
-        """Return the newest version that was committed at that moment or before, and its time in us; None if the
-        checkpoint retains none.
+        """Return the newest version that was committed at that moment or before, and its time in us; None for a moment
+        before the first version that is retained.
 
         Versions count, not times: those of files may be equal, step back, or be those of a copy. Lists the log.
         """

@@ -164,7 +164,7 @@ def batch_slices(  # noqa: PLR0917  # what is read, as it is printed, and what w
     readings: dict[int, Reading | Problem],
 ) -> Iterator[list[bytes]]:
     """Yield the results of a batch, a bounded slice at a time, each partition at one version throughout. A key outside
-    of `scope` gets a problem. `readings` gets the version of each partition, or why there is none.
+    of `scope` gets a problem. `readings` gets the version of each partition, or why it has no answer.
     """
     step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
     for start in range(0, len(keys), step):

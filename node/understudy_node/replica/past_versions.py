@@ -24,6 +24,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId
 from understudy_shared.reads.bounds import ReadVersion, Refusal
+from understudy_shared.reads.position import LineageChangedError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ MAX_FAILED: Final = 1024
 
 MAX_VANISHED: Final = 3
 """Number of times that a file may vanish while a version is read: Spark's clean-up takes files that are not needed now,
-and the next look at the folder finds others, or none.
+and the next look at the folder shows what is left.
 """
 
 _GONE: Final = (MissingVersionError, VanishedError)
@@ -144,6 +145,8 @@ class PastVersions:
             task.keep_past(self._read(partial(task.read_past, wanted)))
         except UnderstudyError as error:
             log.info("%s", error, extra={"action": "past-version-not-opened", "task": str(task.task)})
+            if isinstance(error, LineageChangedError):
+                return PastRefusal(Refusal.LINEAGE_CHANGED)
             if not isinstance(error, _GONE):
                 return PastRefusal(None, error)
             return PastRefusal(Refusal.VERSION_GONE, retained=task.retained())

@@ -80,6 +80,12 @@ class PinnedViews:
                     pin.extra_bytes = extra_bytes(pin.view, current)
             self._drop(now_ms)
 
+    def expire(self, now_ms: float) -> None:
+        """Drop what was not read for a while, though no other version is read or published."""
+        if self._pins:
+            with self._lock:
+                self._drop(now_ms)
+
     def release(self, task: TaskId) -> None:
         """Drop all pins of a task: it begins again, or leaves."""
         with self._lock:

@@ -18,6 +18,7 @@ from understudy_node.replica.task_view import Mark, TaskView, task_view
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError
 from understudy_shared.bus.messages import Restore
 from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.reads.position import LineageChangedError
 
 Job = Generator[None, None, None]
 
@@ -118,14 +119,15 @@ class TaskStores:
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
         """Read an older version from the checkpoint into files of its own, beside these stores. Called by any thread.
 
-        Raises MissingVersionError if the checkpoint does not have that version, of that commit, in this layout.
+        Raises MissingVersionError if the checkpoint does not have that version in this layout, and LineageChangedError
+        if it was committed anew.
         """
         around, place = self._around, self._places[0]
         record = around.history.record(wanted.number)
         if record is None:
             raise _gone(wanted, "Spark purged its commit")
         if not wanted.is_of(record.version, record.committed_at_us):
-            raise _gone(wanted, "the query was rewound, and committed another version of that number")
+            raise LineageChangedError(f"version {wanted.number} was committed anew: the query was rewound")
         if not place.fits(record):
             raise _gone(wanted, "it was written with another number of partitions, or by another state store provider")
         stores = TaskStores(self._places, replace(around, disk=disk, measures=Measures()))

@@ -179,18 +179,22 @@ class StoreReader:
         if view is not None:
             return view
         if replica.progress.was_taken_back(wanted.number, wanted.committed_at_us):
-            return self._unread(replica, Refusal.VERSION_GONE)
+            return self._unread(replica, bound, Refusal.LINEAGE_CHANGED)
         if wanted.number > shown.version:
-            return self._unread(replica, Refusal.VERSION_NOT_YET)
+            return self._unread(replica, bound, Refusal.VERSION_NOT_YET)
         unread = replica.open_past(wanted)
         if unread.error is not None:
             return problem_of(unread.error)
         if unread.refusal is None:
             detail = "too many older versions are being opened"
             return Problem(ProblemType.OVERLOADED, detail, where=str(replica.task), fix="Retry after a second")
-        return self._unread(replica, unread.refusal, retained=unread.retained)
+        return self._unread(replica, bound, unread.refusal, retained=unread.retained)
 
-    def _unread(self, replica: TaskReplica, refusal: Refusal, *, retained: tuple[int, int] | None = None) -> Problem:
+    def _unread(
+        self, replica: TaskReplica, bound: Bound, refusal: Refusal, *, retained: tuple[int, int] | None = None
+    ) -> Problem:
+        if refusal is Refusal.LINEAGE_CHANGED and bound.snapshot is None:
+            refusal = Refusal.VERSION_GONE  # the reader sent a cursor, or a number: no position to drop
         candidate = replica.origin.as_candidate(None, refusal)
         return refused(refusal, candidates=[{**candidate, RETAINED: retained} if retained else candidate])
 

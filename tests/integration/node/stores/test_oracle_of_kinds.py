@@ -150,7 +150,7 @@ def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_show
         assert gone.body["retained_versions"] == [_first_retained(oracle), oracle.last]
         later = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version={oracle.last + 1}&wait_ms=0")
         assert (later.status, later.problem) == (503, "no-acceptable-replica")
-        assert later.body["candidates"][0]["reason"] == "version-not-yet"
+        assert "version-not-yet" in later.text
 
 
 def _first_retained(oracle: KindsCheckpoint) -> int:

@@ -1,0 +1,206 @@
+"""Versions that a reader names: as the checkpoint has them, opened once, within bounds, and told to be gone.
+
+The checkpoint is made by hand: at version V each word was counted V times. What Spark writes is read so in
+test_oracle_of_kinds.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy_node.replica import past_versions, pinned
+
+STORE = "/v1/stores/op0"
+LAST = 12
+SECOND_US = 1_000_000
+BEGIN_S = 1_700_000_000
+FILES = Path("/proc/self/fd")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "checkpoint").create().add(*range(1, LAST + 1))
+
+
+@pytest.fixture
+def node(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> Iterator[ServedNode]:
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(LAST)
+        yield served
+
+
+def look_up(served: Served, bound: str, word: str = WORDS[0]) -> Reply:
+    return served.get(f"{STORE}/keys/{quote(word)}?{bound}")
+
+
+def assert_is_version(reply: Reply, version: int) -> None:
+    assert (reply.status, reply.body["version"]) == (200, version), reply
+    value = reply.body["value"]
+    assert isinstance(value, dict)
+    assert value["count"] == version, "the value is of the version that the answer names"
+
+
+def commit_at(checkpoint: HandmadeCheckpoint, times_s: dict[int, float]) -> None:
+    """Set when versions were committed, in seconds after the beginning."""
+    for version, time_s in times_s.items():
+        time_ns = int((BEGIN_S + time_s) * 1_000_000_000)
+        os.utime(checkpoint.path / "commits" / str(version - 1), ns=(time_ns, time_ns))
+
+
+def test_every_version_is_read_by_its_number_and_by_the_position_of_an_answer(node: ServedNode) -> None:
+    for version in range(1, LAST + 1):
+        reply = look_up(node, f"version={version}")
+        assert_is_version(reply, version)
+        lag = reply.body["lag"]
+        assert isinstance(lag, dict)
+        assert lag["offset_lag"] == LAST - version, "an older version says that it is older"
+        assert_is_version(look_up(node, f"snapshot={reply.body['position']}"), version)
+    keys = [[word] for word in WORDS]
+    for answer in node.look_up_all(keys, version=3):
+        value = answer["value"]
+        assert isinstance(value, dict)
+        assert (answer["version"], value["count"]) == (3, 3)
+
+
+def test_a_moment_is_the_newest_version_committed_by_then_in_order_of_versions(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q58: equal times, a step back, a copy; the edges are the very times of commits."""
+    # Version 5 has the time of 4, version 7 was committed before 6 by the clock, from 9 on all are of one copy.
+    times = {version: 10.0 * version for version in range(1, LAST + 1)}
+    times |= {5: 40.0, 7: 55.0} | dict.fromkeys(range(9, LAST + 1), 100.0)
+    commit_at(checkpoint, times)
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST)
+        expected = {
+            10.0: 1,
+            19.999: 1,
+            39.999: 3,
+            40.0: 5,
+            54.999: 5,
+            55.0: 7,
+            60.0: 7,
+            80.0: 8,
+            99.999: 8,
+            100.0: LAST,
+        }
+        for time_s, version in expected.items():
+            moment_ms = round((BEGIN_S + time_s) * 1000)
+            assert_is_version(look_up(node, f"at={moment_ms}"), version)
+        assert_is_version(look_up(node, "at=2023-11-14T22:13:30Z"), 1)
+        assert_is_version(look_up(node, f"at={quote('2023-11-15T00:13:30.000001+02:00')}"), 1)
+        assert_is_version(look_up(node, "at=2999-01-01T00:00:00Z"), LAST)
+        before = look_up(node, f"at={round((BEGIN_S + 9.999) * 1000)}")
+        assert (before.status, before.problem) == (410, "version-gone")
+        assert before.body["retained_versions"] == [1, LAST]
+
+
+def test_a_version_to_come_is_waited_for_and_one_that_does_not_come_is_no_version_that_is_gone(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    refused = look_up(node, f"version={LAST + 1}&wait_ms=0")
+    assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
+    with ThreadPoolExecutor() as readers:
+        asked = readers.submit(look_up, node, f"version={LAST + 1}&wait_ms=20000")
+        checkpoint.add(LAST + 1)
+        assert_is_version(asked.result(), LAST + 1)
+
+
+def test_many_readers_of_one_version_open_it_once_and_what_nobody_reads_goes(
+    node: ServedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(32) as readers:
+        replies = list(readers.map(lambda _: look_up(node, "version=4"), range(100)))
+    for reply in replies:
+        assert_is_version(reply, 4)
+    assert node.node.past.opened == 1
+    folder = node.node._around.disk.root / past_versions.PAST_FOLDER
+    assert list(folder.iterdir()) != []
+    monkeypatch.setattr(pinned, "HOLD_MS", 1)
+    assert_is_version(look_up(node, "version=4"), 4)
+    wait_until(lambda: not list(folder.iterdir()), what="the files of older versions to go")
+
+
+def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
+    node: ServedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q59."""
+    pins = node.node._around.pinned
+    monkeypatch.setattr(pins, "_max_views", 3)
+    files = len(list(FILES.iterdir()))
+    most = 0
+
+    def read(number: int) -> Reply:
+        nonlocal most
+        reply = look_up(node, f"version={1 + number % LAST}", WORDS[number % len(WORDS)])
+        most = max(most, len(pins))
+        return reply
+
+    with ThreadPoolExecutor(8) as readers:
+        for number, reply in enumerate(readers.map(read, range(100))):
+            assert_is_version(reply, 1 + number % LAST)
+    assert most <= 3
+    monkeypatch.setattr(pinned, "HOLD_MS", 1)
+    assert_is_version(look_up(node, "version=1"), 1)
+    wait_until(lambda: not len(pins), what="the last version to go")
+    assert len(list(FILES.iterdir())) <= files + 10, "but for the connections of the readers"
+
+
+def test_versions_that_spark_purges_meanwhile_are_right_or_gone_and_never_an_error(
+    node: ServedNode, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q60."""
+    monkeypatch.setattr(node.node._around.pinned, "_max_views", 1)
+    monkeypatch.setattr(past_versions, "FAILED_FOR_S", 0.2)
+
+    def purge() -> None:
+        for version in range(1, LAST - 1):
+            for partition in range(checkpoint.partitions):
+                (checkpoint.path / checkpoint.changelog_path(version, partition)).unlink()
+            (checkpoint.path / "commits" / str(version - 1)).unlink()
+            (checkpoint.path / "offsets" / str(version - 1)).unlink()
+
+    purging = threading.Thread(target=purge)
+    gone = right = 0
+    for number in range(60):
+        if number == 10:
+            purging.start()
+        version = 1 + number % LAST
+        reply = look_up(node, f"version={version}")
+        if reply.status == 200:
+            assert_is_version(reply, version)
+            right += 1
+        else:
+            assert (reply.status, reply.problem) == (410, "version-gone"), reply
+            gone += 1
+    purging.join()
+    assert right > 10
+    assert gone > 10
+    assert_is_version(look_up(node, f"version={LAST}"), LAST)
+
+
+def test_a_snapshot_of_a_history_that_was_rewound_is_of_another_history(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST)
+        position = look_up(node, f"version={LAST - 1}").body["position"]
+    (checkpoint.path / "commits" / str(LAST - 1)).unlink()
+    checkpoint.write(f"commits/{LAST - 2}", spark.commit(0))
+    commit_at(checkpoint, {LAST - 1: 5.0})
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST - 1)
+        reply = look_up(node, f"snapshot={position}")
+        assert (reply.status, reply.problem) == (409, "lineage-changed"), reply
