@@ -74,6 +74,9 @@ def bound_options(command: Command) -> Command:
         click.option("--max-lag", type=click.IntRange(min=0), help="Most versions (batches) behind, inclusive."),
         click.option("--max-staleness-ms", type=click.IntRange(min=0), help="Most milliseconds behind, inclusive."),
         click.option("--min-position", help="At least as new as the answer that had this `position`."),
+        click.option("--version", type=click.IntRange(min=0), help="Exactly this version, newest or not."),
+        click.option("--snapshot", help="Exactly the version of the answer that had this `position`."),
+        click.option("--at", help="The newest version committed by then: ISO 8601 with an offset, or ms since 1970."),
         click.option("--require-active", is_flag=True, help="Only the active replica may answer."),
         click.option(
             "--unknown-lag", type=click.Choice(["serve", "refuse"]),
@@ -81,7 +84,8 @@ def bound_options(command: Command) -> Command:
         ),
         click.option(
             "--wait-ms", type=click.IntRange(min=0),
-            help=f"Time to wait for --min-position, in ms.  [default: {WAIT_WITH_POSITION_MS} with a position, else 0]",
+            help="Time to wait for --min-position, --version or --snapshot, in ms.  "
+            f"[default: {WAIT_WITH_POSITION_MS} with one of them, else 0]",
         ),
     )  # fmt: skip
     return _all(command, options)
@@ -118,7 +122,7 @@ def wait_ms_of(bounds: dict[str, Any]) -> int:
     """Return how long the server may wait, in ms: the timeout of the call comes on top."""
     wait_ms = bounds.get("wait_ms")
     if wait_ms is None:
-        return WAIT_WITH_POSITION_MS if "min_position" in bounds else 0
+        return WAIT_WITH_POSITION_MS if {"min_position", "version", "snapshot"} & bounds.keys() else 0
     return int(wait_ms)
 
 

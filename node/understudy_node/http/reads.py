@@ -21,7 +21,7 @@ from understudy_shared.http.lookup_requests import (
     require_own_position,
     unknown_path,
 )
-from understudy_shared.http.problems import RETAINED, Problem, ProblemError, ProblemType, refused
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.position import Position
@@ -133,7 +133,7 @@ class Reads:
         found = await asyncio.to_thread(history.newest_at, at_us)
         if found is None:
             retained = await asyncio.to_thread(history.retained)
-            raise ProblemError(refused(Refusal.VERSION_GONE, candidates=[{RETAINED: retained}] if retained else []))
+            raise ProblemError(refused(Refusal.VERSION_GONE, candidates=[], retained=retained))
         return Position(ApplicationId(self.application_id), lineage, *found)
 
     async def learn(self, position: Position) -> None:

@@ -154,15 +154,19 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
 }
 
 
-def refused(reason: Refusal, *, candidates: list[dict[str, object]]) -> Problem:
-    """Return the problem of a bound that no replica satisfies, with each candidate and its reason."""
+def refused(
+    reason: Refusal, *, candidates: list[dict[str, object]], retained: tuple[int, int] | None = None
+) -> Problem:
+    """Return the problem of a bound that no replica satisfies, with each candidate and its reason. `retained` are the
+    first and the last version of the checkpoint, where a version is gone and no candidate says them.
+    """
     problem_type, fix = _REFUSALS[reason]
-    retained = [each[RETAINED] for each in candidates if RETAINED in each]
+    versions = next((each[RETAINED] for each in candidates if RETAINED in each), retained)
     return Problem(
         problem_type,
         f"no replica may answer: {reason}",
         where="bounds",
         fix=fix,
-        extra={"candidates": candidates} | ({RETAINED: retained[0]} if retained else {}),
+        extra={"candidates": candidates} | ({RETAINED: versions} if versions else {}),
         refusal=reason,
     )

@@ -17,6 +17,8 @@ from schemathesis import Case, CheckContext, HookContext, Response
 from tests.support.services.accepted_bounds import in_a_body, in_a_query
 from tests.support.services.schemathesis_runs import KNOWLEDGE, Knowledge
 
+from understudy_shared.reads.bound_parsing import LAG_PARAMETERS, VERSION_PARAMETERS
+
 TOLD = Knowledge(**json.loads(os.environ[KNOWLEDGE]))
 WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}
 KEY = {
@@ -36,7 +38,11 @@ OF_WHOEVER_IS_KNOWN = {"list_stores", "openapi", "docs"}
 ABSENT = "op9"
 """A store that is not there, with a name as long as that of the hidden one."""
 
+CONTRADICTING = (*LAG_PARAMETERS, "min_position", "cursor", "wait_ms")
+"""What is not sent with a version: it asks for another one, or waits for a version that does not come."""
+
 schemathesis.openapi.format("position", strategies.just(TOLD.position))
+schemathesis.openapi.format("moment", strategies.sampled_from(["2999-01-01T00:00:00Z", "1764115200000"]))
 schemathesis.openapi.format("cursor", strategies.just(TOLD.cursor))
 
 
@@ -53,6 +59,17 @@ def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None
             del parameter["example"]
         elif parameter["in"] == "query":
             parameter["schema"] = in_a_query(name, parameter["schema"])
+
+
+@schemathesis.hook
+def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
+    """Let one parameter name the version: several contradict each other, which no type tells."""
+    body = case.body.get("bounds") if isinstance(case.body, dict) else None
+    for bounds in (case.query, body):
+        if isinstance(bounds, dict):
+            named = [name for name in VERSION_PARAMETERS if str(bounds.get(name)) not in {"None", "none"}]
+            for name in {*named[1:], *(CONTRADICTING if named else ())} & bounds.keys():
+                del bounds[name]
 
 
 if TOLD.hidden:

@@ -22,6 +22,7 @@ hooks = "tests.support.services.schemathesis_hooks"
 [checks]
 not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 503]
 negative_data_rejection.expected-statuses = [400, 403, 404, 405, 409, 413, 414, 415, 431, 503]
+positive_data_acceptance.expected-statuses = ["2xx", "3xx", 401, 403, 404, 409, 410, 429, "5xx"]
 
 [phases.coverage]
 generate-duplicate-query-parameters = true

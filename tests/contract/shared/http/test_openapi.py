@@ -107,6 +107,11 @@ def of_the_future(position: str) -> str:
     return replace(seen, version=seen.version + 1, committed_at_us=None).encode()
 
 
+def of_the_past(position: str) -> str:
+    """A position before the first version that is retained."""
+    return replace(decode_position(position), version=0, committed_at_us=None).encode()
+
+
 def of_another(position: str) -> str:
     """A position of another application."""
     return replace(decode_position(position), application_id=ApplicationId("other")).encode()
@@ -150,6 +155,14 @@ EVERYWHERE = [
     (KEY_CALL, f"{STORE}/keys/a?min_position=OTHER", 409),
     (KEY_CALL, f"{STORE}/keys/nobody?limit=5&include_expired=false&cursor=CURSOR", 404),
     (KEY_CALL, f"{STORE}/keys/a?cursor=GONE", 410),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?version=1", 200),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?at=2999-01-01T00:00:00Z", 200),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?at=0", 410),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?snapshot=POSITION", 200),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?snapshot=OTHER", 409),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?snapshot=FUTURE&wait_ms=0", 503),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?version=0", 410),
+    (KEY_CALL, f"{STORE}/keys/{WORD}?version=1&max_lag=3", 400),
     (KEY_CALL, f"{STORE}/keys/a?limit=0", 400),
     (KEY_CALL, f"{STORE}/keys/{'x' * 20_000}", 413),
     (KEY_CALL, f"{STORE}/keys/a?min_position=FUTURE&wait_ms=0", 503),
@@ -194,7 +207,7 @@ def test_every_answer_is_what_the_document_says(service: Service) -> None:
         "FUTURE": of_the_future(service.position),
         "OTHER": of_another(service.position),
         "CURSOR": cursor_at(service.position),
-        "GONE": cursor_at(of_the_future(service.position)),
+        "GONE": cursor_at(of_the_past(service.position)),
     }
     document = service.document
     is_router = "/v1/stores/{store}/metadata" in document["paths"]

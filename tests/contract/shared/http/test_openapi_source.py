@@ -222,6 +222,7 @@ def test_limits_are_those_of_the_code() -> None:
         "max_staleness_ms": MAX_LIMIT,
         "wait_ms": MAX_WAIT_MS,
         "limit": MAX_PAGE_ELEMENTS,
+        "version": MAX_LIMIT,
     }
     assert SCHEMAS["Batch"]["properties"]["keys"]["maxItems"] == MAX_BATCH_KEYS
     assert of_parameter("/admin/v1/lag", "limit")["maximum"] == MAX_ROWS
@@ -245,7 +246,7 @@ def test_limits_in_texts_are_those_of_the_code() -> None:
     assert f"a batch {MAX_BATCH_KEYS:,} keys and {MAX_BODY_BYTES // mib} MiB" in introduction
     assert f"an encoded key {DEFAULT_KEY_BYTES // kib} KiB unless" in introduction
     assert f"{MAX_PAGE_ELEMENTS:,} by default" in PARAMETERS["limit"]["description"]
-    assert f"`min_position`: {WAIT_WITH_POSITION_MS} by default" in PARAMETERS["wait_ms"]["description"]
+    assert f"`snapshot`: {WAIT_WITH_POSITION_MS} by default" in PARAMETERS["wait_ms"]["description"]
     events = found["paths"]["/admin/v1/events"]["get"]
     assert f"at most {MAX_VIEWERS} viewers" in events["description"]
     assert f"within {MAX_KEPT} ticks" in events["parameters"][0]["description"]

@@ -137,6 +137,7 @@ def test_what_is_definite_is_free_and_what_may_be_overload_is_not(reason: str) -
         "overloaded": Step.RETRY,
         "slow": Step.HEDGE,
         "silent": Step.RESCUE,
+        "version-opening": Step.WAIT,
     }
     assert next_step(reason) is costs.get(reason, Step.FREE)
 

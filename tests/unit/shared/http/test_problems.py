@@ -129,7 +129,8 @@ def test_every_refusal_says_its_reason_its_candidates_and_what_to_do(reason: Ref
     members = orjson.loads(refused(reason, candidates=candidates).body())
     kind, status, fix = {
         Refusal.LINEAGE_CHANGED: ("lineage-changed", 409, "Drop the position"),
-        Refusal.VERSION_GONE: ("version-gone", 410, "Begin again without a cursor"),
+        Refusal.VERSION_GONE: ("version-gone", 410, "Ask for a newer version"),
+        Refusal.VERSION_OPENING: ("not-initialised", 503, "Retry after a second"),
     }.get(reason, ("no-acceptable-replica", 503, "Retry, or "))
     assert (members["type"], members["status"]) == (kind, status)
     assert reason.value in members["detail"]

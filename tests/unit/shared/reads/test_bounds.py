@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import (
@@ -17,6 +18,7 @@ from understudy_shared.reads.bounds import (
     WAIT_WITH_POSITION_MS,
     BadBoundError,
     Bound,
+    ReadVersion,
     Refusal,
     UnknownLag,
     refusal,
@@ -323,3 +325,49 @@ def test_the_newest_end_that_anybody_heard_of_counts(
         known_end=known_end,
     )
     assert found is expected
+
+
+POSITION = Position(ApplicationId("flights"), Lineage("l1"), 7, 5).encode()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({"version": "7"}, ReadVersion(7, of_any_commit=True)),
+        ({"version": 7}, ReadVersion(7, of_any_commit=True)),
+        ({"snapshot": POSITION}, ReadVersion(7, 5)),
+        ({}, None),
+    ],
+)
+def test_a_reader_names_one_version(parameters: dict[str, object], wanted: ReadVersion | None) -> None:
+    assert parse_bound(parameters).read_version == wanted
+
+
+@pytest.mark.parametrize("moment", ["1970-01-01T00:00:01.5Z", "1970-01-01T01:00:01.5+01:00", "1500", 1500])
+def test_a_moment_is_a_text_with_an_offset_or_milliseconds(moment: object) -> None:
+    assert parse_bound({"at": moment}).at_us == 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "where"),
+    [
+        ({"version": "7", "at": "1500"}, "at"),
+        ({"version": "7", "snapshot": POSITION}, "snapshot"),
+        ({"version": "7", "max_lag": "1"}, "max_lag"),
+        ({"at": "0", "unknown_lag": "serve"}, "unknown_lag"),
+        ({"snapshot": POSITION, "min_position": POSITION}, "min_position"),
+        ({"version": "-1"}, "version"),
+        ({"version": "few"}, "version"),
+        ({"at": "yesterday"}, "at"),
+        ({"at": "2026-11-25T12:00:00"}, "at"),
+        ({"at": "9" * 18}, "at"),
+        ({"at": ["1"]}, "at"),
+        ({"snapshot": "us1."}, "snapshot"),
+        ({"snapshot": 7}, "snapshot"),
+    ],
+)
+def test_what_names_no_version_or_two_is_refused_by_its_name(parameters: dict[str, object], where: str) -> None:
+    with pytest.raises(UnderstudyError) as refused:
+        parse_bound(parameters)
+    assert refused.value.where == where
+    assert refused.value.fix

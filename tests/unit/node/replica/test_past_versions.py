@@ -1,0 +1,108 @@
+"""Older versions are opened once for all who ask, within bounds, and a failure is told to each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.support.spark.queries import wait_until
+
+from understudy_node.engine.base import EmptyBase
+from understudy_node.engine.view import View
+from understudy_node.replica import past_versions
+from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.past_versions import OPENING, PastVersions
+from understudy_node.replica.task_view import TaskView
+from understudy_shared.base.errors import CorruptFileError, MissingVersionError, UnderstudyError, VanishedError
+from understudy_shared.base.words import ApplicationId, TaskId
+from understudy_shared.reads.bounds import ReadVersion, Refusal
+from understudy_shared.reads.position import LineageChangedError
+
+
+class Task:
+    """A task whose older versions are read by a function."""
+
+    def __init__(self, read: Callable[[ReadVersion], None] = lambda wanted: None) -> None:
+        self.task = TaskId(ApplicationId("a"), 0, 0)
+        self.asked: list[ReadVersion] = []
+        self.kept: list[TaskView] = []
+        self._read = read
+
+    def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
+        self.asked.append(wanted)
+        self._read(wanted)
+        store = View.of(EmptyBase(), wanted.number)
+        return TaskView(wanted.number, {"default": store}, None, None, None, frozenset(), b"", b"")
+
+    def keep_past(self, view: TaskView) -> None:
+        self.kept.append(view)
+
+    def retained(self) -> tuple[int, int] | None:
+        return (3, 9)
+
+
+def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    task = Task(lambda wanted: wait_for(go_on))
+    with closing(PastVersions(tmp_path / "past")) as past:
+        assert [past.open(task, ReadVersion(4)) for _ in range(9)] == [OPENING] * 9
+        go_on.set()
+        wait_until(lambda: len(task.kept) == 1, what="the version")
+        assert (task.kept[0].version, task.asked, past.opened) == (4, [ReadVersion(4)], 1)
+
+
+def test_only_so_many_versions_wait_to_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past_versions, "MAX_WAITING", 3)
+    go_on = threading.Event()
+    task = Task(lambda wanted: wait_for(go_on))
+    with closing(PastVersions(tmp_path / "past")) as past:
+        refusals = [past.open(task, ReadVersion(number)) for number in range(5)]
+        assert [refusal.refusal for refusal in refusals] == [Refusal.VERSION_OPENING] * 3 + [None, None]
+        go_on.set()
+        wait_until(lambda: len(task.kept) == 3, what="those that were begun")
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (MissingVersionError("purged"), Refusal.VERSION_GONE),
+        (VanishedError("purged meanwhile"), Refusal.VERSION_GONE),
+        (LineageChangedError("rewound"), Refusal.LINEAGE_CHANGED),
+        (CorruptFileError("cut"), None),
+    ],
+)
+def test_why_a_version_cannot_be_read_is_told_until_it_is_tried_again(
+    error: UnderstudyError, refusal: Refusal | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(wanted: ReadVersion) -> None:
+        raise error
+
+    task, wanted = Task(fail), ReadVersion(2)
+    with closing(PastVersions(tmp_path / "past")) as past:
+        past.open(task, wanted)
+        wait_until(lambda: past.open(task, wanted) != OPENING, what="the failure")
+        tries = len(task.asked)
+        told = past.open(task, wanted)
+        assert told.refusal is refusal
+        assert told.error is (error if refusal is None else None)
+        assert told.retained == ((3, 9) if refusal is Refusal.VERSION_GONE else None)
+        assert tries == len(task.asked) == (past_versions.MAX_VANISHED if isinstance(error, VanishedError) else 1)
+        assert not list((tmp_path / "past").iterdir()), "a failure leaves no files"
+        monkeypatch.setattr(past_versions, "FAILED_FOR_S", 0.0)
+        past._failed.clear()
+        past.open(task, wanted)
+        wait_until(lambda: len(task.asked) > tries, what="another try")
+
+
+def test_without_a_folder_or_after_the_end_older_versions_are_gone(tmp_path: Path) -> None:
+    past = PastVersions(tmp_path / "past")
+    past.close()
+    for each in (PastVersions(), past):
+        assert each.open(Task(), ReadVersion(1)).refusal is Refusal.VERSION_GONE
