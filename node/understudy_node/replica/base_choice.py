@@ -12,6 +12,7 @@ from pathlib import Path
 
 from understudy_node.checkpoint.changelog import LineageItem, parse_header
 from understudy_node.checkpoint.compression import decompress
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.lineage import committed_unique_ids, extend_by_lineage
 from understudy_node.checkpoint.snapshots import StateFile, choose_snapshot, parse_snapshot_zip, parse_state_files
 from understudy_node.follow.history import CommitRecord
@@ -115,17 +116,8 @@ class BaseChoice:
             store_index=self.place.index,
         )
         # A snapshot may outlive its commit file: the newest changelog's lineage still names it.
-        return extend_by_lineage(known or {}, self._lineage(newest), name=self.place.directory)
-
-    def _lineage(self, record: CommitRecord | None) -> tuple[LineageItem, ...]:
-        if record is None or (unique_id := self.place.unique_id(record)) is None:
-            return ()
-        path = f"{self.place.directory}/{file_name(record.version, unique_id, 'changelog')}"
-        try:
-            raw = decompress(self.around.files.read(path), name=path, max_bytes=MAX_CHANGELOG_BYTES)
-            return parse_header(raw, name=path, form="changelog").lineage or ()
-        except (VanishedError, CorruptFileError):
-            return ()
+        lineage = committed_lineage(self.place, self.around.files, newest)
+        return extend_by_lineage(known or {}, lineage, name=self.place.directory)
 
     def _mtimes_ns(self, found: list[StateFile], listed: list[StateFile]) -> dict[str, int]:
         """Return format v1's modification times of snapshots and of the deltas or changelogs of the same versions.
@@ -161,3 +153,15 @@ class BaseChoice:
 def _is_older(times: Mapping[str, int], name: str, other: str | None) -> bool:
     own, others = times.get(name), times.get(other or "")
     return own is not None and others is not None and own < others
+
+
+def committed_lineage(place: StorePlace, files: CheckpointFiles, record: CommitRecord | None) -> tuple[LineageItem, ...]:
+    """Return the attempts that a committed changelog names, since the snapshot before it; empty in format v1."""
+    if record is None or (unique_id := place.unique_id(record)) is None:
+        return ()
+    path = f"{place.directory}/{file_name(record.version, unique_id, 'changelog')}"
+    try:
+        raw = decompress(files.read(path), name=path, max_bytes=MAX_CHANGELOG_BYTES)
+        return parse_header(raw, name=path, form="changelog").lineage or ()
+    except (VanishedError, CorruptFileError):
+        return ()
