@@ -35,10 +35,12 @@ class Tier:
         self._changes_bytes = measured_bytes(changes)
 
     def __repr__(self) -> str:
-        return f"Tier({self.first_version}..{self.last_version}, {len(self.changes)} entries, {self.size_bytes} bytes)"
+        return (
+            f"Tier({self.first_version}..{self.last_version}, {len(self.changes)} entries, {self.resident_bytes} bytes)"
+        )
 
     @property
-    def size_bytes(self) -> int:
+    def resident_bytes(self) -> int:
         """Its own memory: table, keys, values, and the key order once a scan needed it."""
         return self._changes_bytes + (_POINTER_BYTES * len(self.changes) if self._sorted_keys is not None else 0)
 

@@ -45,7 +45,7 @@ class View:
     @property
     def overlay_bytes(self) -> int:
         """Memory of the changes, which a new base or a spill would free."""
-        return sum(tier.size_bytes for tier in self.tiers)
+        return sum(tier.resident_bytes for tier in self.tiers)
 
     @property
     def resident_bytes(self) -> int:

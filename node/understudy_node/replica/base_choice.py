@@ -155,7 +155,9 @@ def _is_older(times: Mapping[str, int], name: str, other: str | None) -> bool:
     return own is not None and others is not None and own < others
 
 
-def committed_lineage(place: StorePlace, files: CheckpointFiles, record: CommitRecord | None) -> tuple[LineageItem, ...]:
+def committed_lineage(
+    place: StorePlace, files: CheckpointFiles, record: CommitRecord | None
+) -> tuple[LineageItem, ...]:
     """Return the attempts that a committed changelog names, since the snapshot before it; empty in format v1."""
     if record is None or (unique_id := place.unique_id(record)) is None:
         return ()

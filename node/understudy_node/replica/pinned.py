@@ -9,10 +9,13 @@ first. A dropped version is opened from the checkpoint when it is asked for agai
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from understudy_node.engine.view import View
+from understudy_node.engine.base import Base
+from understudy_node.engine.spill import Spill
+from understudy_node.engine.tier import Tier
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId
 from understudy_shared.reads.bounds import ReadVersion
@@ -75,9 +78,7 @@ class PinnedViews:
         if not self._pins:  # nearly always; a pin that comes in this moment is measured at the next version
             return
         with self._lock:
-            for pin in self._pins:
-                if pin.task == task:
-                    pin.extra_bytes = extra_bytes(pin.view, current)
+            _measure([pin for pin in self._pins if pin.task == task], current)
             self._drop(now_ms)
 
     def expire(self, now_ms: float) -> None:
@@ -112,14 +113,25 @@ class PinnedViews:
 
 def extra_bytes(old: TaskView, current: TaskView) -> int:
     """Return the memory of the old version that the current one does not share."""
-    return sum(_extra_of_store(view, current.stores.get(name)) for name, view in old.stores.items())
+    return _unshared_bytes(old, _parts_of(current).keys())
 
 
-def _extra_of_store(old: View, current: View | None) -> int:
-    if current is None:
-        return old.resident_bytes
-    shared = {id(tier) for tier in current.tiers}
-    found = sum(tier.size_bytes for tier in old.tiers if id(tier) not in shared)
-    if old.spill is not None and old.spill is not current.spill:
-        found += old.spill.resident_bytes
-    return found + (old.base.resident_bytes if old.base is not current.base else 0)
+def _measure(pins: Sequence[_Pin], current: TaskView) -> None:
+    """Measure a task's pins. What several of them share counts as the newest's, which goes last."""
+    seen = set(_parts_of(current))
+    for pin in reversed(pins):
+        pin.extra_bytes = _unshared_bytes(pin.view, seen)
+        seen |= _parts_of(pin.view).keys()
+
+
+def _unshared_bytes(view: TaskView, seen: Set[int]) -> int:
+    return sum(part.resident_bytes for place, part in _parts_of(view).items() if place not in seen)
+
+
+def _parts_of(view: TaskView) -> dict[int, Tier | Spill | Base]:
+    """Return what holds the memory of a version, by identity: tiers, spills and bases never change."""
+    parts: list[Tier | Spill | Base] = []
+    for store in view.stores.values():
+        parts += [*store.tiers, store.base]
+        parts += [] if store.spill is None else [store.spill]
+    return {id(part): part for part in parts}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import chain
 
 from understudy_node.checkpoint.lineage import why_not_next
@@ -22,6 +23,7 @@ from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.local_bases import LocalBase, writing
+from understudy_node.replica.purged_commits import ReachingHistory
 from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
@@ -55,6 +57,7 @@ class StoreReplica:
         """Tiers that `shrink` replaced; the task drops them in steps (`release_tiers`) once the new view is out."""
         self.restoring = RestoreProgress()
         self._around = around
+        self._committed = around.history
         self._choice = BaseChoice(place, around)
         self._changelogs = ChangelogReader(place, around)
         self._attempts: dict[int, str] = {}
@@ -87,6 +90,7 @@ class StoreReplica:
 
     def restore(self, target: int) -> Steps:
         """Open the best base at or below `target`: a local one when it is recent, else the newest snapshot."""
+        self._reach_back_from(target)
         snapshot = self._snapshot(target, above=0)
         local = self._choice.local(target, newest_snapshot=snapshot.version if snapshot else 0)
         base = None if local is None else self._reopened(local)
@@ -106,6 +110,11 @@ class StoreReplica:
         self.view = View.of(base, version)
         self._forget_changelogs(unique_id)
         yield
+
+    def _reach_back_from(self, target: int) -> None:
+        """Find the purged commits, too, that `target` rests on: Spark keeps their files as long as it retains it."""
+        history = ReachingHistory(self._committed, self._around.files, self.place, target)
+        self._around = self._choice.around = replace(self._around, history=history)
 
     def advance(self, target: int) -> Steps:
         """Move to the next version, or to a newer snapshot when the next changelog is missing or damaged."""

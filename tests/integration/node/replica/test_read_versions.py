@@ -14,11 +14,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.support.checkpoint import bytes as spark
+from pyspark.sql import SparkSession
+from tests.support.checkpoint import bytes as spark_bytes
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
-from tests.support.spark.counting_query import WORDS
-from tests.support.spark.queries import wait_until
+from tests.support.spark.counting_query import WORDS, counting_feeder, rows
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.replica import past_versions, pinned
 
@@ -198,9 +200,55 @@ def test_a_snapshot_of_a_history_that_was_rewound_is_of_another_history(
         node.wait_for_version(LAST)
         position = look_up(node, f"version={LAST - 1}").body["position"]
     (checkpoint.path / "commits" / str(LAST - 1)).unlink()
-    checkpoint.write(f"commits/{LAST - 2}", spark.commit(0))
+    checkpoint.write(f"commits/{LAST - 2}", spark_bytes.commit(0))
     commit_at(checkpoint, {LAST - 1: 5.0})
     with served_node(checkpoint.path, tmp_path / "data") as node:
         node.wait_for_version(LAST - 1)
         reply = look_up(node, f"snapshot={position}")
         assert (reply.status, reply.problem) == (409, "lineage-changed"), reply
+
+
+SELDOM_SNAPSHOTS = QueryOptions(min_batches_to_retain=2, min_deltas_for_snapshot=6, maintenance_interval_ms=50)
+
+
+@pytest.mark.parametrize(
+    "state_format",
+    [
+        pytest.param(HDFS_V1, marks=pytest.mark.full),
+        pytest.param(ROCKSDB_CHANGELOG_V1, marks=pytest.mark.full),
+        ROCKSDB_CHANGELOG_V2,
+    ],
+    ids=lambda each: each.id,
+)
+def test_all_that_spark_retains_is_read_though_its_snapshot_is_older_than_the_first_commit(
+    state_format: StateFormat, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "counting"
+    with counting_feeder(spark, path, state_format, SELDOM_SNAPSHOTS) as feeder:
+        for batch in range(10):
+            feeder.add(rows(batch))
+        wait_until(lambda: min(retained(path)) > 1, what="Spark to purge commits")
+    with served_node(path, tmp_path / "data") as node:
+        node.wait_for_version(10)
+        assert min(retained(path)) > 1
+        for version in retained(path):
+            assert_is_version(look_up(node, f"version={version}"), version)
+
+
+def retained(checkpoint: Path) -> list[int]:
+    return sorted(int(each.name) + 1 for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+
+
+@pytest.mark.parametrize("provider", [spark_bytes.HDFS, spark_bytes.ROCKSDB])
+def test_a_version_that_rests_on_files_from_before_the_first_retained_commit_is_read(
+    provider: str, tmp_path: Path
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider=provider).create().add(*range(1, LAST + 1))
+    for version in range(1, 6):
+        (checkpoint.path / "commits" / str(version - 1)).unlink()
+        (checkpoint.path / "offsets" / str(version - 1)).unlink()
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST)
+        assert_is_version(look_up(node, "version=6"), 6)
+        gone = look_up(node, "version=5")
+        assert (gone.status, gone.body["retained_versions"]) == (410, [6, LAST])

@@ -80,9 +80,9 @@ def test_the_bytes_counted_are_the_bytes_allocated(key_bytes: int, value_bytes: 
 
 def test_the_key_order_that_a_scan_needs_is_counted_once_it_exists() -> None:
     tier = _tier(1, 1_000)
-    before = tier.size_bytes
+    before = tier.resident_bytes
     assert [key for key, _ in tier.scan(None, None)] == sorted(tier.changes)
-    assert tier.size_bytes - before == 8_000
+    assert tier.resident_bytes - before == 8_000
 
 
 def test_replaced_tiers_are_let_go_of_one_at_a_time() -> None:

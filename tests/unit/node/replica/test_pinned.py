@@ -87,3 +87,16 @@ def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[t
         assert pinned.find(task, ReadVersion(view.version, None), len(events)) is view, (
             "what is shown is not dropped for its bytes"
         )
+
+
+def test_memory_that_pinned_versions_share_counts_once() -> None:
+    large = first_version(1000)
+    olds = [large]
+    for version in range(2, 6):
+        olds.append(olds[-1].with_changes({b"0": bytes(10)}, version))
+    pinned = PinnedViews()
+    for old in olds:
+        pinned.pin(TASKS[0], shown(old), 0)
+    pinned.published(TASKS[0], shown(View.of(EmptyBase(), 6)), 1)
+    parts = {id(tier): tier.resident_bytes for old in olds for tier in old.tiers}
+    assert pinned.extra_bytes == sum(parts.values()) < 2 * large.overlay_bytes
