@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-# Two at a time: tests wait more than they compute. tests/conftest.py says what stays together.
-PARALLEL ?= -n 2 --dist loadscope --no-loadscope-reorder
+# Some at a time: tests wait more than they compute. tests/conftest.py says what stays together.
+WORKERS ?= 2
+PARALLEL ?= -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 DEMO_ARGS ?=
 MINUTES ?= 30
 SEED ?= 1
@@ -63,6 +64,8 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
+# The proof takes one of them for most of the time, and waits in most of it.
+verify: WORKERS = 3
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
 	$(BIN)/pytest $(PARALLEL) -m "full or not full" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
 

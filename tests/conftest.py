@@ -59,19 +59,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+PROOF = "tests/system/test_proof.py"
 SYSTEM = "tests/system/"
+ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 S3 = "tests/integration/node/checkpoint/test_s3_"
 
+LONGEST = (PROOF, SYSTEM, ORACLES)
+"""What runs first: in `make verify` the proof takes as long as all other tests together take on one of three workers.
+Those of the system mostly wait, and the oracles mostly compute.
+"""
+
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
-    """With several workers a file's tests stay together, because their fixtures are dear, and the system's tests are
-    all on one: they take longest, mostly by waiting, measure what readers notice, and share a demo. Those that need a
-    Kafka broker share one, and those that need an S3 server.
+    """With several workers a file's tests stay together, because their fixtures are dear. Those of the system are on
+    one worker, because they measure what readers notice and share a demo, but the proof is beside them: it takes
+    longer than all of them. Those that need a Kafka broker share one, and those that need an S3 server.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = next((together for together in (SYSTEM, KAFKA, S3) if nodeid.startswith(together)), None)
+        shared = next((together for together in (PROOF, SYSTEM, KAFKA, S3) if nodeid.startswith(together)), None)
         return shared or nodeid.partition("::")[0]
 
 
@@ -84,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest tests first. A test that failed gets a second run if the process stood still, and only then."""
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=1, condition=STALLS.stood_still))
-    items.sort(key=lambda item: not item.nodeid.startswith(SYSTEM))
+    items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in LONGEST])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
