@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.measurements import measured
 from tests.support.repository import ROOT
 from tests.support.spark.asof_world import (
-    FEBRUARY_S,
     FIRST_S,
     NOTHING_SENT,
     WEEK_S,
@@ -52,21 +50,11 @@ NEXT_YEAR_S = FIRST_S + 400 * DAY_S
 PATIENT = {"max_task_idle_ms": "3600000"}
 """Longer than any test: nothing is ever given up on."""
 
+LIVE_RECORDS = 20_000
+"""`max_poll_records` of the run that is killed."""
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A part of the year, and the batch sizes to read it in."""
-
-    until_s: int
-    live: int
-    """`max_poll_records` of the run that is killed."""
-
-    again: tuple[int, int, int]
-    """`max_poll_records` of the runs that read the same logs again."""
-
-
-JANUARY = Case(FEBRUARY_S, 7_000, (30_000, 14_000, 9_000))
-YEAR = Case(NEXT_YEAR_S, 20_000, (400_000, 50_000, 15_000))
+AGAIN_RECORDS = (400_000, 50_000, 15_000)
+"""`max_poll_records` of the runs that read the same logs again."""
 
 
 @pytest.fixture(scope="module")
@@ -96,22 +84,23 @@ def read_again(spark: SparkSession, run: AsofRun, options: Mapping[str, str]) ->
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [pytest.param(JANUARY, id="january"), pytest.param(YEAR, id="year")])
 def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
-    spark: SparkSession, server: RedisServer, tmp_path: Path, case: Case
+    spark: SparkSession, server: RedisServer, tmp_path: Path
 ) -> None:
-    records = all_records().between(FIRST_S, case.until_s).closed()
+    records = all_records().between(FIRST_S, NEXT_YEAR_S).closed()
     oracle = as_of_join(records)
     options = {**streams(server.url), **PATIENT}
 
     began_s = time.monotonic()
-    killed = killed_and_finished(spark, server.url, records, case, tmp_path)
-    lines = [f"killed in a batch, {case.live} a batch: {killed.batches} batches in {time.monotonic() - began_s:.1f} s"]
+    killed = killed_and_finished(spark, server.url, records, tmp_path)
+    lines = [
+        f"killed in a batch, {LIVE_RECORDS} a batch: {killed.batches} batches in {time.monotonic() - began_s:.1f} s"
+    ]
     assert killed.violations(oracle) == 0
     assert killed.differences(oracle) == 0
     assert killed.duplicates == 0
 
-    for most in case.again:
+    for most in AGAIN_RECORDS:
         began_s = time.monotonic()
         again = read_again(spark, AsofRun(tmp_path / f"again-{most}"), {**options, "max_poll_records": str(most)})
         lines.append(f"{most} a batch: {again.batches} batches in {time.monotonic() - began_s:.1f} s")
@@ -120,15 +109,15 @@ def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
     measured(f"as-of join of {len(oracle)} flights: 0 order violations, 0 differences; {'; '.join(lines)}")
 
 
-def killed_and_finished(spark: SparkSession, url: str, records: Records, case: Case, folder: Path) -> Joined:
+def killed_and_finished(spark: SparkSession, url: str, records: Records, folder: Path) -> Joined:
     """What is out in the end of a run that was killed before the commit of a batch, with the weather always late."""
-    options = {**streams(url), **PATIENT, "max_poll_records": str(case.live)}
-    run, (first, *later) = AsofRun(folder / "killed"), records.rounds((case.until_s - FIRST_S) // 4)
+    options = {**streams(url), **PATIENT, "max_poll_records": str(LIVE_RECORDS)}
+    run, (first, *later) = AsofRun(folder / "killed"), records.rounds((NEXT_YEAR_S - FIRST_S) // 4)
     job_folder = folder / "job"
 
     def enough(before: Sent, sent: Sent) -> int:
         """How many must be fetched: with fewer, the source might not know the new flights; a batch is enough."""
-        return min(sum(sent), sum(before) + case.live // 2)
+        return min(sum(sent), sum(before) + LIVE_RECORDS // 2)
 
     arguments = [str(run.folder), "--spark", str(job_folder / "spark"), "--options", json.dumps(options)]
     with spark_job("asof_job.py", [*arguments, "--hold", str(HELD_BATCH)], job_folder) as job:
