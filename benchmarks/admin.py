@@ -26,12 +26,12 @@ from benchmarks.simulated import APPLICATION
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.lag_page import Query, page_of
 from understudy_router.admin.lag_tree import lag_tree
-from understudy_router.admin.layout import lay_out
 from understudy_router.admin.node_documents import losses_of_all
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.recording import points_of
+from understudy_router.admin.replica_index import index_replicas
 from understudy_router.admin.safe_to_stop import losses_of
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
@@ -131,9 +131,9 @@ def costs(world: World) -> Iterator[Cost]:
     tables, stores = world.router.tables, world.stores
     assert tables.assignment is not None
     assignment = tables.assignment
-    cost, layout = least("number the replicas, once per assignment", lambda: lay_out(assignment, stores))
+    cost, index = least("number the replicas, once per assignment", lambda: index_replicas(assignment, stores))
     yield cost
-    cost, snapshot = least("look at the cluster, once a tick", lambda: gather(tables, stores, world.about(1), layout))
+    cost, snapshot = least("look at the cluster, once a tick", lambda: gather(tables, stores, world.about(1), index))
     yield cost
     for query in (Query(), Query(sort="-lag"), Query(sort="-lag", limit=1000), Query(sort="age", role="standby")):
         what = f"a page of {query.limit:,} replicas by {query.sort}" + (f", {query.role}" if query.role else "")
@@ -146,7 +146,7 @@ def costs(world: World) -> Iterator[Cost]:
     seen = Observed(snapshot, health=drained(health_of(Observed(snapshot)))[0])
     cost, first = least("the overview, the first time", lambda: overview_of(seen, losses, {}, None))
     yield cost
-    later: Snapshot = drained(gather(tables, stores, world.about(2), layout))[0]
+    later: Snapshot = drained(gather(tables, stores, world.about(2), index))[0]
     again = Observed(later, health=drained(health_of(Observed(later)))[0])
     cost, second = least("the overview, a tick later", lambda: overview_of(again, losses, {}, first))
     yield cost

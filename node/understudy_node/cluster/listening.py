@@ -13,7 +13,7 @@ from understudy_shared.bus.messages import Announcement, Assignment, CommitHint,
 
 
 class NodeListener:
-    """The `Part` of one node in following its cluster. `bus_came_back` is called after all keys were read."""
+    """The `ClusterDelegate` of one node. `bus_came_back` is called after all keys were read."""
 
     def __init__(
         self,

@@ -95,8 +95,8 @@ class Admin:
                 raise BadLagCursorError(what)
             return kept
         snapshot = await self.looking.snapshot()
-        if query.store is not None and snapshot.layout.stores is not None:
-            snapshot.layout.stores.get(query.store)
+        if query.store is not None and snapshot.index.stores is not None:
+            snapshot.index.stores.get(query.store)
         return snapshot
 
     def last_health(self) -> HealthReport | None:
@@ -174,10 +174,10 @@ class Admin:
     async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
         """Return the last hour as the overview shows it, computed once for each point."""
         now_ms, kept = snapshot.about.now_ms, self._observer.history
-        made_of = (step_of(now_ms), snapshot.layout.stores)
+        made_of = (step_of(now_ms), snapshot.index.stores)
         if self._shown[0] != made_of:
             shown = dict[str, list[Number]]()
-            for route in snapshot.layout.routes:
+            for route in snapshot.index.routes:
                 values, _ = kept.series(Key(LAG, route.name), now_ms, HISTORY_MINUTES)
                 shown[route.name] = thinned(values, SHOWN_POINTS)
                 await asyncio.sleep(0)

@@ -59,7 +59,7 @@ def differences(snapshot: Snapshot, view: NodeView, beat: Heartbeat) -> Iterator
     if snapshot.catalogue is not None and beat.catalogue not in {None, snapshot.catalogue}:
         yield "catalogue", f"catalogue {snapshot.catalogue}", f"catalogue {beat.catalogue}"
     assignment = snapshot.assignment
-    if assignment is not None and view.node_id in snapshot.layout.number_of:
+    if assignment is not None and view.node_id in snapshot.index.number_of:
         ours, theirs = assignment.order, (beat.term, beat.epoch)
         if ours != theirs:
             yield "assignment", _assignment(ours), _assignment(theirs)

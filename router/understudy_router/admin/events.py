@@ -96,7 +96,7 @@ def changes(known: Known, snapshot: Snapshot, quiet: Fault | None) -> tuple[Know
     conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
     conditions |= {event for event, why in present.items() if why is not None}
     draining = dict(_draining(snapshot))
-    stores = snapshot.layout.stores or known.stores
+    stores = snapshot.index.stores or known.stores
     lines = [
         *_drains(known.draining, draining, snapshot),
         *schema_changes(known.stores, stores),
@@ -134,7 +134,7 @@ def _why_unknown(snapshot: Snapshot) -> str:
 
 
 def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
-    assignment, holders = snapshot.assignment, snapshot.layout.number_of
+    assignment, holders = snapshot.assignment, snapshot.index.number_of
     for beat in snapshot.heartbeats:
         if beat.state == "draining":
             yield beat.node_id, Draining(beat.incarnation, assignment is None or beat.node_id in holders)

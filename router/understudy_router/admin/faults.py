@@ -64,20 +64,20 @@ def be(names: Collection[object], one: str = "is", many: str = "are") -> str:
 
 def store_partitions(snapshot: Snapshot, tasks: Iterable[int]) -> tuple[str, ...]:
     """Return the store partitions of the first tasks, as `store/partition`."""
-    layout = snapshot.layout
+    index = snapshot.index
     found: list[str] = []
     for task in islice(tasks, MAX_AFFECTED):
-        found += [f"{store}/{layout.partition[task]}" for store in layout.stores_of[layout.operator_id[task]]]
+        found += [f"{store}/{index.partition[task]}" for store in index.stores_of[index.operator_id[task]]]
     return tuple(found)
 
 
 def count_of(snapshot: Snapshot, tasks: Mapping[int, int]) -> int:
     """Return the number of the store partitions of so many tasks of each operator."""
-    return sum(count * len(snapshot.layout.stores_of[operator_id]) for operator_id, count in tasks.items())
+    return sum(count * len(snapshot.index.stores_of[operator_id]) for operator_id, count in tasks.items())
 
 
 def store_partitions_in_all(snapshot: Snapshot) -> int:
-    return sum(route.partitions for route in snapshot.layout.routes)
+    return sum(route.partitions for route in snapshot.index.routes)
 
 
 def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:

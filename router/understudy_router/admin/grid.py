@@ -14,7 +14,7 @@ import orjson
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.lag_page import Query, first_of
-from understudy_router.admin.parts import Now, Part, changed, members, settled_ms
+from understudy_router.admin.parts import DocumentPart, Now, changed, members, settled_ms
 from understudy_router.admin.restoring import percent_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
@@ -32,9 +32,9 @@ RowKey = tuple[str, int]
 class Grid:
     """The rows of the grid. `total` counts the rows without the limit."""
 
-    members: Mapping[str, Part]
+    members: Mapping[str, DocumentPart]
     """All but the rows: `columns` (node ids), `total` and `order`."""
-    rows: Mapping[RowKey, Part]
+    rows: Mapping[RowKey, DocumentPart]
     gone: Mapping[RowKey, int]
     """The rows that no longer exist, and the tick at which each went."""
     tick: int
@@ -63,24 +63,24 @@ NO_GRID = Grid({}, {}, {}, 0)
 
 def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None, Grid]:
     """Make the grid of now."""
-    layout = snapshot.layout
-    replicas = sum(len(layout.of_store(route)) for route in layout.routes)
+    index = snapshot.index
+    replicas = sum(len(index.of_store(route)) for route in index.routes)
     is_whole = replicas <= MAX_REPLICAS
     basis = _basis(snapshot) if is_whole else None
     if basis is not None and basis == before.basis:
         return before
     shown: Iterable[tuple[StoreRoute, int]]
     shown = _every_row(snapshot) if is_whole else (yield from _worst_rows(snapshot))
-    rows: dict[RowKey, Part] = {}
+    rows: dict[RowKey, DocumentPart] = {}
     used: set[int] = set()
     for route, task in shown:
-        key = (route.name, layout.partition[task])
+        key = (route.name, index.partition[task])
         rows[key] = _row(snapshot, key, task, before.rows.get(key), now)
-        used.update(layout.node[replica] for replica in layout.holders(task))
+        used.update(index.node[replica] for replica in index.holders(task))
         yield
     values = {
-        "columns": layout.node_ids if is_whole else tuple(layout.node_ids[number] for number in sorted(used)),
-        "total": sum(route.partitions for route in layout.routes),
+        "columns": index.node_ids if is_whole else tuple(index.node_ids[number] for number in sorted(used)),
+        "total": sum(route.partitions for route in index.routes),
         "order": "all" if is_whole else "worst",
     }
     members = {name: now.part(before.members.get(name), value, value) for name, value in values.items()}
@@ -94,12 +94,12 @@ def _basis(snapshot: Snapshot) -> object:
     """Return the input of all rows, while no replica differs from the others of its node; else `None`."""
     if any(view.own for view in snapshot.holders):
         return None
-    return snapshot.layout, tuple(_shape(view.facts) for view in snapshot.holders)
+    return snapshot.index, tuple(_shape(view.facts) for view in snapshot.holders)
 
 
 def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
-    for route in snapshot.layout.routes:
-        for task in snapshot.layout.tasks_of_store(route):
+    for route in snapshot.index.routes:
+        for task in snapshot.index.tasks_of_store(route):
             yield route, task
 
 
@@ -107,24 +107,24 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
     """Return the partitions of the worst replicas, the worst first; those without an open replica come before all
     others.
     """
-    layout = snapshot.layout
+    index = snapshot.index
     found: dict[RowKey, tuple[StoreRoute, int]] = {}
     for task in snapshot.totals.unserved[:WORST_ROWS]:
-        for route in layout.routes:
-            if task in layout.tasks_of_store(route):
+        for route in index.routes:
+            if task in index.tasks_of_store(route):
                 found[route.name, task] = (route, task)
     worst, _ = yield from first_of(snapshot, Query(sort="-lag", limit=3 * WORST_ROWS))
     for _, _, which, replica in worst:
-        route, task = layout.routes[which], layout.task[replica]
+        route, task = index.routes[which], index.task[replica]
         found.setdefault((route.name, task), (route, task))
     return list(found.values())[:WORST_ROWS]
 
 
-def _row(snapshot: Snapshot, key: RowKey, task: int, before: Part | None, now: Now) -> Part:
-    layout = snapshot.layout
+def _row(snapshot: Snapshot, key: RowKey, task: int, before: DocumentPart | None, now: Now) -> DocumentPart:
+    index = snapshot.index
     replicas = [
-        (layout.node_ids[layout.node[replica]], _LETTERS[layout.role[replica]], snapshot.facts(replica))
-        for replica in layout.holders(task)
+        (index.node_ids[index.node[replica]], _LETTERS[index.role[replica]], snapshot.facts(replica))
+        for replica in index.holders(task)
     ]
     shape = tuple((node_id, role, _shape(facts)) for node_id, role, facts in replicas)
     if before is not None and before.shape == shape:

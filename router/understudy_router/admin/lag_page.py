@@ -18,7 +18,7 @@ from zlib import crc32
 
 from understudy_router.admin.cursors import BadLagCursorError, LagCursor
 from understudy_router.admin.facts import UNKNOWN, Facts
-from understudy_router.admin.layout import ROLES
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 
@@ -130,25 +130,25 @@ def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
 
 
 def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
-    routes = snapshot.layout.routes
+    routes = snapshot.index.routes
     return [row_of(snapshot, routes[which], replica) for _, _, which, replica in entries]
 
 
 def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
     """Return a replica of a store, as reports show it."""
-    partition = snapshot.layout.partition[snapshot.layout.task[replica]]
+    partition = snapshot.index.partition[snapshot.index.task[replica]]
     return {"store": route.name, "operator_id": route.operator_id, **replica_row(snapshot, replica, partition)}
 
 
 def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
     """Return a replica, without its store. Unknown values are `None`."""
-    view, facts = snapshot.holders[snapshot.layout.node[replica]], snapshot.facts(replica)
+    view, facts = snapshot.holders[snapshot.index.node[replica]], snapshot.facts(replica)
     return {
         "partition": partition,
         "node_id": view.node_id,
         "host": view.endpoint.host,
         "port": view.endpoint.port,
-        "role": ROLES[snapshot.layout.role[replica]],
+        "role": ROLES[snapshot.index.role[replica]],
         "state": facts.state,
         "current_offset_position": facts.version,
         "end_offset_position": snapshot.end_version if snapshot.end_confirmed else None,
@@ -161,22 +161,22 @@ def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
 
 def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
     """Yield the entries that pass the query's filters, in slices."""
-    layout = snapshot.layout
+    index = snapshot.index
     value_of = _value(snapshot, query)
     role = None if query.role is None else ROLES.index(query.role)
     state = query.state
     sign = query.sign if query.key == "store" else 1.0
-    for which, route in enumerate(layout.routes):
+    for which, route in enumerate(index.routes):
         if query.store is not None and route.name != query.store:
             continue
-        base = which * layout.replicas
-        replicas = _of_node(snapshot, query.node, layout.of_store(route))
+        base = which * index.replicas
+        replicas = _of_node(snapshot, query.node, index.of_store(route))
         for first in range(0, len(replicas), SLICE_ROWS):
             few = replicas[first : first + SLICE_ROWS]
             yield [
                 (value_of(replica), sign * (base + replica), which, replica)
                 for replica in few
-                if (role is None or layout.role[replica] == role)
+                if (role is None or index.role[replica] == role)
                 and (state is None or (snapshot.facts(replica).state or UNKNOWN) == state)
             ]
 
@@ -185,18 +185,18 @@ def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence
     """Return the replicas within a range, all or those of one node."""
     if node_id is None:
         return within
-    number = snapshot.layout.number_of.get(node_id)
-    replicas = () if number is None else snapshot.layout.of_node[number]
+    number = snapshot.index.number_of.get(node_id)
+    replicas = () if number is None else snapshot.index.of_node[number]
     return replicas[bisect_left(replicas, within.start) : bisect_left(replicas, within.stop)]
 
 
 def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
     """Return a function that gives the value by which a replica is sorted: lower comes first."""
-    layout, sign, key = snapshot.layout, query.sign, query.key
+    index, sign, key = snapshot.index, query.sign, query.key
     if key == "store":
         return lambda replica: 0.0
     if key == "node":
-        return lambda replica: sign * layout.node[replica]
+        return lambda replica: sign * index.node[replica]
 
     def value(facts: Facts) -> float:
         found = facts.offset_lag if key == "lag" else facts.time_lag_ms if key == "time_lag" else facts.report_age_ms
@@ -205,20 +205,20 @@ def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
     usual = [None if view.own else value(view.facts) for view in snapshot.holders]
 
     def of(replica: int) -> float:
-        known = usual[layout.node[replica]]
+        known = usual[index.node[replica]]
         return value(snapshot.facts(replica)) if known is None else known
 
     return of
 
 
 def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> LagCursor:
-    layout, (_, _, which, replica) = snapshot.layout, last
+    index, (_, _, which, replica) = snapshot.index, last
     return LagCursor(
         digest=query.digest,
         tick=snapshot.tick if query.is_by_value else 0,
-        store=layout.routes[which].name,
-        partition=layout.partition[layout.task[replica]],
-        node_id=layout.node_ids[layout.node[replica]],
+        store=index.routes[which].name,
+        partition=index.partition[index.task[replica]],
+        node_id=index.node_ids[index.node[replica]],
     )
 
 
@@ -228,15 +228,15 @@ def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, 
     """
     if cursor.digest != query.digest:
         raise BadLagCursorError("the cursor belongs to a list with other filters, or in another order")
-    layout = snapshot.layout
-    base = sum(route.name < cursor.store for route in layout.routes) * layout.replicas
+    index = snapshot.index
+    base = sum(route.name < cursor.store for route in index.routes) * index.replicas
     replica, is_there = _place_in(snapshot, cursor)
     place = base + replica - (0 if is_there else 0.5)
     if query.key == "store":
         return (0.0, query.sign * place)
     if query.key == "node":
-        number = bisect_left(layout.node_ids, cursor.node_id)
-        is_known = layout.number_of.get(cursor.node_id) == number
+        number = bisect_left(index.node_ids, cursor.node_id)
+        is_known = index.number_of.get(cursor.node_id) == number
         return (query.sign * (number - (0 if is_known else 0.5)), place)
     if not is_there:
         raise BadLagCursorError("the cursor does not belong to this list")
@@ -245,13 +245,13 @@ def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, 
 
 def _place_in(snapshot: Snapshot, cursor: LagCursor) -> tuple[int, bool]:
     """Return the replica that a cursor names, or the first one after it in its store."""
-    layout = snapshot.layout
-    route = next((route for route in layout.routes if route.name == cursor.store), None)
+    index = snapshot.index
+    route = next((route for route in index.routes if route.name == cursor.store), None)
     if route is None:
         return 0, False
     if cursor.partition >= route.partitions:
-        return layout.of_store(route).stop, False
-    holders = layout.holders(layout.tasks_of[route.operator_id][cursor.partition])
-    names = [layout.node_ids[layout.node[replica]] for replica in holders]
+        return index.of_store(route).stop, False
+    holders = index.holders(index.tasks_of[route.operator_id][cursor.partition])
+    names = [index.node_ids[index.node[replica]] for replica in holders]
     place = bisect_left(names, cursor.node_id)
     return holders.start + place, cursor.node_id in names

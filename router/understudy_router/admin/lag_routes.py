@@ -17,7 +17,7 @@ from understudy_router.admin.cursors import decoded, encoded
 from understudy_router.admin.lag_page import COLUMNS, DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, Page, Row, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.lag_tree import lag_head, lag_tree
-from understudy_router.admin.layout import ROLES
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.slices import sliced
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

@@ -25,7 +25,7 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
 
     Raises UnknownStoreError with the first piece.
     """
-    stores, store = snapshot.layout.stores, query.store
+    stores, store = snapshot.index.stores, query.store
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
     wanted = (yield from _wanted(snapshot, query)) if query.is_narrowed else None
     yield orjson.dumps(lag_head(snapshot, snapshot.bus_lost_why))[:-1] + b',"nodes":['
@@ -86,12 +86,12 @@ def _store(snapshot: Snapshot, route: StoreRoute, wanted: Container[int] | None)
 
 def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Container[int] | None) -> Iterator[Row]:
     """Yield the replicas of one store partition in the order of a choice, the active first."""
-    assignment, layout = snapshot.assignment, snapshot.layout
+    assignment, index = snapshot.assignment, snapshot.index
     duty = None if assignment is None else assignment.tasks.get(f"{operator_id}_{partition}")
     if duty is None:
         return
-    first = layout.starts[layout.tasks_of[operator_id][partition]]
+    first = index.starts[index.tasks_of[operator_id][partition]]
     for node_id in duty.holders:
-        replica = layout.node.index(layout.number_of[node_id], first)
+        replica = index.node.index(index.number_of[node_id], first)
         if wanted is None or replica in wanted:
             yield replica_row(snapshot, replica, partition)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 
 from understudy_router.admin.facts import NodeView
-from understudy_router.admin.layout import ROLES
 from understudy_router.admin.observed import Document
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.restoring import is_restoring
 from understudy_router.admin.safe_to_stop import BoundOf, Losses, losses_of, nodes_at_risk, usual_losses
 from understudy_router.admin.snapshot import Snapshot
@@ -30,7 +30,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
 def node_row(snapshot: Snapshot, view: NodeView) -> Document:
     """Return the members of one node with which every report begins. A dead node has no tasks."""
     beat = view.heartbeat
-    tasks = NO_TASKS if beat is None else snapshot.layout.counts.get(view.node_id, NO_TASKS)
+    tasks = NO_TASKS if beat is None else snapshot.index.counts.get(view.node_id, NO_TASKS)
     return {
         "node_id": view.node_id,
         "host": view.endpoint.host,
@@ -51,7 +51,7 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     at_risk = yield from nodes_at_risk(snapshot, bound_of)
     found: dict[str, Losses] = {}
     for node_id in snapshot.nodes:
-        number = snapshot.layout.number_of.get(node_id)
+        number = snapshot.index.number_of.get(node_id)
         if number in at_risk:
             found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
         else:
@@ -62,10 +62,10 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
 
 def _restoring(snapshot: Snapshot, view: NodeView) -> int:
     """Return how many replicas of a node restore."""
-    number = snapshot.layout.number_of.get(view.node_id)
+    number = snapshot.index.number_of.get(view.node_id)
     if number is None or not view.is_live:
         return 0
-    known = snapshot.layout.replica_by_key
+    known = snapshot.index.replica_by_key
     own = [is_restoring(facts) for key, facts in view.own.items() if known(key, number) is not None]
-    others = len(snapshot.layout.of_node[number]) - len(own)
+    others = len(snapshot.index.of_node[number]) - len(own)
     return sum(own) + others * is_restoring(view.facts)

@@ -17,11 +17,11 @@ import orjson
 from understudy_router.admin.grid import NO_GRID, Grid, grid_of
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
-from understudy_router.admin.layout import ROLES
 from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
-from understudy_router.admin.parts import KEPT_MS, Now, Part, changed, members, settled_ms
+from understudy_router.admin.parts import KEPT_MS, DocumentPart, Now, changed, members, settled_ms
 from understudy_router.admin.reads_served import NOTHING_SERVED
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import NO_TREND
@@ -52,9 +52,9 @@ class Overview:
 
     tick: int
     generated_at: str | None
-    sections: Mapping[str, Part]
+    sections: Mapping[str, DocumentPart]
     grid: Grid
-    nodes: Mapping[str, Part]
+    nodes: Mapping[str, DocumentPart]
     """The entries of the section `nodes`."""
     known: tuple[int, ...] = ()
     """The last MAX_KEPT ticks before this one."""
@@ -93,7 +93,7 @@ def overview_of(
     snapshot = seen.snapshot
     known = before or Overview(0, None, {}, NO_GRID, {})
     now = Now(max(snapshot.tick, known.tick + 1), snapshot.about.now_ms, next(iter(known.known), 0))
-    nodes: dict[str, Part] = {}
+    nodes: dict[str, DocumentPart] = {}
     for node_id, view in snapshot.nodes.items():
         document = node_document(snapshot, view, losses[node_id])
         shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
@@ -140,7 +140,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
         },
         "bus": bus_document(about.bus_lost_why or about.unheard),
         "counts": _counts(snapshot),
-        "stores": [_store(seen, histories, route) for route in snapshot.layout.routes],
+        "stores": [_store(seen, histories, route) for route in snapshot.index.routes],
         "restores": seen.restores,
         "disagreement": seen.disagreements,
         "events": seen.events,
@@ -159,18 +159,18 @@ def _shape(name: str, value: Any) -> object:
 
 
 def _worst_lag(snapshot: Snapshot) -> Document:
-    summaries, layout = list(snapshot.totals.summaries.values()), snapshot.layout
+    summaries, index = list(snapshot.totals.summaries.values()), snapshot.index
     known = [each for each in summaries if each.worst_lag is not None]
     worst = max(known, key=lambda each: each.worst_lag or 0, default=None)
     replica = None if worst is None else worst.worst
-    task = None if replica is None else layout.task[replica]
+    task = None if replica is None else index.task[replica]
     return {
         "worst_batches": None if worst is None else worst.worst_lag,
         "worst_ms": max((each.worst_lag_ms for each in summaries if each.worst_lag_ms is not None), default=None),
         "unknown": sum(each.unknown for each in summaries),
-        "store": None if task is None else layout.stores_of[layout.operator_id[task]][0],
-        "partition": None if task is None else layout.partition[task],
-        "node_id": None if replica is None else layout.node_ids[layout.node[replica]],
+        "store": None if task is None else index.stores_of[index.operator_id[task]][0],
+        "partition": None if task is None else index.partition[task],
+        "node_id": None if replica is None else index.node_ids[index.node[replica]],
     }
 
 

@@ -19,7 +19,7 @@ KEPT_MS = 5_000
 K = TypeVar("K")
 
 
-class Part(NamedTuple):
+class DocumentPart(NamedTuple):
     """A part as JSON, the input of which it was made, without noise, and the tick at which its text last changed."""
 
     shape: object
@@ -35,19 +35,21 @@ class Now(NamedTuple):
     ms: float
     oldest: int = 0
 
-    def part(self, before: Part | None, shape: object, document: object, *, keep_ms: float = math.inf) -> Part:
+    def part(
+        self, before: DocumentPart | None, shape: object, document: object, *, keep_ms: float = math.inf
+    ) -> DocumentPart:
         """Return the present part: the one before while its shape is the same, for `keep_ms` at most."""
         if before is not None and before.shape == shape and self.ms - before.made_ms < keep_ms:
             return before
         return self.joined(before, shape, orjson.dumps(document))
 
-    def joined(self, before: Part | None, shape: object, text: bytes) -> Part:
+    def joined(self, before: DocumentPart | None, shape: object, text: bytes) -> DocumentPart:
         """Return the present part, made anew. Its tick is that of the one before if the text is."""
         is_same = before is not None and before.text == text
-        return Part(shape, text, before.tick if before is not None and is_same else self.tick, self.ms)
+        return DocumentPart(shape, text, before.tick if before is not None and is_same else self.tick, self.ms)
 
 
-def changed(parts: Mapping[K, Part], tick: int) -> dict[K, bytes]:
+def changed(parts: Mapping[K, DocumentPart], tick: int) -> dict[K, bytes]:
     """Return the texts that changed after a tick."""
     return {key: part.text for key, part in parts.items() if part.tick > tick}
 

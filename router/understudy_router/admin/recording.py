@@ -6,15 +6,15 @@ from collections.abc import Generator, Iterator
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, Key, Point, worst
-from understudy_router.admin.layout import WARMUP
-from understudy_router.admin.observed import Freshness
+from understudy_router.admin.observed import ClusterFreshness
 from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.replica_index import WARMUP
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.summary import Summary
 
 
 def points_of(
-    snapshot: Snapshot, freshness: Freshness, rates: Rates, max_series: int = MAX_SERIES
+    snapshot: Snapshot, freshness: ClusterFreshness, rates: Rates, max_series: int = MAX_SERIES
 ) -> Generator[None, None, dict[Key, Point]]:
     """Return the points of now: of the whole, of each store, and of as many partitions as can have a series."""
     summaries = snapshot.totals.summaries
@@ -25,7 +25,7 @@ def points_of(
         Key(FRESHNESS): Point(*freshness),
         Key(READS): Point(rates.per_s, rates.errors_per_s),
     }
-    for route in snapshot.layout.routes:
+    for route in snapshot.index.routes:
         summary = summaries[route.operator_id]
         found[Key(LAG, route.name)] = Point(lag_of(summary), time_lag_of(summary))
     for key, point in _partitions(snapshot):
@@ -45,7 +45,7 @@ def time_lag_of(summary: Summary) -> int | None:
     return None if summary.unknown else summary.worst_lag_ms
 
 
-def freshness_of(snapshot: Snapshot) -> Freshness:
+def freshness_of(snapshot: Snapshot) -> ClusterFreshness:
     """Return the time from commit to visible, over the nodes that report it: the median of their p50, the worst of
     their p99.
     """
@@ -57,18 +57,18 @@ def freshness_of(snapshot: Snapshot) -> Freshness:
 
 
 def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
-    layout = snapshot.layout
-    for route in layout.routes:
-        for partition, task in enumerate(layout.tasks_of_store(route)):
+    index = snapshot.index
+    for route in index.routes:
+        for partition, task in enumerate(index.tasks_of_store(route)):
             yield Key(LAG, route.name, partition), _partition(snapshot, task)
 
 
 def _partition(snapshot: Snapshot, task: int) -> Point:
     """Return the lag of the worst live replica that is not a warm-up."""
-    layout = snapshot.layout
+    index = snapshot.index
     live: list[Facts] = []
-    for replica in layout.holders(task):
+    for replica in index.holders(task):
         facts = snapshot.facts(replica)
-        if layout.role[replica] != WARMUP and facts.standing.is_live:
+        if index.role[replica] != WARMUP and facts.standing.is_live:
             live.append(facts)
     return Point(worst(each.offset_lag for each in live), worst(each.time_lag_ms for each in live))

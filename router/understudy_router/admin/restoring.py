@@ -25,7 +25,7 @@ class _Seen(NamedTuple):
     bytes_per_s: float | None
 
 
-class Restoring:
+class RestoreTracker:
     """The memory of the progress of each restore."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Restoring:
     def see(self, snapshot: Snapshot) -> Generator[None, None, list[Document]]:
         """Return the first MAX_SHOWN restores."""
         before, self._seen = self._seen, {}
-        layout, found = snapshot.layout, list[Document]()
+        index, found = snapshot.index, list[Document]()
         for number, view in enumerate(snapshot.holders):
             yield
             if not view.is_live or not (is_restoring(view.facts) or any(map(is_restoring, view.own.values()))):
                 continue
-            for replica in layout.of_node[number]:
+            for replica in index.of_node[number]:
                 yield
                 if is_restoring(snapshot.facts(replica)):
                     found.append(self._shown(snapshot, view.node_id, replica, before))
@@ -48,16 +48,16 @@ class Restoring:
         return found
 
     def _shown(self, snapshot: Snapshot, node_id: str, replica: int, before: Mapping[Key, _Seen]) -> Document:
-        layout, restore, rate = snapshot.layout, snapshot.facts(replica).restore, None
-        task = layout.task[replica]
-        key = (node_id, layout.key(task))
+        index, restore, rate = snapshot.index, snapshot.facts(replica).restore, None
+        task = index.task[replica]
+        key = (node_id, index.key(task))
         if restore is not None:
             seen = self._seen[key] = _seen(before.get(key), snapshot.about.now_ms, restore.done_bytes)
             rate = seen.bytes_per_s
         return {
             "node_id": node_id,
             "task": key[1],
-            "stores": list(layout.stores_of[layout.operator_id[task]]),
+            "stores": list(index.stores_of[index.operator_id[task]]),
             "stage": "unknown" if restore is None else restore.stage,
             "done_bytes": None if restore is None else restore.done_bytes,
             "total_bytes": None if restore is None else restore.total_bytes,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import Facts, Standing
-from understudy_router.admin.layout import ACTIVE
 from understudy_router.admin.observed import Document
+from understudy_router.admin.replica_index import ACTIVE
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
@@ -78,17 +78,17 @@ class Losses:
 
 def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
     """Return the cost of a stop of this node now; a node that holds no task costs nothing."""
-    layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
-    number = layout.number_of.get(node_id)
-    bounds = {route.name: bound_of(route.name) for route in layout.routes}
-    partitions = {route.name: route.partitions for route in layout.routes}
-    for replica in () if number is None else layout.of_node[number]:
+    index, found = snapshot.index, Losses(is_known=is_known(snapshot))
+    number = index.number_of.get(node_id)
+    bounds = {route.name: bound_of(route.name) for route in index.routes}
+    partitions = {route.name: route.partitions for route in index.routes}
+    for replica in () if number is None else index.of_node[number]:
         own = snapshot.facts(replica)
         if own.standing.is_live:
-            task = layout.task[replica]
-            others = [snapshot.facts(other) for other in layout.holders(task) if other != replica]
-            partition, is_active = layout.partition[task], layout.role[replica] == ACTIVE
-            for store in layout.stores_of[layout.operator_id[task]]:
+            task = index.task[replica]
+            others = [snapshot.facts(other) for other in index.holders(task) if other != replica]
+            partition, is_active = index.partition[task], index.role[replica] == ACTIVE
+            for store in index.stores_of[index.operator_id[task]]:
                 if partition < partitions[store]:
                     _add(found, own, others, (store, partition), bounds[store], is_active=is_active)
         yield
@@ -97,7 +97,7 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
 
 def is_known(snapshot: Snapshot) -> bool:
     """Whether the assignment and the catalogue are known here."""
-    return snapshot.assignment is not None and snapshot.layout.stores is not None
+    return snapshot.assignment is not None and snapshot.index.stores is not None
 
 
 def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
@@ -106,16 +106,16 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
     tasks without these are examined.
     """
-    layout = snapshot.layout
-    if any(bound_of(route.name) != NO_BOUND for route in layout.routes):
-        return range(len(layout.node_ids))
-    found = set(layout.alone)
+    index = snapshot.index
+    if any(bound_of(route.name) != NO_BOUND for route in index.routes):
+        return range(len(index.node_ids))
+    found = set(index.alone)
     views = enumerate(snapshot.holders)
     found.update(number for number, view in views if view.own or view.facts.standing < Standing.DOUBTFUL)
     for task in snapshot.totals.unsettled:
-        if len(found) == len(layout.node_ids):
+        if len(found) == len(index.node_ids):
             break  # all nodes are at risk, as when the bus is lost
-        found.update(layout.node[replica] for replica in layout.holders(task))
+        found.update(index.node[replica] for replica in index.holders(task))
         yield
     return found
 
@@ -165,11 +165,11 @@ def _partitions(count: int) -> str:
 
 def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
     """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
-    layout, found = snapshot.layout, Losses(is_known=is_known(snapshot))
-    number = layout.number_of.get(node_id)
+    index, found = snapshot.index, Losses(is_known=is_known(snapshot))
+    number = index.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:
-        counts = layout.duties[number].items()
+        counts = index.duties[number].items()
         found.active.count = sum(
-            count * len(layout.stores_of[operator_id]) for (operator_id, role), count in counts if role == ACTIVE
+            count * len(index.stores_of[operator_id]) for (operator_id, role), count in counts if role == ACTIVE
         )
     return found

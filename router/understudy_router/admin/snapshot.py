@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
-from understudy_router.admin.layout import Layout, lay_out
+from understudy_router.admin.replica_index import ReplicaIndex, index_replicas
 from understudy_router.admin.summary import Totals, facts_of, summed
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
@@ -51,10 +51,10 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable snapshot. `nodes` are all nodes by id, `holders` those of the layout by number."""
+    """An immutable snapshot. `nodes` are all nodes by id, `holders` those of the index by number."""
 
     about: About
-    layout: Layout
+    index: ReplicaIndex
     nodes: Mapping[str, NodeView]
     holders: tuple[NodeView, ...]
     lineage: str | None
@@ -77,7 +77,7 @@ class Snapshot:
 
     @property
     def assignment(self) -> Assignment | None:
-        return self.layout.assignment
+        return self.index.assignment
 
     @property
     def heartbeats(self) -> list[Heartbeat]:
@@ -86,20 +86,20 @@ class Snapshot:
 
     def facts(self, replica: int) -> Facts:
         """Return the facts of a replica."""
-        return facts_of(self.layout, self.holders, replica)
+        return facts_of(self.index, self.holders, replica)
 
 
 def gather(
-    tables: Tables, stores: Stores | None, about: About, layout: Layout | None = None
+    tables: Tables, stores: Stores | None, about: About, index: ReplicaIndex | None = None
 ) -> Generator[None, None, Snapshot]:
-    """Take the snapshot of now. `layout` is the last one, which is used again while it fits."""
+    """Take the snapshot of now. `index` is the last one, which is used again while it fits."""
     assignment, previous, changes = tables.assignment, tables.previous, tables.changes
-    if layout is None or layout.assignment is not assignment or layout.stores is not stores:
-        layout = yield from lay_out(assignment, stores)
+    if index is None or index.assignment is not assignment or index.stores is not stores:
+        index = yield from index_replicas(assignment, stores)
     lineage, end = tables.lineage, tables.end_version
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
     bus_lost_why = tables.bus_lost_why
-    reader = _Reader(tables, layout, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
+    reader = _Reader(tables, index, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
     views: dict[str, NodeView] = {}
     confirmed: list[float] = []
     for report in list(tables.nodes.values()):
@@ -110,12 +110,12 @@ def gather(
         yield
     for node_id, dead in list(tables.dead.items()):
         views.setdefault(node_id, reader.dead(dead))
-    holders = tuple(views.get(node_id) or reader.unheard(node_id) for node_id in layout.node_ids)
+    holders = tuple(views.get(node_id) or reader.unheard(node_id) for node_id in index.node_ids)
     yield
-    totals = yield from summed(layout, holders)
+    totals = yield from summed(index, holders)
     return Snapshot(
         about=about,
-        layout=layout,
+        index=index,
         nodes=dict(sorted(views.items(), key=lambda each: (each[1].report is None, each[0]))),
         holders=holders,
         lineage=lineage,
@@ -134,10 +134,10 @@ class _Reader:
     """The maker of the views of nodes, against one end."""
 
     def __init__(
-        self, tables: Tables, layout: Layout, previous: Assignment | None, *, now_ms: float, end: int | None
+        self, tables: Tables, index: ReplicaIndex, previous: Assignment | None, *, now_ms: float, end: int | None
     ) -> None:
         self._tables = tables
-        self._layout = layout
+        self._index = index
         self._previous = previous
         self._now_ms = now_ms
         self._end = end
@@ -145,12 +145,12 @@ class _Reader:
     def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
         """Return the view of a live node. A node with many exceptions takes several slices."""
         beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
-        number = self._layout.number_of.get(beat.node_id)
+        number = self._index.number_of.get(beat.node_id)
         differing = {} if number is None else dict(beat.exceptions)
         holds = self._holds(beat)
         if number is not None and holds is not None:
-            for replica in self._layout.of_node[number]:
-                key = self._layout.key(self._layout.task[replica])
+            for replica in self._index.of_node[number]:
+                key = self._index.key(self._index.task[replica])
                 if key not in differing and not holds(key):
                     differing[key] = NOTHING_OPEN
                 yield
@@ -178,7 +178,7 @@ class _Reader:
 
     def unheard(self, node_id: str) -> NodeView:
         """Return the view of a node that only the assignment names. Without an address it counts as dead."""
-        assignment = self._layout.assignment
+        assignment = self._index.assignment
         endpoint = None if assignment is None else assignment.members.get(node_id)
         if endpoint is None:
             return NodeView(node_id, HostInfo("unknown", 0), Facts(DEAD))
@@ -190,7 +190,7 @@ class _Reader:
         """
         if beat.held is not None:
             return frozenset(beat.held).__contains__
-        assignment, previous = self._layout.assignment, self._previous
+        assignment, previous = self._index.assignment, self._previous
         order = (beat.term, beat.epoch)
         if previous is None or assignment is None or order == assignment.order or order != previous.order:
             return None
@@ -212,7 +212,7 @@ class _Reader:
         )
 
     def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
-        assignment = self._layout.assignment
+        assignment = self._index.assignment
         fits = assignment is None or (
             beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
         )

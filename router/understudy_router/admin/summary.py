@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from understudy_router.admin.facts import RUNNING, Facts, NodeView, Standing
-from understudy_router.admin.layout import WARMUP, Layout
+from understudy_router.admin.replica_index import WARMUP, ReplicaIndex
 
 MAX_ERRORS = 100
 
@@ -61,48 +61,48 @@ class Totals(NamedTuple):
     """The errors of live replicas: the first MAX_ERRORS."""
 
 
-def summed(layout: Layout, holders: Sequence[NodeView]) -> Generator[None, None, Totals]:
+def summed(index: ReplicaIndex, holders: Sequence[NodeView]) -> Generator[None, None, Totals]:
     """Sum all replicas up."""
-    sums = _Sums(layout)
+    sums = _Sums(index)
     for number, view in enumerate(holders):
         yield from sums.add(number, view)
         yield
-    totals = yield from _examined(layout, holders, sums.doubtful, sums.summaries)
+    totals = yield from _examined(index, holders, sums.doubtful, sums.summaries)
     return totals._replace(errors=tuple(sums.errors))
 
 
 class _Sums:
     """The sums so far, and the tasks with a replica that is not well."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.summaries = {operator_id: Summary() for operator_id in layout.tasks_of}
+    def __init__(self, index: ReplicaIndex) -> None:
+        self.summaries = {operator_id: Summary() for operator_id in index.tasks_of}
         self.doubtful: set[int] = set()
         self.errors: list[str] = []
-        self._layout = layout
+        self._index = index
 
     def add(self, number: int, view: NodeView) -> Iterator[None]:
         """Add the replicas of a node: those that differ one by one, all others by their number."""
-        layout = self._layout
+        index = self._index
         own: Counter[tuple[int, int]] = Counter()
         differing: set[int] = set()
         for key, facts in view.own.items():
-            replica = layout.replica_by_key(key, number)
+            replica = index.replica_by_key(key, number)
             if replica is not None:
-                task, role = layout.task[replica], layout.role[replica]
-                operator_id = layout.operator_id[task]
+                task, role = index.task[replica], index.role[replica]
+                operator_id = index.operator_id[task]
                 own[operator_id, role] += 1
                 differing.add(replica)
                 self._count(operator_id, facts, role, 1, _always(replica))
                 if facts.standing is not Standing.CAUGHT_UP:
                     self.doubtful.add(task)
             yield
-        for (operator_id, role), count in layout.duties[number].items():
+        for (operator_id, role), count in index.duties[number].items():
             alike = count - own[operator_id, role]
             if alike:
-                where = partial(_first, layout, number, (operator_id, role), differing)
+                where = partial(_first, index, number, (operator_id, role), differing)
                 self._count(operator_id, view.facts, role, alike, where)
         if view.facts.standing is not Standing.CAUGHT_UP:
-            self.doubtful.update(layout.task[replica] for replica in layout.of_node[number])
+            self.doubtful.update(index.task[replica] for replica in index.of_node[number])
 
     def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], int]) -> None:
         """Add so many replicas of these facts. `where` finds the first of them."""
@@ -127,29 +127,29 @@ class _Sums:
     def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], int]) -> None:
         summary.broken += count
         if len(self.errors) < MAX_ERRORS:
-            layout, replica = self._layout, where()
-            task, node_id = layout.task[replica], layout.node_ids[layout.node[replica]]
-            stores = " and ".join(layout.stores_of[layout.operator_id[task]])
-            self.errors.append(f"{stores} {layout.partition[task]} on {node_id}: {error}")
+            index, replica = self._index, where()
+            task, node_id = index.task[replica], index.node_ids[index.node[replica]]
+            stores = " and ".join(index.stores_of[index.operator_id[task]])
+            self.errors.append(f"{stores} {index.partition[task]} on {node_id}: {error}")
 
 
 def _always(replica: int) -> Callable[[], int]:
     return lambda: replica
 
 
-def _first(layout: Layout, number: int, kind: tuple[int, int], differing: Collection[int]) -> int:
+def _first(index: ReplicaIndex, number: int, kind: tuple[int, int], differing: Collection[int]) -> int:
     """Return the first replica of a node, in an operator and role, that is like the others of the node."""
     operator_id, role = kind
-    tasks = layout.tasks_of[operator_id]
+    tasks = index.tasks_of[operator_id]
     return next(
         replica
-        for replica in layout.of_node[number]
-        if layout.role[replica] == role and layout.task[replica] in tasks and replica not in differing
+        for replica in index.of_node[number]
+        if index.role[replica] == role and index.task[replica] in tasks and replica not in differing
     )
 
 
 def _examined(
-    layout: Layout, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
+    index: ReplicaIndex, holders: Sequence[NodeView], doubtful: Collection[int], summaries: Mapping[int, Summary]
 ) -> Generator[None, None, Totals]:
     """Return the tasks that are not well, among those with a replica that is not well. Count them in `summaries`, too.
 
@@ -160,19 +160,19 @@ def _examined(
     thin: list[int] = []
     unsettled: list[int] = []
     judged: dict[tuple[tuple[Standing, ...], bytes], _Verdict] = {}
-    for task in chain(layout.unheld, doubtful):
-        replicas = layout.holders(task)
-        standings = tuple(facts_of(layout, holders, replica).standing for replica in replicas)
-        kind = (standings, bytes(layout.role[replicas.start : replicas.stop]))
+    for task in chain(index.unheld, doubtful):
+        replicas = index.holders(task)
+        standings = tuple(facts_of(index, holders, replica).standing for replica in replicas)
+        kind = (standings, bytes(index.role[replicas.start : replicas.stop]))
         verdict = judged.get(kind)
         if verdict is None:
             verdict = judged[kind] = _judged(*kind)
         if verdict.is_unserved:
             unserved.append(task)
-            summaries[layout.operator_id[task]].unserved += 1
+            summaries[index.operator_id[task]].unserved += 1
         elif verdict.is_thin:
             thin.append(task)
-            summaries[layout.operator_id[task]].thin += 1
+            summaries[index.operator_id[task]].thin += 1
         if verdict.is_unsettled:
             unsettled.append(task)
         yield
@@ -201,9 +201,9 @@ def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
     )
 
 
-def facts_of(layout: Layout, holders: Sequence[NodeView], replica: int) -> Facts:
+def facts_of(index: ReplicaIndex, holders: Sequence[NodeView], replica: int) -> Facts:
     """Return the facts of a replica: those of its node, unless it differs from the others of the node."""
-    view = holders[layout.node[replica]]
+    view = holders[index.node[replica]]
     if not view.own:
         return view.facts
-    return view.own.get(layout.key(layout.task[replica]), view.facts)
+    return view.own.get(index.key(index.task[replica]), view.facts)

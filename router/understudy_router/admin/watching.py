@@ -16,12 +16,12 @@ from understudy_router.admin.disagreement import Disagreements
 from understudy_router.admin.events import EventLog
 from understudy_router.admin.history import History
 from understudy_router.admin.indicators import health_of
-from understudy_router.admin.layout import Layout
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.quiet_query import quiet_query
 from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.recording import freshness_of, lag_of, points_of
-from understudy_router.admin.restoring import Restoring
+from understudy_router.admin.replica_index import ReplicaIndex
+from understudy_router.admin.restoring import RestoreTracker
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.admin.trends import Pace, Trends
 from understudy_router.forwarding.served import ServedReads
@@ -75,15 +75,13 @@ class Looking:
 
     def _is_recent(self, snapshot: Snapshot, max_age_ms: float) -> bool:
         router = self._router
-        is_same = (
-            snapshot.changes == router.tables.changes and snapshot.layout.stores is router.watcher.catalogue.stores
-        )
+        is_same = snapshot.changes == router.tables.changes and snapshot.index.stores is router.watcher.catalogue.stores
         return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
 
     async def _gathered(self) -> Snapshot:
         self.gathers += 1
         self._tick += 1
-        router, layout = self._router, None if self._last is None else self._last.layout
+        router, index = self._router, None if self._last is None else self._last.index
         about = About(
             tick=self._tick,
             now_ms=router.now_ms(),
@@ -96,7 +94,7 @@ class Looking:
             not_ready=tuple(router.not_ready()),
             causes=router.causes(),
         )
-        return await in_slices(gather(router.tables, router.watcher.catalogue.stores, about, layout))
+        return await in_slices(gather(router.tables, router.watcher.catalogue.stores, about, index))
 
 
 class Observer:
@@ -110,9 +108,9 @@ class Observer:
         self._exposure = exposure
         self.history = History()
         self._reads, self._trends, self._pace = ReadRates(served), Trends(), Pace()
-        self._restoring, self._disagreements, self._events = Restoring(), Disagreements(), EventLog()
+        self._restoring, self._disagreements, self._events = RestoreTracker(), Disagreements(), EventLog()
         self._last: Observed | None = None
-        self._recorded: Layout | None = None
+        self._recorded: ReplicaIndex | None = None
         self._seeing = asyncio.Lock()
 
     @property
@@ -131,7 +129,7 @@ class Observer:
 
     def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
         now_ms, summaries = snapshot.about.now_ms, snapshot.totals.summaries
-        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in snapshot.layout.routes]
+        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in snapshot.index.routes]
         self._trends.see(now_ms, snapshot.end_version, lags)
         if snapshot.end_version:
             self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
@@ -156,8 +154,8 @@ class Observer:
 
     async def _record(self, observed: Observed) -> None:
         """Take a point of the last hour, when one is due."""
-        now_ms, layout = observed.snapshot.about.now_ms, observed.snapshot.layout
-        if self.history.is_due(now_ms) or layout is not self._recorded:
-            self._recorded = layout  # another layout may have partitions without a point
+        now_ms, index = observed.snapshot.about.now_ms, observed.snapshot.index
+        if self.history.is_due(now_ms) or index is not self._recorded:
+            self._recorded = index  # another index may have partitions without a point
             points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
             self.history.note(now_ms, points)

@@ -16,7 +16,7 @@ from understudy_router.cluster.known_forks import KnownForks
 from understudy_router.cluster.promotions import promotions
 from understudy_shared.base.plausible import is_later, is_plausible
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.cluster.view import ClusterView, Death, Heard, NodeReport
+from understudy_shared.cluster.view import AcceptedHeartbeat, ClusterView, Death, NodeReport
 
 MAX_EVENTS = 256
 
@@ -113,7 +113,7 @@ class Tables(ClusterView):
         confirmed_ms = self._end.confirmed_ms()
         return confirmed_ms is not None and now_ms - confirmed_ms <= self.end_expiry_ms
 
-    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> AcceptedHeartbeat | None:
         """Take a heartbeat in. Return `None` when it is too old, or there is no room for its node."""
         # One pass decides what a heartbeat changes, because a thousand nodes send one a second: the end, the catalogue
         # and the choices are computed again only when this heartbeat can alter them.

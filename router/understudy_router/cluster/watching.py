@@ -34,7 +34,7 @@ QUIET_HEARTBEATS = 1.5
 
 
 class Watcher:
-    """The tasks that update `tables` and the `catalogue`: the `Part` of a router in following its cluster.
+    """The tasks that update `tables` and the `catalogue`: the `ClusterDelegate` of a router.
     `bus_lost_why` is the reason why no messages arrive from the bus, `None` while they do.
     """
 

@@ -26,7 +26,7 @@ LOOP_SHARE = 0.1
 MAX_PAUSE_S = 10.0
 
 
-class Overview(Protocol):
+class OverviewDocument(Protocol):
     """The data to draw, as the feed of the admin API has it."""
 
     @property
@@ -57,12 +57,12 @@ class Drawings:
         self._document: tuple[int, dict[str, Any]] | None = None
         self._drawing = asyncio.Lock()
 
-    def is_due(self, query: PageQuery, now: Overview) -> bool:
+    def is_due(self, query: PageQuery, now: OverviewDocument) -> bool:
         """Whether a drawing of now exists, or may be made."""
         known = self._kept.get(query)
         return (known is not None and known.tick >= now.tick) or self._due.get(query, 0) <= monotonic()
 
-    async def of(self, query: PageQuery, now: Overview) -> Drawing:
+    async def of(self, query: PageQuery, now: OverviewDocument) -> Drawing:
         """Return the page of now. The first caller draws it."""
         async with self._drawing:
             known = self._kept.get(query)
@@ -75,7 +75,7 @@ class Drawings:
             self._kept.move_to_end(query)
             return known
 
-    async def _drawn(self, query: PageQuery, now: Overview) -> Drawing:
+    async def _drawn(self, query: PageQuery, now: OverviewDocument) -> Drawing:
         if self._document is None or self._document[0] != now.tick:
             self._document = now.tick, await in_slices(now.documents())
         _, document = self._document
@@ -98,11 +98,11 @@ class Viewer:
         self._query = query
         self._has: dict[str, int] = {}
 
-    def is_due(self, now: Overview) -> bool:
+    def is_due(self, now: OverviewDocument) -> bool:
         """Whether a drawing of now exists, or may be made."""
         return self._drawings.is_due(self._query, now)
 
-    async def event(self, now: Overview) -> bytes:
+    async def event(self, now: OverviewDocument) -> bytes:
         """Return an event with the parts that the browser does not have."""
         drawing = await self._drawings.of(self._query, now)
         new = {name: text for name, text in drawing.parts.items() if self._has.get(name) != hash(text)}

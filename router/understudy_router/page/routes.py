@@ -22,7 +22,7 @@ from understudy_shared.http.problems import ProblemError
 
 Document = Mapping[str, Any]
 
-Overview = Callable[[], Awaitable[Document]]
+LoadOverview = Callable[[], Awaitable[Document]]
 """The function that returns the document of `GET /admin/v1/overview`, which the page shows."""
 
 Changes = Callable[[Request, Viewer], Response]
@@ -33,7 +33,7 @@ History = Callable[[str | None, int | None], Awaitable[Document]]
 its partitions."""
 
 
-def page_routes(overview: Overview, history: History, changes: Changes) -> APIRouter:
+def page_routes(overview: LoadOverview, history: History, changes: Changes) -> APIRouter:
     """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
     load_templates()
     routes, drawings = APIRouter(), Drawings()

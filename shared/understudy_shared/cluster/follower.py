@@ -19,8 +19,8 @@ from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.view import ClusterView
 
 
-class Part(Protocol):
-    """The part that a node and a router do differently."""
+class ClusterDelegate(Protocol):
+    """The callbacks of a follower: what a node and a router do differently."""
 
     def hear(self, heard: Spoken) -> None:
         """Take in a message of the bus."""
@@ -42,12 +42,18 @@ class ClusterFollower:
     """The follower of one process. `heartbeat_ms` is the interval of the nodes' heartbeats."""
 
     def __init__(
-        self, gossip: Gossip, view: ClusterView, part: Part, *, heartbeat_ms: Callable[[], int], clock: Clock
+        self,
+        gossip: Gossip,
+        view: ClusterView,
+        delegate: ClusterDelegate,
+        *,
+        heartbeat_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self.is_subscribed = False
         self._gossip = gossip
         self._view = view
-        self._part = part
+        self._delegate = delegate
         self._heartbeat_ms = heartbeat_ms
         self._clock = clock
         self._must_read = True
@@ -85,11 +91,11 @@ class ClusterFollower:
             began_ms = self._clock.monotonic_ms()
             try:
                 seen = await self._gossip.nodes(known=self._view.holders)
-                self._part.take_nodes(seen)
+                self._delegate.take_nodes(seen)
                 assignment = await self._gossip.assignment()
                 if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # it hung, and keys expired in it
                     self._view.reset_heartbeat_ages(self._clock.monotonic_ms())
-                await self._part.take_keys(seen, assignment)
+                await self._delegate.take_keys(seen, assignment)
             except BusError as error:
                 self._lost(str(error))
                 return
@@ -110,17 +116,17 @@ class ClusterFollower:
                     self.is_subscribed = self._must_read = True
                     await self.read()
                 case _:
-                    self._gossip.handle(heard, self._part.hear)
+                    self._gossip.handle(heard, self._delegate.hear)
 
     async def go_on_without_the_bus(self) -> None:
         """Ask other nodes once per heartbeat while the bus is away, until cancelled."""
         while True:
             await self._away.wait()
-            await self._part.ask_others()
+            await self._delegate.ask_others()
             await asyncio.sleep(jittered_s(self._heartbeat_ms()))
 
     def _lost(self, why: str) -> None:
-        self._part.bus_lost(why)
+        self._delegate.bus_lost(why)
         self.call_failed()
 
 

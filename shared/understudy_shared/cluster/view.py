@@ -62,7 +62,7 @@ class DeadNode:
     said_farewell: bool = False
 
 
-class Heard(NamedTuple):
+class AcceptedHeartbeat(NamedTuple):
     """A heartbeat that was accepted, and the report before it."""
 
     report: NodeReport
@@ -134,7 +134,7 @@ class ClusterView:
         self.assignment = assignment
         return True
 
-    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> Heard | None:
+    def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> AcceptedHeartbeat | None:
         """Process a heartbeat; return None if it is too old, or there is no room for its node."""
         node_id, said_ms = heartbeat.node_id, now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
@@ -151,7 +151,7 @@ class ClusterView:
         self.nodes[node_id] = report = NodeReport(taken, said_ms, beats)
         self.dead.pop(node_id, None)
         self.silence.answered(node_id)
-        return Heard(report, before, goes_on, left_out)
+        return AcceptedHeartbeat(report, before, goes_on, left_out)
 
     def left(self, farewell: Farewell, now_ms: float) -> Death | None:
         """Process a farewell; return None if the node is dead already, or another process has its id now."""

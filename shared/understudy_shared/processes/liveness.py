@@ -26,7 +26,7 @@ class Liveness(Enum):
     """The worker says neither: it starts, hangs, or something else has its port."""
 
 
-class Silence:
+class SilenceTimer:
     """The time for which a worker has been silent while it was asked (pure: time is passed in)."""
 
     def __init__(self, now_s: float) -> None:

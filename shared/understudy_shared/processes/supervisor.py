@@ -26,7 +26,7 @@ import orjson
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.processes import worker as worker_module
-from understudy_shared.processes.liveness import LOOK_EVERY_S, Liveness, Silence, liveness_of
+from understudy_shared.processes.liveness import LOOK_EVERY_S, Liveness, SilenceTimer, liveness_of
 from understudy_shared.processes.restarts import Restarts
 from understudy_shared.processes.worker import refused
 from understudy_shared.server.service import GRACEFUL_SHUTDOWN_S, NOT_STARTED
@@ -183,7 +183,7 @@ class WorkerSupervisor:
     async def _watch(self, worker: Worker) -> None:
         """Ask a process whether it is alive, and kill one that says no, or that said yes and is silent."""
         now = asyncio.get_running_loop().time
-        silence = Silence(now())
+        silence = SilenceTimer(now())
         while not self._stop.is_set():
             await asyncio.sleep(LOOK_EVERY_S if worker.is_alive else LOOK_AT_STARTS_EVERY_S)
             liveness = await liveness_of(worker.order.own_host, is_tls=worker.order.is_tls)

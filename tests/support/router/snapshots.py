@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from tests.support.router.tables import APPLICATION, END_EXPIRY_MS, HEARTBEAT_MS, LINEAGE, assigned, beat, expire
 
-from understudy_router.admin.layout import Layout
+from understudy_router.admin.replica_index import ReplicaIndex
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.tables import Tables
@@ -66,11 +66,11 @@ def snapshot_of(
     *,
     now_ms: float = 0,
     tick: int = 1,
-    layout: Layout | None = None,
+    index: ReplicaIndex | None = None,
     **fields: Any,
 ) -> Snapshot:
     """What `gather` makes of tables."""
-    return finished(gather(tables, stores, about(now_ms=now_ms, tick=tick, **fields), layout))
+    return finished(gather(tables, stores, about(now_ms=now_ms, tick=tick, **fields), index))
 
 
 def tables_with(

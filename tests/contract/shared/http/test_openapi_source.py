@@ -17,8 +17,8 @@ from understudy_router.admin.grid import WORST_ROWS
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, SORTS, STATES
 from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
-from understudy_router.admin.layout import ROLES
 from understudy_router.admin.overview import MAX_KEPT
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.http.edge import MAX_BODY_BYTES

@@ -76,7 +76,7 @@ def snapshots_of(what: list[Any]) -> Iterator[Snapshot]:
                     tables._died(tables._mark_dead(change, now_ms, "died", "killed"), now_ms)
             case float():
                 now_ms += change
-        snapshot = snapshot_of(tables, STORES, now_ms=now_ms, tick=number, layout=snapshot.layout)
+        snapshot = snapshot_of(tables, STORES, now_ms=now_ms, tick=number, index=snapshot.index)
         yield snapshot
 
 
@@ -153,12 +153,12 @@ def test_while_all_nodes_say_the_same_no_row_is_made_or_compared() -> None:
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     snapshot = snapshot_of(tables, STORES)
     first = overview(snapshot)
-    later = overview(snapshot_of(tables, STORES, now_ms=900, tick=2, layout=snapshot.layout), first)
+    later = overview(snapshot_of(tables, STORES, now_ms=900, tick=2, index=snapshot.index), first)
     assert later.grid is first.grid
     tables.heard(beat("a", sequence=2, exceptions={"0_0": Applied(version=5)}), age_ms=0, now_ms=1000)
-    third = overview(snapshot_of(tables, STORES, now_ms=1000, tick=3, layout=snapshot.layout), later)
+    third = overview(snapshot_of(tables, STORES, now_ms=1000, tick=3, index=snapshot.index), later)
     assert [(row["store"], row["partition"]) for row in delta(later, third)["grid_rows"]] == [("one", 0), ("two", 0)]
-    again = overview(snapshot_of(tables, STORES, now_ms=1100, tick=4, layout=snapshot.layout), third)
+    again = overview(snapshot_of(tables, STORES, now_ms=1100, tick=4, index=snapshot.index), third)
     assert delta(third, again)["grid_rows"] == []
 
 

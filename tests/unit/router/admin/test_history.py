@@ -92,15 +92,15 @@ def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(world: tu
     points = finished(points_of(snapshot, (1, 2), Rates(per_s=3.0)))
     assert points[Key(FRESHNESS)] == (1, 2)
     assert points[Key(READS)].first == 3.0
-    layout = snapshot.layout
-    for route in layout.routes:
+    index = snapshot.index
+    for route in index.routes:
         lags: list[int | None] = []
         for partition in range(route.partitions):
-            place = layout.tasks_of_store(route)[partition]
+            place = index.tasks_of_store(route)[partition]
             mine = [
                 snapshot.facts(replica).offset_lag
-                for replica in layout.holders(place)
-                if layout.role[replica] != 2 and snapshot.facts(replica).standing.is_live
+                for replica in index.holders(place)
+                if index.role[replica] != 2 and snapshot.facts(replica).standing.is_live
             ]
             assert points[Key(LAG, route.name, partition)].first == worst(mine)
             lags += mine

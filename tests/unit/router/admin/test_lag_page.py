@@ -24,7 +24,7 @@ from tests.support.router.tables import assigned, beat, task
 from understudy_router.admin.cursors import BadLagCursorError, LagCursor, decoded, encoded
 from understudy_router.admin.lag_page import COLUMNS, SLICE_ROWS, SORTS, STATES, Page, Query, every_row, page_of
 from understudy_router.admin.lag_routes import csv_text
-from understudy_router.admin.layout import ROLES
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
@@ -81,7 +81,7 @@ def test_the_pages_of_a_list_have_every_row_that_is_meant_once_and_in_order(
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
     every = walk(snapshot, Query(limit=7))
     assert [place(row) for row in every] == sorted(map(place, every))
-    assert len(every) == sum(len(snapshot.layout.of_store(route)) for route in snapshot.layout.routes)
+    assert len(every) == sum(len(snapshot.index.of_store(route)) for route in snapshot.index.routes)
     rows = walk(snapshot, query)
     meant = [
         row

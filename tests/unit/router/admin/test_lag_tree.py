@@ -14,7 +14,7 @@ from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue,
 
 from understudy_router.admin.lag_page import Query
 from understudy_router.admin.lag_tree import lag_tree
-from understudy_router.admin.layout import ROLES
+from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import About, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW

@@ -77,11 +77,11 @@ def test_the_partitions_that_would_lose_their_last_replica_have_no_caught_up_one
     if node_id in tables.nodes:
         tables._died(tables._mark_dead(node_id, now_ms, "left", "it was stopped"), now_ms)
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    layout = snapshot.layout
+    index = snapshot.index
     for lost in found.last_replica.listed:
-        (route,) = (route for route in layout.routes if route.name == lost["store"])
-        place = layout.tasks_of_store(route)[int(str(lost["partition"]))]
-        standings = [snapshot.facts(replica).standing for replica in layout.holders(place)]
+        (route,) = (route for route in index.routes if route.name == lost["store"])
+        place = index.tasks_of_store(route)[int(str(lost["partition"]))]
+        standings = [snapshot.facts(replica).standing for replica in index.holders(place)]
         assert Standing.CAUGHT_UP not in standings
 
 

@@ -7,7 +7,7 @@ from tests.support.router.snapshots import about, finished, snapshot_of, stores_
 from tests.support.router.tables import LINEAGE, beat, task
 
 from understudy_router.admin.facts import DEAD, Standing
-from understudy_router.admin.layout import ROLES, WARMUP, lay_out
+from understudy_router.admin.replica_index import ROLES, WARMUP, index_replicas
 from understudy_router.admin.snapshot import gather
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
@@ -21,16 +21,16 @@ World = tuple[Tables, Stores, float]
 def test_a_snapshot_says_of_each_replica_what_a_choice_would_know(world: World) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    layout = snapshot.layout
-    for route in layout.routes:
-        found = [(layout.partition[layout.task[replica]], replica) for replica in layout.of_store(route)]
+    index = snapshot.index
+    for route in index.routes:
+        found = [(index.partition[index.task[replica]], replica) for replica in index.of_store(route)]
         for partition in range(route.partitions):
             candidates = {each.node_id: each for each in candidates_of(tables, route.operator_id, partition, now_ms)}
-            mine = {layout.node_ids[layout.node[replica]]: replica for where, replica in found if where == partition}
+            mine = {index.node_ids[index.node[replica]]: replica for where, replica in found if where == partition}
             assert mine.keys() == candidates.keys()
             for node_id, replica in mine.items():
                 facts, expected = snapshot.facts(replica), candidates[node_id]
-                assert ROLES[layout.role[replica]] == expected.role
+                assert ROLES[index.role[replica]] == expected.role
                 assert facts.state == (expected.state if expected.is_live else DEAD)
                 assert (facts.version, facts.offset_lag, facts.time_lag_ms, facts.report_age_ms, facts.error) == (
                     expected.version,
@@ -42,21 +42,21 @@ def test_a_snapshot_says_of_each_replica_what_a_choice_would_know(world: World) 
                 assert facts.standing.is_live == expected.is_live
                 is_open = expected.is_heard and expected.version is not None and expected.is_live
                 assert facts.standing.is_open == (is_open and expected.has_lineage and expected.has_layout)
-                assert snapshot.holders[layout.node[replica]].endpoint == expected.endpoint
+                assert snapshot.holders[index.node[replica]].endpoint == expected.endpoint
 
 
 @given(worlds())
 def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    layout, totals = snapshot.layout, snapshot.totals
+    index, totals = snapshot.index, snapshot.totals
     for operator_id, summary in totals.summaries.items():
-        tasks = layout.tasks_of[operator_id]
-        replicas = [replica for task in tasks for replica in layout.holders(task)]
+        tasks = index.tasks_of[operator_id]
+        replicas = [replica for task in tasks for replica in index.holders(task)]
         facts = {replica: snapshot.facts(replica) for replica in replicas}
         live = [replica for replica in replicas if facts[replica].standing.is_live]
-        wanted = [replica for replica in live if layout.role[replica] != WARMUP]
-        assert summary.by_role == [sum(layout.role[each] == role for each in live) for role in range(3)]
+        wanted = [replica for replica in live if index.role[replica] != WARMUP]
+        assert summary.by_role == [sum(index.role[each] == role for each in live) for role in range(3)]
         assert summary.dead == len(replicas) - len(live)
         assert summary.running == sum(facts[each].state == "RUNNING" for each in live)
         assert summary.restoring == sum(facts[each].state in {"RESTORING", "CREATED"} for each in live)
@@ -68,12 +68,12 @@ def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
         assert summary.worst_lag_ms == max(ages, default=None)
         if summary.worst is not None:
             assert facts[summary.worst].offset_lag == summary.worst_lag
-        unserved = [task for task in tasks if not any(facts[each].standing.is_open for each in layout.holders(task))]
+        unserved = [task for task in tasks if not any(facts[each].standing.is_open for each in index.holders(task))]
         assert [task for task in totals.unserved if task in tasks] == unserved
         assert summary.unserved == len(unserved)
-        settled = [sum(facts[each].standing is Standing.CAUGHT_UP for each in layout.holders(task)) for task in tasks]
+        settled = [sum(facts[each].standing is Standing.CAUGHT_UP for each in index.holders(task)) for task in tasks]
         pairs = zip(tasks, settled, strict=True)
-        expected = {task for task, count in pairs if len(layout.holders(task)) > 1 and count < 2}
+        expected = {task for task, count in pairs if len(index.holders(task)) > 1 and count < 2}
         assert {task for task in totals.unsettled if task in tasks} == expected
         assert not set(totals.thin) & set(unserved)
 
@@ -82,15 +82,15 @@ def test_a_layout_is_used_again_until_the_assignment_or_the_stores_change() -> N
     stores = stores_named({"one": 0}, partitions=2)
     tables = tables_with({"0_0": task("a", "b"), "0_1": task("b", "a")}, beat("a"), beat("b"), partitions=2)
     first = snapshot_of(tables, stores)
-    second = snapshot_of(tables, stores, layout=first.layout)
-    assert second.layout is first.layout
+    second = snapshot_of(tables, stores, index=first.index)
+    assert second.index is first.index
     other = stores_named({"one": 0, "two": 0}, partitions=2)
-    assert snapshot_of(tables, other, layout=first.layout).layout is not first.layout
+    assert snapshot_of(tables, other, index=first.index).index is not first.index
 
 
 def test_before_anything_is_known_a_snapshot_is_empty_and_no_error() -> None:
     snapshot = snapshot_of(Tables(), None)
-    assert (snapshot.layout.replicas, snapshot.nodes, snapshot.lineage, snapshot.end_confirmed) == (0, {}, None, False)
+    assert (snapshot.index.replicas, snapshot.nodes, snapshot.lineage, snapshot.end_confirmed) == (0, {}, None, False)
     without_assignment = snapshot_of(Tables(), stores_named({"one": 0}, partitions=2))
     assert without_assignment.totals.unserved == (0, 1)
 
@@ -105,8 +105,8 @@ def test_a_gather_of_many_nodes_and_exceptions_comes_in_slices() -> None:
     far = {f"0_{partition}": Applied(version=1) for partition in range(count)}
     tables.heard(beat(names[0], partitions=count, exceptions=far), age_ms=0, now_ms=0)
     assert tables.assignment is not None
-    layout = finished(lay_out(tables.assignment, stores))
-    assert len(list(gather(tables, stores, about(), layout))) >= 2 * count
-    snapshot = snapshot_of(tables, stores, layout=layout)
+    index = finished(index_replicas(tables.assignment, stores))
+    assert len(list(gather(tables, stores, about(), index))) >= 2 * count
+    snapshot = snapshot_of(tables, stores, index=index)
     assert snapshot.end_age_ms == 0
     assert snapshot.lineage == LINEAGE

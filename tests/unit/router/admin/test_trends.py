@@ -14,7 +14,7 @@ from tests.support.router.tables import beat, task
 
 from understudy_router.admin.events import MAX_SHOWN, EventLog
 from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.restoring import Restoring, percent_of
+from understudy_router.admin.restoring import RestoreTracker, percent_of
 from understudy_router.admin.trends import LagSample, Pace, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
 from understudy_router.forwarding.served import ServedReads
@@ -134,7 +134,7 @@ def test_rates_are_those_of_the_last_minute_and_unknown_before_there_are_two_loo
 
 
 def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_not_say() -> None:
-    restoring = Restoring()
+    restoring = RestoreTracker()
 
     def look(done: int, now_ms: float, sequence: int) -> dict[str, object]:
         applied = Applied(
@@ -143,7 +143,7 @@ def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_n
         tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b", applied=applied), now_ms=now_ms)
         snapshot = snapshot_of(tables, ONE, now_ms=now_ms, tick=sequence)
         (found,) = finished(restoring.see(snapshot))
-        number = snapshot.layout.number_of["b"]
+        number = snapshot.index.number_of["b"]
         assert percent_of(snapshot.holders[number].facts) == done / 4
         return found
 
@@ -170,8 +170,8 @@ def test_the_restores_of_a_large_cluster_are_looked_for_in_slices() -> None:
         partitions=count,
     )
     snapshot = snapshot_of(tables, stores)
-    assert len(list(Restoring().see(snapshot))) >= count
-    (found,) = finished(Restoring().see(snapshot))
+    assert len(list(RestoreTracker().see(snapshot))) >= count
+    (found,) = finished(RestoreTracker().see(snapshot))
     assert (found["node_id"], found["task"]) == ("b", f"0_{count - 1}")
 
 

@@ -14,7 +14,7 @@ from tests.support.services.certificates import Signer
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.ports import free_port
 from understudy_shared.base.words import HostInfo
-from understudy_shared.processes.liveness import PAUSED_AFTER_S, Liveness, Silence, liveness_of
+from understudy_shared.processes.liveness import PAUSED_AFTER_S, Liveness, SilenceTimer, liveness_of
 from understudy_shared.processes.supervisor import WorkerOrder, WorkerSupervisor, _how_it_ended
 from understudy_shared.processes.worker import refusal, refused
 
@@ -60,7 +60,7 @@ async def test_a_worker_that_speaks_tls_is_asked_by_tls(tmp_path: Path) -> None:
 
 
 def test_silence_is_counted_from_the_last_answer_and_anew_after_a_pause_of_the_supervisor() -> None:
-    silence = Silence(100.0)
+    silence = SilenceTimer(100.0)
     assert silence.after(Liveness.ALIVE, 101.0) == 0
     assert [silence.after(Liveness.SILENT, now_s) for now_s in (107.0, 113.0)] == [6.0, 12.0]
     resumed_s = 113.0 + PAUSED_AFTER_S + 1

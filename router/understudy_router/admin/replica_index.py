@@ -19,7 +19,7 @@ ROLES = ("active", "standby", "warmup")
 ACTIVE, STANDBY, WARMUP = range(3)
 
 
-class Layout:
+class ReplicaIndex:
     """The numbered replicas of an `assignment` and its `stores`; each is `None` while it is unknown."""
 
     def __init__(self, assignment: Assignment | None, stores: Stores | None) -> None:
@@ -114,15 +114,15 @@ class Layout:
         self.starts.append(len(self.node))
 
 
-def lay_out(assignment: Assignment | None, stores: Stores | None) -> Generator[None, None, Layout]:
+def index_replicas(assignment: Assignment | None, stores: Stores | None) -> Generator[None, None, ReplicaIndex]:
     """Number the replicas, in slices."""
-    layout = Layout(assignment, stores)
+    index = ReplicaIndex(assignment, stores)
     for duty in () if assignment is None else assignment.tasks.values():
-        layout.count(duty)
+        index.count(duty)
         yield
-    for route in layout.routes:
-        layout.stores_of[route.operator_id] = (*layout.stores_of.get(route.operator_id, ()), route.name)
-    for operator_id in layout.stores_of:
-        partitions = max(route.partitions for route in layout.routes if route.operator_id == operator_id)
-        yield from layout.add_operator(operator_id, partitions)
-    return layout
+    for route in index.routes:
+        index.stores_of[route.operator_id] = (*index.stores_of.get(route.operator_id, ()), route.name)
+    for operator_id in index.stores_of:
+        partitions = max(route.partitions for route in index.routes if route.operator_id == operator_id)
+        yield from index.add_operator(operator_id, partitions)
+    return index
