@@ -71,7 +71,6 @@ class OffsetEntry:
 
     batch_id: int
     watermark_ms: int
-    timestamp_ms: int
     conf: Mapping[str, str]
     properties: StateProperties
 
@@ -130,7 +129,6 @@ def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
     return OffsetEntry(
         batch_id=batch_id,
         watermark_ms=field(body, "batchWatermarkMs", int, name=name),
-        timestamp_ms=field(body, "batchTimestampMs", int, name=name),
         conf=MappingProxyType(conf),
         properties=_state_properties(conf, name=name),
     )

@@ -115,8 +115,6 @@ class Memory:
     """
 
     def __init__(self, remembered: Remembered | None) -> None:
-        self.writes = 0
-        """The number of documents that were written or are being written."""
         self._remembered = remembered
         self._waiting: dict[type[Message], Message] = {}
         self._told = asyncio.Event()
@@ -153,7 +151,6 @@ class Memory:
     async def _write(self) -> None:
         self._told.clear()
         documents, self._waiting = list(self._waiting.values()), {}
-        self.writes += len(documents)
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, documents))
         await asyncio.shield(self._writing)  # `flush` waits for this write: a later one must not overtake it
 
