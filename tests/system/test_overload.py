@@ -80,7 +80,9 @@ async def _phase(port: int, name: str, *, per_second: float, seconds: float) -> 
     return result
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(30, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(6, marks=pytest.mark.brief), pytest.param(30, marks=pytest.mark.full)]
+)
 async def test_three_times_too_much_is_refused_at_once_and_afterwards_everything_is_answered_again(
     tmp_path: Path, seconds: float
 ) -> None:

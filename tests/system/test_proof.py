@@ -114,10 +114,13 @@ def judged(
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Verdict]:
-    """The short schedule of what is in every run, run once for all its claims. Other tests run beside it: few reads."""
+    """The short schedule of what is in every run, run once for all its claims. Other tests run beside it: few reads.
+    The long run has every fault of it.
+    """
     return judged(short(SEED, faults=FAULTS_OF_EVERY_RUN), tmp_path_factory.mktemp("proof"), rate=150.0)
 
 
+@pytest.mark.brief
 @pytest.mark.timeout(480)
 def test_every_fault_of_the_schedule_was_injected_and_healed_or_could_not_be_had_here(
     short_run: tuple[History, Verdict],
@@ -126,6 +129,7 @@ def test_every_fault_of_the_schedule_was_injected_and_healed_or_could_not_be_had
     assert_injected(history, FAULTS_OF_EVERY_RUN)
 
 
+@pytest.mark.brief
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_under_every_fault_the_claim_holds(claim: str, short_run: tuple[History, Verdict]) -> None:
