@@ -66,15 +66,15 @@ KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 S3 = "tests/integration/node/checkpoint/test_s3_"
 
 LONGEST = (PROOF, SYSTEM, ORACLES)
-"""What runs first: in `make verify` the proof takes as long as all other tests together take on one of three workers.
-Those of the system mostly wait, and the oracles mostly compute.
+"""The scopes and files that run first, because they take longest. The proof and the other tests of the system mostly
+wait, and the oracles mostly compute.
 """
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
-    """With several workers a file's tests stay together, because their fixtures are dear. Those of the system are on
-    one worker, because they measure what readers notice and share a demo, but the proof is beside them: it takes
-    longer than all of them. Those that need a Kafka broker share one, and those that need an S3 server.
+    """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
+    on one worker, because they measure what readers notice and share a demo; only the proof, which takes longer than
+    all of them, may have another. Those that need a Kafka broker share one, and those that need an S3 server.
     """
 
     def _split_scope(self, nodeid: str) -> str:

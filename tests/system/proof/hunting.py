@@ -29,6 +29,9 @@ READ_UNDER_FAULT_S = 15.0
 
 READY_LIMIT_S = 60.0
 
+SETTLE_LIMIT_S = 10.0
+"""Some bugs keep the nodes from settling. Replicas are compared later, with a limit of its own."""
+
 CONVERGENCE = "convergence"
 """The claim about what each node holds at the end of a hunt: only the last mutant of a place can be judged by it."""
 
@@ -55,6 +58,7 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
     seen: list[Seen | FinalReplica] = []
     folder.mkdir()
     with world(folder, options.world, seen.append) as running:
+        running.settle_limit_s = SETTLE_LIMIT_S
         for name in names:
             say(f"planting {name}")
             read_s = MUTANTS[name].read_s or (READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S)

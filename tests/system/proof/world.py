@@ -107,6 +107,7 @@ class World:
     clock: FakeClock
     refusals: Iterator[str] = field(default_factory=lambda: cycle(WAYS))
     """The next way in which Redis refuses writes."""
+    settle_limit_s: float = SETTLE_LIMIT_S
     ask_also: Callable[[str], object] = lambda store: None
     """Tells the readers of a store that was added."""
 
@@ -160,9 +161,9 @@ class World:
                 return f"{router}: {why}"
         return ""
 
-    def settle(self, limit_s: float = SETTLE_LIMIT_S) -> str:
+    def settle(self, limit_s: float | None = None) -> str:
         """Wait until all is well; returns what is not, when it does not get well in time."""
-        until_s = time.monotonic() + limit_s
+        until_s = time.monotonic() + (self.settle_limit_s if limit_s is None else limit_s)
         while (why := self.unsettled()) and time.monotonic() < until_s and "does not run" not in why:
             time.sleep(0.1)
         return why
