@@ -1,0 +1,122 @@
+"""The request of a scan or a count, from a query or a JSON object (pure): the same at nodes and routers.
+
+Every problem names the member at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from understudy_shared.base.printable import clipped
+from understudy_shared.http.lookup_requests import pop_longs
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bound_parsing import parse_flag
+from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.scan_cursor import decode_scan_cursor
+from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_SCAN_ROWS, ScanOperation, ScanQuestion, ScanRequest
+from understudy_shared.reads.where import parse_where
+
+_OWN: Final = ("limit", "cursor", "partition", "prefix", "where", "fields", "explain", "estimate")
+_NOT_OF_A_COUNT: Final = ("limit", "fields", "longs")
+_MAX_PARTITION: Final = 2**31 - 1
+
+
+def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanRequest:
+    """Parse the members of a request: texts, as a query has them, or JSON. What is not of the scan is of its bound.
+
+    Raises BadBoundError and BadCursorError.
+    """
+    members = {name: value for name, value in given.items() if value is not None}
+    if operation == "count":
+        wrong = next((name for name in _NOT_OF_A_COUNT if name in members), None)
+        if wrong is not None:
+            raise BadBoundError(f"a count takes no {wrong}", where=wrong, fix="Leave it out")
+    elif "estimate" in members:
+        raise BadBoundError("a scan takes no estimate", where="estimate", fix="Send it to the count of the store")
+    cursor = members.get("cursor")
+    question = ScanQuestion(
+        operation,
+        _whole(members, "partition", 0, _MAX_PARTITION),
+        _prefix(members),
+        parse_where(_json(members["where"], "where")) if "where" in members else (),
+        _fields(members),
+        "include_expired" not in members or parse_flag(members, "include_expired"),
+    )
+    is_estimate = parse_flag(members, "estimate")
+    if is_estimate and (question.is_filtered or cursor is not None):
+        what = "an estimate is of a whole store or partition, and comes at once"
+        raise BadBoundError(what, where="estimate", fix="Leave out prefix, where and cursor, or estimate")
+    longs = {name: str(value) for name, value in members.items() if name == "longs"}
+    return ScanRequest(
+        question,
+        _whole(members, "limit", 1, MAX_SCAN_ROWS) or MAX_SCAN_ROWS,
+        None if cursor is None else decode_scan_cursor(cursor),
+        explain=parse_flag(members, "explain"),
+        longs_as_text=pop_longs(longs),
+        is_estimate=is_estimate,
+        bounds={name: value for name, value in members.items() if name not in _OWN and name != "longs"},
+    )
+
+
+def parse_scan_body(body: bytes) -> dict[str, object]:
+    """Parse the JSON object of a POST. Raises a bad-request problem."""
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _bad_body(f"the body is not JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise _bad_body("the body is not a JSON object")
+    return members
+
+
+def _bad_body(what: str) -> ProblemError:
+    fix = 'Send for example {"prefix": ["a"], "limit": 100}'
+    return ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=fix))
+
+
+def _json(value: object, name: str) -> object:
+    """Return the JSON of a member, which a query has as a text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise BadBoundError(f"{name} is not JSON: {error}", where=name, fix="Send JSON, percent-encoded") from None
+
+
+def _prefix(members: Mapping[str, object]) -> tuple[object, ...]:
+    if "prefix" not in members:
+        return ()
+    values = _json(members["prefix"], "prefix")
+    if isinstance(values, list) and values:
+        return tuple(values)
+    fix = 'Send a JSON array of values for the first key columns, as ["a"]'
+    raise BadBoundError(f"the prefix is {clipped(values)}, not an array of values", where="prefix", fix=fix)
+
+
+def _fields(members: Mapping[str, object]) -> tuple[str, ...] | None:
+    if "fields" not in members:
+        return None
+    given = members["fields"]
+    names = given.split(",") if isinstance(given, str) else given
+    if isinstance(names, list) and 0 < len(names) <= MAX_FIELDS and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    fix = "Send fields=a,b in a query, or a JSON array of names in a body"
+    raise BadBoundError(f"fields is {clipped(given)}, not 1 to {MAX_FIELDS} names of columns", where="fields", fix=fix)
+
+
+def _whole(members: Mapping[str, object], name: str, low: int, high: int) -> int | None:
+    """Return a whole number within limits; None where it is not given."""
+    value = members.get(name)
+    if value is None:
+        return None
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else value
+    if isinstance(number, float) and number.is_integer():  # some JSON writers write every number as 5.0
+        number = int(number)
+    if type(number) is int and low <= number <= high:
+        return number
+    what = f"{name}={clipped(value)} is not a whole number from {low} to {high}"
+    raise BadBoundError(what, where=name, fix=f"Send for example {name}={max(low, 1)}, or leave it out")

@@ -1,0 +1,269 @@
+"""The call by which a router asks a node for a part of a page (pure: bytes in, bytes out).
+
+Both are JSON. The rows are the last member of the reply, and are cut out of it as they are: a router passes them on
+without parsing them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+
+from understudy_shared.base.printable import clipped
+from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.hop import bound_fields
+from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
+from understudy_shared.reads.scan_page import Access, PartPage, version_of
+from understudy_shared.reads.scan_question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion
+from understudy_shared.reads.where import parse_where
+
+PATH: Final = "/internal/v1/scan"
+VERSION_PATH: Final = "/internal/v1/scan/version"
+ESTIMATE_PATH: Final = "/internal/v1/scan/estimate"
+MAX_ROW_BYTES: Final = 8 * 1024 * 1024
+"""Limit on a row, as on a hop: in place of a longer one a page has a problem of its key."""
+
+MAX_PART_BYTES: Final = MAX_SCAN_BYTES + MAX_ROW_BYTES + 64 * 1024
+"""Limit on a reply."""
+
+_ROWS: Final = b',"rows":['
+_ACCESSES: Final = frozenset(("seek", "pass", "filtered-pass"))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanHop:
+    """A question about a partition: at a version, behind `after`, within this room. `layout` names how the router
+    places and encodes keys. `rows` is None where rows are only counted; `elements` is the limit on those of each key.
+    """
+
+    application: str
+    lineage: str
+    store: str
+    layout: str
+    partitions: int
+    question: ScanQuestion
+    partition: int
+    version: ReadVersion
+    after: bytes | None
+    rows: int | None
+    room_bytes: int
+    is_empty: bool
+    is_confined: bool
+    budget_ms: int
+    longs_as_text: bool
+    elements: int
+
+    def encode(self) -> bytes:
+        """Return the JSON of the request."""
+        members = {
+            "application": self.application,
+            "lineage": self.lineage,
+            "store": self.store,
+            "layout": self.layout,
+            "partitions": self.partitions,
+            "question": self.question.members(),
+            "partition": self.partition,
+            "version": self.version.number,
+            "committed_at_us": self.version.committed_at_us,
+            "after": _text_of(self.after),
+            "rows": self.rows,
+            "room_bytes": self.room_bytes,
+            "is_empty": self.is_empty,
+            "is_confined": self.is_confined,
+            "budget_ms": self.budget_ms,
+            "longs_as_text": self.longs_as_text,
+            "elements": self.elements,
+        }
+        return orjson.dumps(members)
+
+
+def decode_scan_hop(body: bytes) -> ScanHop:
+    """Parse a request. Raises BadHopError, and BadBoundError for a malformed filter."""
+    fields = object_of(body)
+    try:
+        return ScanHop(
+            text(fields, "application"),
+            text(fields, "lineage"),
+            text(fields, "store"),
+            text(fields, "layout"),
+            whole(fields, "partitions"),
+            _question(fields["question"]),
+            whole(fields, "partition"),
+            version_of(whole(fields, "version"), _optional(fields, "committed_at_us")),
+            _bytes_of(fields["after"]),
+            None if fields["rows"] is None else whole(fields, "rows"),
+            whole(fields, "room_bytes"),
+            _flag(fields, "is_empty"),
+            _flag(fields, "is_confined"),
+            whole(fields, "budget_ms"),
+            _flag(fields, "longs_as_text"),
+            whole(fields, "elements"),
+        )
+    except KeyError as error:
+        raise BadHopError(f"the hop has no {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionHop:
+    """The question at which version a node can read some partitions of a store, which it keeps for a while; or how many
+    keys they have, about.
+    """
+
+    application: str
+    lineage: str
+    store: str
+    layout: str
+    partitions: int
+    wanted: tuple[int, ...]
+    bound: Bound
+
+    def encode(self) -> bytes:
+        """Return the JSON of the request."""
+        members = {
+            "application": self.application,
+            "lineage": self.lineage,
+            "store": self.store,
+            "layout": self.layout,
+            "partitions": self.partitions,
+            "wanted": self.wanted,
+            "bound": bound_fields(self.bound),
+        }
+        return orjson.dumps(members)
+
+
+def decode_version_hop(body: bytes) -> VersionHop:
+    """Parse a request. Raises BadHopError, and BadBoundError for a malformed bound."""
+    fields = object_of(body)
+    try:
+        wanted, bound = fields["wanted"], fields["bound"]
+        if not isinstance(wanted, list) or not wanted or not all(type(each) is int for each in wanted):
+            raise BadHopError("the hop wants no list of partitions")
+        if not isinstance(bound, dict):
+            raise BadHopError("the hop has no bound")
+        return VersionHop(
+            text(fields, "application"),
+            text(fields, "lineage"),
+            text(fields, "store"),
+            text(fields, "layout"),
+            whole(fields, "partitions"),
+            tuple(wanted),
+            parse_bound(bound),
+        )
+    except KeyError as error:
+        raise BadHopError(f"the hop has no {error}") from None
+
+
+def encode_version(version: ReadVersion) -> bytes:
+    """Return the JSON of a version."""
+    return orjson.dumps({"version": version.number, "committed_at_us": version.committed_at_us})
+
+
+def decode_version(body: bytes) -> ReadVersion:
+    """Parse a version. Raises BadHopError."""
+    fields = object_of(body)
+    try:
+        return version_of(whole(fields, "version"), _optional(fields, "committed_at_us"))
+    except KeyError as error:
+        raise BadHopError(f"the reply has no {error}") from None
+
+
+def encode_estimate(count: int) -> bytes:
+    """Return the JSON of an estimate."""
+    return orjson.dumps({"count": count})
+
+
+def decode_estimate(body: bytes) -> int:
+    """Parse an estimate. Raises BadHopError."""
+    try:
+        return whole(object_of(body), "count")
+    except KeyError as error:
+        raise BadHopError(f"the reply has no {error}") from None
+
+
+def encode_part(part: PartPage) -> bytes:
+    """Return the JSON of a reply."""
+    head = {
+        "found": part.found,
+        "looked_at": part.looked_at,
+        "after": _text_of(part.after),
+        "is_end": part.is_end,
+        "stamp": part.stamp,
+        "committed_at_us": part.committed_at_us,
+        "access": part.access,
+    }
+    return b"%b%b%b]}\n" % (orjson.dumps(head)[:-1], _ROWS, part.rows)
+
+
+def decode_part(body: bytes) -> PartPage:
+    """Parse a reply. Raises BadHopError."""
+    at = body.find(_ROWS)  # no text of the head can hold these quotes
+    if at < 0 or not body.endswith(b"]}\n"):
+        raise BadHopError("the reply to a scan has no rows")
+    fields = object_of(body[:at] + b"}")
+    try:
+        access, stamp = text(fields, "access"), fields["stamp"]
+        if access not in _ACCESSES or not isinstance(stamp, dict):
+            raise BadHopError(f"the reply to a scan has the access {clipped(access)}, or no stamp")
+        return PartPage(
+            body[at + len(_ROWS) : -3],
+            whole(fields, "found"),
+            whole(fields, "looked_at"),
+            _bytes_of(fields["after"]),
+            _flag(fields, "is_end"),
+            stamp,
+            _optional(fields, "committed_at_us"),
+            cast(Access, access),
+        )
+    except KeyError as error:
+        raise BadHopError(f"the reply to a scan has no {error}") from None
+
+
+def _question(members: object) -> ScanQuestion:
+    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count"):
+        raise BadHopError("the hop has no question")
+    prefix, fields = members.get("prefix", []), members.get("fields")
+    if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
+        raise BadHopError("the prefix or the fields of the hop are no lists")
+    return ScanQuestion(
+        cast(ScanOperation, members["operation"]),
+        None,
+        tuple(prefix),
+        parse_where(members.get("where", [])),
+        None if fields is None else tuple(fields),
+        _flag({"include_expired": True, **members}, "include_expired"),
+    )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    if isinstance(fields[name], bool):
+        return fields[name] is True
+    raise BadHopError(f"the hop's {name} is {clipped(fields[name])}, not a boolean")
+
+
+def _optional(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields[name]
+    if value is None or type(value) is int:
+        return value
+    raise BadHopError(f"the hop's {name} is {clipped(value)}, not a whole number")
+
+
+def _text_of(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
+
+
+def _bytes_of(value: object) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except ValueError:
+        raise BadHopError(f"the hop's after is {clipped(value)}, not base64") from None

@@ -1,0 +1,152 @@
+"""A page of a scan: gathered from partition after partition, until it is full or its time is over.
+
+Nodes read the partitions that they hold, routers ask nodes for them; where a page ends is decided here, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Literal, NamedTuple
+
+import orjson
+
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.scan_question import MAX_SCAN_BYTES
+
+Access = Literal["seek", "pass", "filtered-pass"]
+
+PAGE_MS: Final = 200
+"""Time after which a page ends, with the rows that it has."""
+
+COUNT_MS: Final = 1_000
+"""The same for a count, whose answer has no rows to wait for."""
+
+Stamp = Mapping[str, object]
+"""The version that answers, and what is said of it: `version`, `committed_at`, `watermark`, `position`, `marks`."""
+
+
+def version_of(number: int, committed_at_us: int | None) -> ReadVersion:
+    """Return the version of a scan: of any commit where the time of its commit is not known."""
+    return ReadVersion(number, committed_at_us, of_any_commit=committed_at_us is None)
+
+
+def bound_at(application_id: str, lineage: str, version: ReadVersion) -> Bound:
+    """Return the bound of a read of that version."""
+    if version.of_any_commit:
+        return Bound(version=version.number)
+    of = (ApplicationId(application_id), Lineage(lineage))
+    return Bound(snapshot=Position(*of, version.number, version.committed_at_us))
+
+
+class Place(NamedTuple):
+    """The place of a scan in a store: behind the keys that begin with `after`; None: before the first key."""
+
+    partition: int
+    after: bytes | None = None
+
+
+class Room(NamedTuple):
+    """The room that a page has left. With 0 `rows` it is full, and is only told whether there are more; with None rows
+    are counted, not shown. `is_empty`: the next row is taken, however long it is. `is_confined`: the reader may not see
+    where other keys are, so that a page ends behind a row that it has.
+    """
+
+    rows: int | None
+    bytes: int
+    until_s: float
+    is_empty: bool = True
+    is_confined: bool = False
+
+
+class PartPage(NamedTuple):
+    """The part of a page that is of one partition. `rows` are joined by commas, `found` is their number.
+
+    `after` is where the next part begins, if this one does not end with the partition. `looked_at` counts keys.
+    """
+
+    rows: bytes
+    found: int
+    looked_at: int
+    after: bytes | None
+    is_end: bool
+    stamp: Stamp
+    committed_at_us: int | None
+    access: Access
+
+
+ReadPart = Callable[[Place, Room], Awaitable[PartPage]]
+"""A function that reads one partition, from a place on."""
+
+
+@dataclass(slots=True)
+class ScanPage:
+    """A page. `next` is where the next one begins, None at the end."""
+
+    rows: list[bytes] = field(default_factory=list)
+    found: int = 0
+    looked_at: int = 0
+    next: Place | None = None
+    stamp: Stamp = field(default_factory=dict)
+    committed_at_us: int | None = None
+    access: Access = "pass"
+    partitions: list[int] = field(default_factory=list)
+    """The partitions that were read for it."""
+
+    def explained(self, *, is_confined: bool) -> dict[str, object]:
+        """Return how its rows were found; `is_confined`: without what tells of other keys."""
+        shown: dict[str, object] = {"access": self.access, "returned": self.found}
+        return shown if is_confined else {**shown, "looked_at": self.looked_at, "partitions": self.partitions}
+
+    def body(self, head: Mapping[str, object], tail: Mapping[str, object]) -> bytes:
+        """Return the answer: the members of `head`, the rows, the members of `tail`."""
+        rows = b",".join(self.rows)
+        return b'%b,"rows":[%b],%b}\n' % (orjson.dumps(head)[:-1], rows, orjson.dumps(tail)[1:-1])
+
+
+async def read_page(
+    start: Place,
+    partitions: Sequence[int],
+    read_part: ReadPart,
+    *,
+    limit: int | None,
+    until_s: float,
+    is_confined: bool = False,
+) -> ScanPage:
+    """Read a page of `limit` rows, from `start` on; None: count rows. `partitions` are those of the scan, in order.
+
+    A full page looks for one more row, because a page at the end has no next one.
+    """
+    page, left = ScanPage(), MAX_SCAN_BYTES
+    for partition in partitions[partitions.index(start.partition) :]:
+        place = start if partition == start.partition else Place(partition)
+        if page.partitions and monotonic() >= until_s:
+            page.next = place
+            break
+        rows = None if limit is None else limit - page.found
+        part = await read_part(place, Room(rows, left, until_s, not page.found, is_confined))
+        left -= len(part.rows)
+        _add(page, partition, part)
+        if not part.is_end:
+            page.next = Place(partition, part.after)
+            break
+    return page
+
+
+def _add(page: ScanPage, partition: int, part: PartPage) -> None:
+    if part.rows:
+        page.rows.append(part.rows)
+    page.found += part.found
+    page.looked_at += part.looked_at
+    page.committed_at_us, page.access = part.committed_at_us, part.access
+    page.partitions.append(partition)
+    marks = sorted({*_marks(page.stamp), *_marks(part.stamp)})
+    page.stamp = {**part.stamp, **({"marks": marks} if marks else {})}
+
+
+def _marks(stamp: Stamp) -> list[str]:
+    found = stamp.get("marks", [])
+    return list(found) if isinstance(found, list) else []

@@ -1,0 +1,78 @@
+"""The question about all keys of a store: which rows, or how many (pure).
+
+The question is what the pages of one list have in common; its digest is in their cursors. How many rows a page has, and
+how they are printed, may differ from page to page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, Literal
+
+import orjson
+
+from understudy_shared.reads.scan_cursor import ScanCursor
+from understudy_shared.reads.where import RawTerm
+
+ScanOperation = Literal["scan", "count"]
+
+MAX_SCAN_ROWS: Final = 1_000
+"""Limit on the rows of a page, and their number by default."""
+
+MAX_SCAN_BYTES: Final = 1024 * 1024
+"""Size at which a page ends, before the row that would exceed it, unless that is its only one."""
+
+MAX_FIELDS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ScanQuestion:
+    """The rows that are wanted: of one `partition`, or of all; those whose leading key columns have the values of
+    `prefix`, which is parsed JSON; those that `where` matches. `fields` names the value and result columns to show;
+    None: all. Without `include_expired`, elements that have surely expired are left out, as in a lookup.
+    """
+
+    operation: ScanOperation = "scan"
+    partition: int | None = None
+    prefix: tuple[object, ...] = ()
+    where: tuple[RawTerm, ...] = ()
+    fields: tuple[str, ...] | None = None
+    include_expired: bool = True
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves rows out."""
+        return bool(self.prefix or self.where)
+
+    def members(self) -> dict[str, object]:
+        """Return its members as JSON; those that are not given are left out."""
+        found: dict[str, object] = {"operation": self.operation}
+        if self.partition is not None:
+            found["partition"] = self.partition
+        if self.prefix:
+            found["prefix"] = list(self.prefix)
+        if self.where:
+            found["where"] = [[each.column, each.op, each.literal] for each in self.where]
+        if self.fields is not None:
+            found["fields"] = list(self.fields)
+        return found if self.include_expired else {**found, "include_expired": False}
+
+    def digest(self, asker: str) -> str:
+        """Return the digest of the question of a principal: a cursor does not show the question itself."""
+        said = orjson.dumps([asker, self.members()], option=orjson.OPT_SORT_KEYS)
+        return blake2b(said, digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """A request for one page. `bounds` are the parameters of its bound, as a lookup takes them."""
+
+    question: ScanQuestion
+    limit: int = MAX_SCAN_ROWS
+    cursor: ScanCursor | None = None
+    explain: bool = False
+    longs_as_text: bool = False
+    is_estimate: bool = False
+    bounds: Mapping[str, object] = field(default_factory=dict)
