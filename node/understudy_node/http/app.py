@@ -19,6 +19,7 @@ from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, internal_routes, read_routes
+from understudy_node.http.scans import NodeScans, scan_hop_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
@@ -29,8 +30,10 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport, probe_routes
+from understudy_shared.server.scans import scan_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -120,10 +123,14 @@ def create_app(
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
+    app.long_reads = LongReads(node.settings.max_scans_in_flight)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
     http.include_router(read_routes(node, reads))
     http.include_router(internal_routes(reads))
+    scans = NodeScans(reads, app.long_reads)
+    http.include_router(scan_routes(scans))
+    http.include_router(scan_hop_routes(scans))
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))

@@ -11,14 +11,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import cast
 
+from understudy_node.http.asked_reader import asked_reader
 from understudy_node.http.hop_lookups import (
     HOP_SLICE_KEYS,
     LATE,
     TOO_LARGE,
     GroupLookups,
-    not_here,
     outcome_of,
-    outdated,
 )
 from understudy_node.http.hop_spans import record_hop
 from understudy_node.http.read_log import ReadLog
@@ -26,7 +25,6 @@ from understudy_node.http.reads import Reads
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later, is_plausible
-from understudy_shared.base.words import StoreName
 from understudy_shared.http.edge import (
     App,
     Receive,
@@ -234,29 +232,14 @@ class Hops:
             problem = yield self._learn(bound.min_position, deadline_s)
             if problem is not None:
                 return problem
-        try:
-            generation = self._reads.generation()
-        except UnderstudyError as error:
-            return problem_of(error)
-        if request.application_id != self._reads.application_id:
-            return not_here(f"this node serves {self._reads.application_id}, not {request.application_id}")
-        if group.lineage != generation.lineage:
-            return Problem(
-                ProblemType.LINEAGE_CHANGED,
-                f"this node follows lineage {generation.lineage}, not {group.lineage}",
-                where="lineage",
-                fix="Read the catalogue again",
-            )
-        reader = generation.readers.get(StoreName(group.store))
-        if reader is None:
-            known = ", ".join(sorted(generation.readers)) or "none"
-            detail = f"there is no store {group.store!r}"
-            return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
-        if group.layout != reader.layout:
-            return outdated(f"keys of {group.store} are encoded and placed by layout {reader.layout} here")
-        if group.partitions != reader.partitions:
-            return not_here(f"{group.store} has {reader.partitions} partitions here, not {group.partitions}")
-        return reader
+        return asked_reader(
+            self._reads,
+            application_id=request.application_id,
+            lineage=group.lineage,
+            store=group.store,
+            layout=group.layout,
+            partitions=group.partitions,
+        )
 
     async def _learn(self, position: Position, deadline_s: float) -> Problem | None:
         """Learn when a position was committed; a problem when the deadline passes meanwhile."""

@@ -41,6 +41,11 @@ class Finder(Protocol):
         record can exist.
         """
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """Return the bytes with which the keys of all records of one key begin, and of no other. `kept` is the key of
+        one of them.
+        """
+
 
 class ByVersion:
     """A finder that uses the finder of each version: columns may have changed between two."""
@@ -62,6 +67,10 @@ class ByVersion:
     def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
         return self._newest.first_bytes(view)
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`. Keys never change their columns."""
+        return self._newest.own_bytes(kept)
 
 
 MakeFinder = Callable[[bytes], Finder]

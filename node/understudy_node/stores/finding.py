@@ -49,6 +49,9 @@ class FindingReader(StoreReader):
     def first_bytes(self, view: TaskView) -> bytes | None:
         return self.finder.first_bytes(view)
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        return self.finder.own_bytes(kept)
+
     def find_many(
         self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
     ) -> list[Said]:

@@ -105,6 +105,10 @@ class JoinSide:
         """See `Finder`."""
         return self._tables.counts.first_bytes(view.stores[self._tables.counts.store])
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept
+
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._tables.expired})
 
@@ -151,6 +155,10 @@ class TimedJoinSide:
     def first_bytes(self, view: TaskView) -> bytes:
         """See `Finder`."""
         return self._table.first_bytes(view.stores[self._table.store])
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`. All but the event time."""
+        return kept[:-_TIME_BYTES]
 
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._expired})

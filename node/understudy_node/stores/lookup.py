@@ -163,6 +163,10 @@ class StoreReader:
         """
         return b""
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """Return the bytes with which the keys of all records of one key begin, and of no other."""
+        return kept
+
     def _named_version(
         self, replica: TaskReplica, shown: TaskView, bound: Bound, wanted: ReadVersion
     ) -> TaskView | Problem:

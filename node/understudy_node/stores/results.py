@@ -51,11 +51,10 @@ def compile_results(
 
 def result_columns(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
-) -> list[dict[str, str]]:
+) -> list[tuple[str, SparkType]]:
     """Return name and type of each result. Raises ResultError as `compile_results` does."""
     return [
-        {"name": name, "type": _made(result, _buffers(name, result, value_schema, value_names))[0].name}
-        for name, result in results.items()
+        (name, _made(result, _buffers(name, result, value_schema, value_names))[0]) for name, result in results.items()
     ]
 
 

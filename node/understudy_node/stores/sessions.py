@@ -97,6 +97,10 @@ class Sessions:
         """See `Finder`."""
         return b""
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`. All but the start."""
+        return kept[: -self._rest_bytes]
+
     def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
         """Return a function that prints a session; None for one that is left out."""
         skip = len(self._row_prefix)

@@ -57,6 +57,10 @@ class ExpiringSet:
         """See `Finder`."""
         return b""
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept
+
 
 class SeenSet:
     """A finder of a key that is stored for ever."""
@@ -76,6 +80,10 @@ class SeenSet:
     def first_bytes(self, view: TaskView) -> bytes:
         """See `Finder`."""
         return b""
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept
 
 
 class EitherZero:
@@ -105,6 +113,10 @@ class EitherZero:
     def first_bytes(self, view: TaskView) -> bytes | None:
         """See `Finder`."""
         return self._finder.first_bytes(view)
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return self._finder.own_bytes(kept)
 
 
 def either_zero(make_finder: MakeFinder, key: StructType) -> MakeFinder | None:

@@ -93,6 +93,10 @@ class ValueVariable:
         state = view.stores[self._table.store]
         return self._table.first_bytes(state) if self._table.is_in(state) else None
 
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept
+
     def _kept(self, view: TaskView, stored: bytes) -> bytes | None:
         first, key = self.first_bytes(view), self._form.key(stored)
         return None if first is None or key is None else view.stores[self._table.store].get(first + key)
@@ -128,6 +132,11 @@ class _ByPrefix:
         """See `Finder`."""
         state = view.stores[self._table.store]
         return self._table.first_bytes(state) if self._table.is_in(state) else None
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`. All but the second part."""
+        (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
+        return kept[: FAMILY_BYTES + _LENGTH.size + length]
 
     def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
         """Return the bytes with which the keys of a grouping key's records begin; None where no record can exist."""

@@ -45,7 +45,7 @@ from understudy_shared.base.words import StoreKind, StoreName
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import StructType, VoidType, parse_schema
+from understudy_shared.spark.types import SparkType, StructType, VoidType, parse_schema
 
 
 class AliasError(SettingsError):
@@ -82,7 +82,7 @@ class ServedStore:
     value_schema: StructType
     value_names: tuple[str, ...]
     schemas: tuple[Schema, ...]
-    results: tuple[dict[str, str], ...]
+    result_types: tuple[tuple[str, SparkType], ...]
     """Name and type of the result columns; empty when the results are not known."""
     unnamed: tuple[str, ...]
     """Value columns that no result is made of, where results are known."""
@@ -104,6 +104,11 @@ class ServedStore:
             **({"result": self.results} if self.results else {}),
             **({"unnamed": self.unnamed} if self.unnamed else {}),
         }
+
+    @property
+    def results(self) -> list[dict[str, str]]:
+        """Name and type of the result columns, as answers print them."""
+        return [{"name": name, "type": spark_type.name} for name, spark_type in self.result_types]
 
     def value_columns(self) -> list[dict[str, str | bool]]:
         """Return name, type and nullability of the value columns."""
@@ -199,7 +204,7 @@ def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: Stor
         value_schema=value_schema,
         value_names=value_names,
         schemas=part.schemas,
-        results=tuple(result_columns(results, value_schema, value_names)),
+        result_types=tuple(result_columns(results, value_schema, value_names)),
         unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
         print_result=print_result,
         print_found=way.print_found,

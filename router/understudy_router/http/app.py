@@ -12,10 +12,12 @@ from fastapi import FastAPI
 
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
+from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import drain_route, read_routes
+from understudy_router.http.scans import RouterScans
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
@@ -25,7 +27,9 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
+from understudy_shared.server.scans import scan_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -73,7 +77,10 @@ def create_app(
         compression=router.settings.compression,
     )
     app.spans = open_spans("understudy-router", router.host)
+    app.long_reads = LongReads(router.settings.max_scans_in_flight)
+    forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     http.include_router(read_routes(router, reads))
+    http.include_router(scan_routes(RouterScans(reads, forwarder, router.moments, app.long_reads)))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

@@ -41,6 +41,7 @@ class RouterMetrics:
         """Yield the metrics at each scrape."""
         yield from about_the_process()
         yield from self._lookups.requests.metrics()
+        yield from self._lookups.long_reads.metrics()
         yield GaugeMetricFamily(
             "understudy_router_in_flight", "Requests that are being answered", self._lookups.in_flight
         )

@@ -42,7 +42,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from understudy_shared.auth.api_keys import KEY_ID, ApiKey
 from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import ClaimGrant, Issuer
-from understudy_shared.auth.principals import EVERY_STORE, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
+from understudy_shared.auth.principals import EVERY_STORE, OF_KEYS, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
@@ -254,7 +254,8 @@ def _grant(where: str, grant: RoleGrant) -> Grant:
     if actions & OF_THE_SERVICE and grant.stores != [EVERY_STORE]:
         what = "monitor and admin are of the whole service, not of a store"
         raise CredentialsError(what, where=where, fix='Give them a grant of their own, with stores = ["*"]')
-    if grant.key_prefix and actions != {Action.POINT}:
-        what = "a key_prefix is possible for the action point only"
-        raise CredentialsError(what, where=where, fix='Give these keys a grant of their own, with actions = ["point"]')
+    if grant.key_prefix and not actions <= OF_KEYS:
+        what = "a key_prefix is possible for the actions point and scan only"
+        fix = 'Give these keys a grant of their own, with actions = ["point", "scan"]'
+        raise CredentialsError(what, where=where, fix=fix)
     return Grant(actions, frozenset(grant.stores), tuple([orjson.dumps(value) for value in grant.key_prefix]))

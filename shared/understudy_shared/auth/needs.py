@@ -74,7 +74,7 @@ def _of_a_store(store: str, call: list[str]) -> Need:
             return Need(NeedKind.STORE, None, store)
         case ["keys" | "lookup" | "metadata", *_]:
             return Need(NeedKind.STORE, Action.POINT, store)
-        case ["scan" | "windows", *_]:
+        case ["scan" | "count" | "windows", *_]:
             return Need(NeedKind.STORE, Action.SCAN, store)
         case ["watch", *_]:
             return Need(NeedKind.STORE, Action.WATCH, store)

@@ -26,6 +26,9 @@ class Action(StrEnum):
 
 
 OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.WATCH})
+OF_KEYS = frozenset({Action.POINT, Action.SCAN})
+"""Actions that a grant may limit to some keys."""
+
 OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
 """Actions that show or change every store, so no grant limits them to some stores."""
 

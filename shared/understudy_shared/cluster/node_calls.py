@@ -64,6 +64,10 @@ class NodeCallError(UnderstudyError):
     """A node did not answer, or not with the document that was asked for."""
 
 
+class NodeTimeoutError(NodeCallError):
+    """A node did not answer in time."""
+
+
 class BadReplyError(NodeCallError):
     """A node answered with something that no Understudy node sends, or too much of it. The reply was not used."""
 
@@ -181,6 +185,16 @@ class NodeCalls:
             raise BadReplyError("the node's reply is not a JSON object", where=url)
         return reply.status, document
 
+    async def ask(
+        self, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float
+    ) -> tuple[int, bytes]:
+        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed JSON of its reply.
+
+        Raises NodeTimeoutError when it takes longer than `limit_s`.
+        """
+        reply = await self._exchange("POST", self._url(host, path), content, max_bytes=max_bytes, limit_s=limit_s)
+        return reply.status, reply.body
+
     def _url(self, host: HostInfo, path: str) -> str:
         name = f"[{host.host}]" if ":" in host.host else host.host
         return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
@@ -213,24 +227,33 @@ class NodeCalls:
             raise BadReplyError(f"the node's reply is refused: {error.what}", where=url, fix=error.fix) from None
 
     async def _exchange(
-        self, method: str, url: str, content: bytes | None, *, max_bytes: int, nonce: str | None = None
+        self,
+        method: str,
+        url: str,
+        content: bytes | None,
+        *,
+        max_bytes: int,
+        nonce: str | None = None,
+        limit_s: float | None = None,
     ) -> _Reply:
         """Return the status, the JSON and the signature of a reply. Raises NodeCallError."""
         kind = {} if content is None else {"content-type": "application/json"}
         headers = {**kind, **self._identity.headers}
         if nonce is not None:
             headers[NONCE_HEADER] = nonce
+        timeout = httpx.Timeout(TIMEOUT_S, read=limit_s or TIMEOUT_S)
         try:
             async with (
-                asyncio.timeout(DEADLINE_S),
-                self._client.stream(method, url, content=content, headers=headers) as reply,
+                asyncio.timeout(limit_s or DEADLINE_S),
+                self._client.stream(method, url, content=content, headers=headers, timeout=timeout) as reply,
             ):
                 body = await _body(reply, url, max_bytes)
                 return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
             trouble = self._identity.tls_failure(url.split("/")[2], error)
             what = f"the node does not answer: {trouble or error or type(error).__name__}"
-            raise NodeCallError(what, where=url) from None
+            is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
+            raise (NodeTimeoutError if is_late else NodeCallError)(what, where=url) from None
 
 
 async def _give() -> None:

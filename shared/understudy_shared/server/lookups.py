@@ -35,6 +35,7 @@ from understudy_shared.server.batches import batch_form
 from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
 from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
+from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.settings.common import Compression
@@ -71,6 +72,8 @@ class LookupsFirst(ABC):
         self.in_flight = 0
         self.spans: Spans | None = None
         """The recorder of spans of requests, if spans are recorded."""
+        self.long_reads = LongReads()
+        """The scans and counts that the application answers, for the metrics."""
         self._packer = Packer(compression)
         self._app = app
         self._max_in_flight = max_in_flight

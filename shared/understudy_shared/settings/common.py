@@ -43,6 +43,10 @@ class ServiceFields(Fields):
     max_in_flight: int = Field(1024, ge=1)
     """Requests answered at once; a further one gets 429."""
 
+    # Per process: each has its own event loop.
+    max_scans_in_flight: int = Field(4, ge=1, le=1024)
+    """Scans and counts answered at once; a further one gets 429."""
+
     # Nodes and routers need the same value.
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for."""

@@ -34,7 +34,9 @@ from understudy_shared.reads.bounds import (
     WAIT_WITH_POSITION_MS,
     UnknownLag,
 )
+from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_SCAN_ROWS
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads.where import MAX_TERMS
 from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 
 Json = dict[str, Any]
@@ -125,7 +127,8 @@ def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() 
         assert all(each.status == int(response["status"]) for response in responses for each in types_of(response))
         is_open = operation.get("security") == []
         assert types & OF_A_CREDENTIAL == (set() if is_open else OF_A_CREDENTIAL), operation["operationId"]
-        assert (types >= OF_A_CHANGE) == ("drain" in operation["operationId"])
+        must_be_json = "drain" in operation["operationId"] or operation["operationId"] == "scan_by_body"
+        assert (types >= OF_A_CHANGE) == must_be_json
 
 
 def test_every_problem_that_a_service_has_is_of_some_operation() -> None:
@@ -183,12 +186,26 @@ def test_the_words_of_a_schema_are_those_of_the_code(schema: Json, words: list[s
     assert schema["enum"] == words
 
 
+OF_SCANS = ("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate")
+
+
+def test_the_body_of_a_scan_has_its_parameters() -> None:
+    (call,) = [each["get"] for path, each in DOCUMENTS["router"]["paths"].items() if path.endswith("/scan")]
+    every = [resolved(DOCUMENTS["router"], each) for each in call["parameters"]]
+    parameters = {each["name"]: each["schema"] for each in every if each["in"] == "query"}
+    members = SCHEMAS["ScanQuestion"]["properties"]
+    assert members.keys() == parameters.keys()
+    as_json = ("prefix", "where", "fields")
+    assert all(members[name] == parameters[name] for name in members.keys() - as_json)
+
+
 def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
     """A cursor is of one key."""
     bounds = SCHEMAS["Bounds"]["properties"]
     assert PARAMETERS.keys() - bounds.keys() == {
         *("store", "key", "key_json", "key_json_optional"),
         *("cursor", "longs", "compact"),
+        *OF_SCANS,
     }
     for name, bound in bounds.items():
         parameter, schema = PARAMETERS[name], PARAMETERS[name]["schema"]
@@ -223,7 +240,12 @@ def test_limits_are_those_of_the_code() -> None:
         "wait_ms": MAX_WAIT_MS,
         "limit": MAX_PAGE_ELEMENTS,
         "version": MAX_LIMIT,
+        "scan_limit": MAX_SCAN_ROWS,
+        "partition": 2**31 - 1,
     }
+    assert SCHEMAS["Where"]["maxItems"] == MAX_TERMS
+    assert SCHEMAS["ScanPage"]["properties"]["rows"]["maxItems"] == MAX_SCAN_ROWS
+    assert SCHEMAS["ScanQuestion"]["properties"]["fields"]["maxItems"] == MAX_FIELDS
     assert SCHEMAS["Batch"]["properties"]["keys"]["maxItems"] == MAX_BATCH_KEYS
     assert of_parameter("/admin/v1/lag", "limit")["maximum"] == MAX_ROWS
     assert of_parameter("/admin/v1/lag", "top")["maximum"] == MAX_ROWS

@@ -1,0 +1,221 @@
+"""Scans and counts at a node: of the partitions that it holds, and of one partition for a router."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_node.http.asked_reader import asked_reader
+from understudy_node.http.reads import Reads
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.estimates import estimate_keys
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.scan_rows import RowMaker, row_maker
+from understudy_node.stores.scanning import scan_part
+from understudy_shared.base.slices import in_slices
+from understudy_shared.http.edge import read_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
+from understudy_shared.reads.hop import MAX_HOP_BYTES
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.scan_hop import (
+    ESTIMATE_PATH,
+    PATH,
+    VERSION_PATH,
+    ScanHop,
+    VersionHop,
+    decode_scan_hop,
+    decode_version_hop,
+    encode_estimate,
+    encode_part,
+    encode_version,
+)
+from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at, version_of
+from understudy_shared.reads.selection import Selection
+from understudy_shared.server.long_reads import LongReads
+from understudy_shared.server.scans import Asker, ScannedStore, Scans, ScanTurn
+
+PINNED_AHEAD = 16
+"""Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
+
+OPEN_WAIT_S = 2.0
+"""Longest time that a page waits for an older version to be opened: less than a router waits for a node."""
+
+LOOK_AGAIN_S = 0.02
+
+
+class NodeScans(Scans):
+    """The scans of the replicas of this node."""
+
+    def __init__(self, reads: Reads, long_reads: LongReads) -> None:
+        super().__init__(reads.requests, long_reads)
+        self._reads = reads
+
+    def has_store(self, name: str) -> bool:
+        return self._reads.has_store(name)
+
+    def store(self, name: str) -> ScannedStore:
+        reader = self._reads.reader(name)
+        held = sorted(reader.replicas)
+        return ScannedStore(
+            reader.store.name, reader.application_id, reader.lineage, reader.store.codec, reader.partitions, held
+        )
+
+    def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
+        return self._reads.bound(self._reads.reader(store.name), params)
+
+    async def first_version(self, turn: ScanTurn) -> ReadVersion:
+        bound = await self._reads.resolved(turn.bound)
+        if bound.min_position is not None:
+            await self._reads.learn(bound.min_position)
+        return await _first_version(self._reads.reader(turn.store.name), turn.partitions, bound)
+
+    def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
+        reader = self._reads.reader(turn.store.name)
+        asked = turn.asked
+        maker = row_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
+        _pin(reader, turn.partitions, version)
+
+        async def read(place: Place, room: Room) -> PartPage:
+            part = await self._read(maker, place, room, version, asker)
+            if not part.is_end:
+                _pin(reader, [each for each in turn.partitions if each >= place.partition], version)
+            return part
+
+        return read
+
+    async def estimate(self, turn: ScanTurn) -> int:
+        return await _estimate(self._reads.reader(turn.store.name), turn.partitions, turn.bound)
+
+    async def estimate_for_router(self, hop: VersionHop) -> int:
+        """Return about how many keys these partitions have. Raises its problem."""
+        return await _estimate(_asked(self._reads, hop), hop.wanted, hop.bound)
+
+    async def read_for_router(self, hop: ScanHop) -> PartPage:
+        """Return the part of a page that a router asks for. Raises its problem."""
+        reader = _asked(self._reads, hop)
+        selection = Selection(hop.elements, include_expired=hop.question.include_expired)
+        maker = row_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
+        until_s = monotonic() + hop.budget_ms / 1000
+        room = Room(hop.rows, hop.room_bytes, until_s, hop.is_empty, hop.is_confined)
+        with self.long_reads.begun():
+            part = await self._read(maker, Place(hop.partition, hop.after), room, hop.version, Asker())
+        if not part.is_end:
+            _pin(reader, [hop.partition], hop.version)
+        return part
+
+    async def version_for_router(self, hop: VersionHop) -> ReadVersion:
+        """Return the version at which these partitions can be read here, and keep it. Raises its problem."""
+        reader = _asked(self._reads, hop)
+        if hop.bound.min_position is not None:
+            await self._reads.learn(hop.bound.min_position)
+        version = await _first_version(reader, hop.wanted, hop.bound)
+        _pin(reader, hop.wanted, version)
+        return version
+
+    async def _read(self, maker: RowMaker, place: Place, room: Room, version: ReadVersion, asker: Asker) -> PartPage:
+        reader = maker.reader
+        asked_s = monotonic()
+        bound = bound_at(reader.application_id, reader.lineage, version)
+        reading = await _reading(reader, place.partition, bound)
+        room = room._replace(until_s=room.until_s + monotonic() - asked_s)  # an older version may have been opened
+        view = reading.view.stores[reader.store.store_name]
+        await asyncio.to_thread(view.prepare_scan)
+        part = await in_slices(scan_part(maker, reading, place, room, lambda: asker.is_gone))
+        self.long_reads.count(part)
+        return part
+
+
+def _asked(reads: Reads, hop: ScanHop | VersionHop) -> StoreReader:
+    """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
+    reader = asked_reader(
+        reads,
+        application_id=hop.application,
+        lineage=hop.lineage,
+        store=hop.store,
+        layout=hop.layout,
+        partitions=hop.partitions,
+    )
+    if isinstance(reader, Problem):
+        raise ProblemError(reader)
+    return reader
+
+
+async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> int:
+    """Return about how many keys these partitions have. Bases may count them by reading a file, so a thread does it."""
+    readings = [await _reading(reader, partition, bound) for partition in partitions]
+    return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
+
+
+async def _first_version(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> ReadVersion:
+    """Return the version that a bound names, else the newest that all of these partitions show. Raises the problem of
+    one that does not keep the bound.
+    """
+    asked = partitions if bound.read_version is None else partitions[:1]
+    views = [(await _reading(reader, partition, bound)).view for partition in asked]
+    oldest = min(views, key=lambda view: view.version)
+    return version_of(oldest.version, oldest.committed_at_us)
+
+
+async def _reading(reader: StoreReader, partition: int, bound: Bound) -> Reading:
+    """Return the version of a partition that a bound asks for, when it is there. Raises its problem."""
+    began_s = monotonic()
+    while True:
+        found = reader.read_from(partition, bound)
+        if isinstance(found, Reading):
+            return found
+        refusal = found.refusal
+        wait_s = OPEN_WAIT_S if refusal is Refusal.VERSION_OPENING else bound.wait_ms / 1000
+        left_s = began_s + wait_s - monotonic()
+        if refusal is None or not refusal.may_pass or left_s <= 0:
+            raise ProblemError(found)
+        await asyncio.sleep(min(LOOK_AGAIN_S, left_s))
+
+
+def _pin(reader: StoreReader, partitions: Sequence[int], version: ReadVersion) -> None:
+    """Keep a version readable for the pages to come, where it is on show or pinned now."""
+    for partition in partitions[:PINNED_AHEAD]:
+        replica = reader.replicas.get(partition)
+        view = None if replica is None else replica.view_at(version)
+        if replica is not None and view is not None:
+            replica.pin(view)
+
+
+def scan_hop_routes(scans: NodeScans) -> APIRouter:
+    """Make the calls by which routers ask for a version, and for a part of a page."""
+    routes = APIRouter()
+
+    @routes.post(VERSION_PATH)
+    async def version(request: Request) -> Response:
+        """Return the newest version that some partitions can be read at, and keep it for a while."""
+        with _bad_hops_refused():
+            hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
+
+    @routes.post(ESTIMATE_PATH)
+    async def estimate(request: Request) -> Response:
+        """Return about how many keys some partitions have."""
+        with _bad_hops_refused():
+            hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
+
+    @routes.post(PATH)
+    async def part(request: Request) -> Response:
+        """Return the rows of one partition, at one version, behind a key."""
+        with _bad_hops_refused():
+            hop = decode_scan_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
+
+    return routes
+
+
+@contextmanager
+def _bad_hops_refused() -> Iterator[None]:
+    try:
+        yield
+    except BadHopError as error:
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None

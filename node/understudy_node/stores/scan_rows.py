@@ -1,0 +1,200 @@
+"""The rows of a scan: which keys a question wants, and how a row is printed (pure, but for the pin of a long key).
+
+A row is what a lookup of its key says. What decides is read as cheaply as it can be: the key alone where that is
+enough, else the printed members of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.finding import FindingReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_node.stores.scan_keys import ScannedKey
+from understudy_node.stores.stores import ServedStore
+from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.words import StoreKind
+from understudy_shared.http.lookup_requests import numbers_as_text
+from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.columns import Column, Columns, walk, walk_row
+from understudy_shared.reads.scan_hop import MAX_ROW_BYTES
+from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix, row_columns
+from understudy_shared.reads.scan_question import ScanQuestion
+from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.reads.where import Term, compile_where
+from understudy_shared.spark.json_values import compile_json_parser
+from understudy_shared.spark.key_codec import Row
+from understudy_shared.spark.scalar_parser import is_scalar
+from understudy_shared.spark.types import Field, StructType
+
+_FOUND: Final = b'"found":true,'
+"""The first member of every found key, which a row leaves out."""
+
+_SHOWN: Final = ("key", "value", "result", "sessions", "rows", "values", "entries")
+"""Members whose whole numbers are printed as texts for readers who ask for that."""
+
+
+def columns_of(store: ServedStore) -> Columns:
+    """Return the columns that questions about a store may name: those of a value only where a key has one."""
+    codec = store.codec
+    key = [(name, each.type) for name, each in zip(codec.names, codec.key.fields, strict=True)][: row_columns(codec)]
+    if store.kind is not StoreKind.VALUE:
+        return Columns(key)
+    value = [(name, each.type) for name, each in zip(store.value_names, store.value_schema.fields, strict=True)]
+    return Columns(key, value, store.result_types)
+
+
+Parse = Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """The maker of the rows of one question from one store."""
+
+    reader: StoreReader
+    prefix: KeyPrefix | None
+    of_key: tuple[Term, ...]
+    of_members: tuple[tuple[Term, Parse], ...]
+    """Comparisons of value and result columns, each with the parser of its printed values."""
+    fields: Mapping[str, frozenset[str]] | None
+    selection: Selection
+    longs_as_text: bool
+    only_counts: bool
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves keys out."""
+        return self.prefix is not None or bool(self.of_key or self.of_members)
+
+    def row(self, key: ScannedKey, reading: Reading, partition: int) -> bytes | None:
+        """Return the row of a key, empty where rows are only counted; None for a key that is left out."""
+        reader = self.reader
+        if self.only_counts and not self.is_filtered and self.selection.include_expired:
+            return b""
+        key_row = reader.key_row(key.kept)
+        if (self.prefix is not None or self.of_key) and not self._has_key(reader.store.codec.decode(key_row)):
+            return None
+        if self.only_counts and not self.of_members and self.selection.include_expired:
+            return b""
+        return self._row_of(key_row, self._said(key, key_row, reading, partition))
+
+    def found(self, key_row: bytes, said: Said) -> bytes | None:
+        """Return the row of a key that was looked up."""
+        if said is None or (self.of_key and not self._has_key(self.reader.store.codec.decode(key_row))):
+            return None
+        return self._row_of(key_row, said)
+
+    def _has_key(self, row: Row) -> bool:
+        if self.prefix is not None and not self.prefix.matches(row):
+            return False
+        return all(term.matches(walk_row(row, term.column.indexes)) for term in self.of_key)
+
+    def _said(self, key: ScannedKey, key_row: bytes, reading: Reading, partition: int) -> Said:
+        reader = self.reader
+        if not isinstance(reader, FindingReader):
+            # Past the cache of printed rows: a scan would fill it with rows that no lookup needs.
+            return reader.store.print_found(key.value[len(reader.row_prefix) :])
+        (said,) = reader.find_many([key_row], reading, partition, self.selection)
+        if said is None:
+            raise CorruptFileError("a key is stored, and a lookup does not find it", where=f"store {reader.store.name}")
+        return said
+
+    def _row_of(self, key_row: bytes, said: Said) -> bytes | None:
+        if isinstance(said, Hidden):
+            return None
+        if isinstance(said, Problem):
+            members = orjson.dumps({"problem": _told(said)})[1:-1]  # whether it matches cannot be told
+        else:
+            members = cast(bytes, said)[len(_FOUND) : -1]
+            if self.of_members or self.fields is not None:
+                printed = orjson.loads(b"{%b}" % members)
+                if not self._matches(printed):
+                    return None
+                members = self._chosen(printed) if self.fields is not None else members
+        if self.only_counts:
+            return b""
+        key_json = orjson.dumps(self.reader.store.codec.to_json(key_row))
+        row = b'{"key":%b%b%b}' % (key_json, b"," if members else b"", members)
+        if len(row) > MAX_ROW_BYTES:
+            row = b'{"key":%b,"problem":%b}' % (key_json, _TOO_LARGE)
+        return _longs_as_text(row) if self.longs_as_text else row
+
+    def _matches(self, printed: Mapping[str, Any]) -> bool:
+        for term, parse in self.of_members:
+            part = printed.get(term.column.part) or {}
+            value = walk(part, term.column.path)
+            if not term.matches(None if value is None else parse(value)):
+                return False
+        return True
+
+    def _chosen(self, printed: Mapping[str, Any]) -> bytes:
+        """Print the members of a row with the wanted columns only."""
+        fields, shown = self.fields or {}, {}
+        for member, content in printed.items():
+            if member not in ("value", "result"):
+                shown[member] = content
+            elif member in fields:
+                shown[member] = {name: each for name, each in content.items() if name in fields[member]}
+        return orjson.dumps(shown)[1:-1]
+
+
+def row_maker(
+    reader: StoreReader, question: ScanQuestion, selection: Selection = EVERYTHING, *, longs_as_text: bool = False
+) -> RowMaker:
+    """Compile a question for a store. `selection` is for the elements of each key.
+
+    Raises BadBoundError that names the member, and the column, at fault.
+    """
+    store = reader.store
+    columns = columns_of(store)
+    terms = compile_where(question.where, columns)
+    return RowMaker(
+        reader,
+        parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None,
+        tuple(each for each in terms if each.column.part == "key"),
+        tuple((each, _printed_parser(each.column)) for each in terms if each.column.part != "key"),
+        None if question.fields is None else _fields(columns, question.fields),
+        selection,
+        longs_as_text,
+        question.operation == "count",
+    )
+
+
+def _printed_parser(column: Column) -> Parse:
+    """Return a function that parses what a column is printed as."""
+    if not is_scalar(column.type):
+        return lambda printed: printed  # whether it is null is all that can be asked of it
+    parse = compile_json_parser(StructType((Field("column", column.type),)))
+    return lambda printed: parse([printed])[0]
+
+
+def _fields(columns: Columns, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+    """Return the wanted columns by part. A row always has its key."""
+    found = [columns.find(name, "fields") for name in names]
+    wrong = next((each for each in found if len(each.path) > 1), None)
+    if wrong is not None:
+        raise BadBoundError(f"{wrong} is a part of a column", where="fields", fix=f"Send {wrong.path[0]}")
+    return {
+        part: frozenset(each.path[0] for each in found if each.part == part)
+        for part in ("value", "result")
+        if any(each.part == part for each in found)
+    }
+
+
+def _told(problem: Problem) -> dict[str, object]:
+    """Return what a row says of a key that cannot be read. A lookup of the key says all, to those who may see it."""
+    return {"type": problem.type.slug, "title": problem.type.title, "status": problem.status}
+
+
+_TOO_LARGE: Final = orjson.dumps(_told(Problem(ProblemType.TOO_LARGE, "")))
+
+
+def _longs_as_text(row: bytes) -> bytes:
+    printed = orjson.loads(row)
+    return orjson.dumps({name: numbers_as_text(each) if name in _SHOWN else each for name, each in printed.items()})

@@ -1,0 +1,96 @@
+"""A part of a page of a scan: the rows of one version of one partition, from a key on, in short steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from time import monotonic
+
+import orjson
+
+from understudy_node.replica.readings import Reading
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.scan_keys import keys_after
+from understudy_node.stores.scan_rows import RowMaker
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, Stamp
+
+
+def scan_part(
+    maker: RowMaker, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool] = lambda: False
+) -> Generator[None, None, PartPage]:
+    """Read the rows of a partition behind a place, as far as there is room. It yields wherever it may be interrupted,
+    and ends when the reader has left.
+
+    A page has progress: it looks at one key at least. Where it is full, it goes on to the next row, to see whether
+    there is one.
+    """
+    if maker.prefix is not None and maker.prefix.whole is not None:
+        return _sought(maker, maker.prefix.whole, reading, place)
+    rows: list[bytes] = []
+    found, looked_at, size_bytes, after = 0, 0, 0, place.after
+    is_end = True
+    for key in keys_after(maker.reader, reading.view, place.after):
+        if looked_at and (monotonic() >= room.until_s or has_left()):
+            if room.is_confined:
+                raise ProblemError(_TOO_MANY)
+            is_end = False
+            break
+        row = maker.row(key, reading, place.partition)
+        looked_at += 1
+        if row is None:
+            after = after if room.is_confined else key.own
+            yield
+            continue
+        is_first = room.is_empty and not found
+        if room.rows is not None and (found == room.rows or (size_bytes + len(row) > room.bytes and not is_first)):
+            looked_at -= 1
+            is_end = False
+            break
+        found += 1
+        if row:
+            rows.append(row)
+            size_bytes += len(row) + 1
+        after = key.own
+        yield
+    access: Access = "filtered-pass" if maker.is_filtered else "pass"
+    return _part(reading.view, rows, found, looked_at, access, next_after=after, is_end=is_end)
+
+
+def _sought(maker: RowMaker, key: bytes, reading: Reading, place: Place) -> PartPage:
+    """Return the row of the one key that a prefix of all key columns names."""
+    row = None
+    if maker.prefix is not None and maker.prefix.partition == place.partition and place.after is None:
+        (said,) = maker.reader.find_many([key], reading, place.partition, maker.selection)
+        row = maker.found(key, said)
+    found = int(row is not None)
+    return _part(reading.view, [row] if row else [], found, found, "seek", next_after=None, is_end=True)
+
+
+def _part(
+    view: TaskView,
+    rows: list[bytes],
+    found: int,
+    looked_at: int,
+    access: Access,
+    *,
+    next_after: bytes | None,
+    is_end: bool,
+) -> PartPage:
+    after = None if is_end else next_after
+    joined = b",".join(rows)
+    return PartPage(joined, found, looked_at, after, is_end, stamp_of(view), view.committed_at_us, access)
+
+
+def stamp_of(view: TaskView) -> Stamp:
+    """Return the members of an answer that are the same for all partitions of a version, and the marks of this one."""
+    members: dict[str, object] = orjson.loads(b"{%b,%b}" % (view.stamp, view.seal))
+    members.pop("partition")
+    return members
+
+
+_TOO_MANY = Problem(
+    ProblemType.DEADLINE,
+    "the deadline passed before the next key that the credential covers was found among all keys of a partition",
+    where="prefix",
+    fix="Send a prefix of all key columns, or use a credential that may scan the whole store",
+)

@@ -1,0 +1,191 @@
+"""Asks nodes for the version of a scan, and for the parts of its pages: one candidate after another, as lookups do.
+
+A scan is not hedged: it is long, and a second copy of it would only add to the load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import monotonic
+from typing import Final, TypeVar
+
+from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.forwarding.context import ReadContext
+from understudy_router.forwarding.fallback import (
+    Rejection,
+    ReplicaPlan,
+    Step,
+    is_catalogue_outdated,
+    is_outdated,
+    next_step,
+    readers_mistake,
+    rejection_by_problem,
+)
+from understudy_router.routing.candidates import Candidate
+from understudy_router.transport.wire import WireError
+from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.scan_hop import (
+    ESTIMATE_PATH,
+    MAX_PART_BYTES,
+    PATH,
+    VERSION_PATH,
+    ScanHop,
+    VersionHop,
+    decode_estimate,
+    decode_part,
+    decode_version,
+)
+from understudy_shared.reads.scan_page import PartPage, bound_at
+
+MAX_SMALL_BYTES: Final = 64 * 1024
+"""Limit on a reply without rows."""
+
+AGREE_TURNS: Final = 3
+"""Number of times that nodes are asked until they say the same version."""
+
+AGREE_S: Final = 0.02
+"""Time between two of these: a commit becomes visible on all nodes within moments."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanForwarder:
+    """The sender of scans to nodes."""
+
+    context: ReadContext
+    nodes: NodeCalls
+
+    async def version(self, route: StoreRoute, partitions: Sequence[int], bound: Bound) -> ReadVersion:
+        """Return the version that a bound names, else the newest that a replica of each of these partitions shows. The
+        replicas keep it for a while. Raises the problem of a partition that cannot be read.
+        """
+        if bound.read_version is not None:
+            partitions = partitions[:1]
+        until_s = monotonic() + bound.wait_ms / 1000
+        found: set[ReadVersion] = set()
+        for turn in count(1):
+            try:
+                found = set(await self._of_nodes(route, partitions, bound, VERSION_PATH, decode_version))
+            except ProblemError as error:
+                refusal = error.problem.refusal
+                if refusal is None or not refusal.may_pass or monotonic() >= until_s:
+                    raise
+            if len(found) == 1 or (found and turn >= AGREE_TURNS):
+                break
+            await asyncio.sleep(AGREE_S)
+        return min(found, key=lambda version: version.number)
+
+    async def estimate(self, route: StoreRoute, partitions: Sequence[int], bound: Bound) -> int:
+        """Return about how many keys these partitions have. Raises the problem of a partition that cannot be read."""
+        return sum(await self._of_nodes(route, partitions, bound, ESTIMATE_PATH, decode_estimate))
+
+    async def part(self, route: StoreRoute, hop: ScanHop, until_s: float) -> PartPage:
+        """Return a part of a page, by the first replica that has its version. Raises the problem of a partition that
+        cannot be read.
+        """
+        context, began_s = self.context, monotonic()
+        bound = bound_at(hop.application, hop.lineage, hop.version)
+        # Choices are cached by their bound, and this one is new for each part.
+        plan = ReplicaPlan(context.choices.choose(route, hop.partition, NO_BOUND))
+        deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
+        candidate = plan.next()
+        while candidate is not None:
+            said = await self._asked(candidate, PATH, hop.encode(), MAX_PART_BYTES, deadline_s, decode_part)
+            if not isinstance(said, Rejection):
+                return said
+            candidate = self._after(plan, candidate, said)
+        raise _refused(plan, bound, began_s, deadline_s)
+
+    async def _of_nodes(
+        self, route: StoreRoute, partitions: Sequence[int], bound: Bound, path: str, decode: Callable[[bytes], T]
+    ) -> list[T]:
+        """Ask the nodes of these partitions, each once for all that it is chosen for; return their answers."""
+        context, began_s = self.context, monotonic()
+        deadline_s = began_s + context.deadline_ms / 1000
+        plans = {each: ReplicaPlan(context.choices.choose(route, each, bound)) for each in partitions}
+        next_of = {each: plan.next() for each, plan in plans.items()}
+        found: list[T] = []
+        while next_of:
+            lost = next((each for each, candidate in next_of.items() if candidate is None), None)
+            if lost is not None:
+                raise _refused(plans[lost], bound, began_s, deadline_s)
+            asked = _by_node(next_of)
+            bodies = [_body(route, bound, wanted) for _, wanted in asked]
+            replies = await asyncio.gather(
+                *(
+                    self._asked(candidate, path, body, MAX_SMALL_BYTES, deadline_s, decode)
+                    for (candidate, _), body in zip(asked, bodies, strict=True)
+                )
+            )
+            for (candidate, wanted), said in zip(asked, replies, strict=True):
+                if not isinstance(said, Rejection):
+                    found.append(said)
+                for each in wanted:
+                    if isinstance(said, Rejection):
+                        next_of[each] = self._after(plans[each], candidate, said)
+                    else:
+                        del next_of[each]
+        return found
+
+    async def _asked(  # noqa: PLR0917  # what is sent, and how the answer is read
+        self,
+        candidate: Candidate,
+        path: str,
+        body: bytes,
+        max_bytes: int,
+        deadline_s: float,
+        decode: Callable[[bytes], T],
+    ) -> T | Rejection:
+        """Return the answer of a node, or the reason for which it gave no answer."""
+        left_s = deadline_s - monotonic()
+        if left_s <= 0:
+            return Rejection(WireError.TIMEOUT, "the deadline passed before it was asked")
+        try:
+            status, said = await self.nodes.ask(candidate.endpoint, path, body, max_bytes=max_bytes, limit_s=left_s)
+            return decode(said) if status == 200 else rejection_by_problem(said)
+        except NodeTimeoutError as error:
+            return Rejection(WireError.TIMEOUT, error.what)
+        except (BadReplyError, BadHopError) as error:
+            return Rejection(WireError.BAD_REPLY, error.what)
+        except NodeCallError as error:
+            return Rejection(WireError.REFUSED, error.what)
+
+    def _after(self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection) -> Candidate | None:
+        """Return the candidate to ask after a rejection. Raises the problem of a mistake that all nodes would find."""
+        context, reason = self.context, rejection.reason
+        plan.begin(candidate.node_id, candidate)
+        plan.ended(candidate.node_id, rejection)
+        context.fallbacks[reason] += 1
+        if is_outdated(reason):
+            context.watcher.refresh()
+        if is_catalogue_outdated(reason):
+            context.watcher.catalogue.doubt()
+        if next_step(reason) is Step.STOP:
+            raise ProblemError(readers_mistake(rejection))
+        return plan.after(reason, lambda step: context.may_send(step, 1))
+
+
+def _body(route: StoreRoute, bound: Bound, wanted: tuple[int, ...]) -> bytes:
+    of = (route.application_id, route.lineage, route.name, route.layout, route.partitions)
+    return VersionHop(*of, wanted, bound).encode()
+
+
+def _refused(plan: ReplicaPlan, bound: Bound, began_s: float, deadline_s: float) -> ProblemError:
+    now_s = monotonic()
+    return ProblemError(plan.refused(bound, late=now_s >= deadline_s, after_ms=(now_s - began_s) * 1000))
+
+
+def _by_node(next_of: Mapping[int, Candidate | None]) -> list[tuple[Candidate, tuple[int, ...]]]:
+    """Group partitions by the node that is asked for them."""
+    found: dict[str, tuple[Candidate, list[int]]] = {}
+    for partition, candidate in next_of.items():
+        if candidate is not None:
+            found.setdefault(candidate.node_id, (candidate, []))[1].append(partition)
+    return [(candidate, tuple(partitions)) for candidate, partitions in found.values()]

@@ -1,0 +1,54 @@
+"""The reads that may hold many rows: how many are in flight, and what they have read, for metrics.
+
+They have a limit of their own, so that lookups are answered while many scan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.scan_page import Access, PartPage
+
+
+class LongReads:
+    """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access."""
+
+    def __init__(self, max_in_flight: int = 4) -> None:
+        self.in_flight = 0
+        self.read: Counter[Access] = Counter()
+        self.found: Counter[Access] = Counter()
+        self._max_in_flight = max_in_flight
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Count one more read in flight. Raises an overloaded problem above the limit."""
+        if self.in_flight >= self._max_in_flight:
+            detail = f"{self.in_flight} scans and counts are in flight, as many as max_scans_in_flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    def count(self, part: PartPage) -> None:
+        """Count what a part of a page has read."""
+        self.read[part.access] += part.looked_at
+        self.found[part.access] += part.found
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of these reads."""
+        yield GaugeMetricFamily("understudy_scans_in_flight", "Scans and counts in progress", self.in_flight)
+        for name, text, counts in (
+            ("understudy_scan_keys_read", "Keys that scans and counts looked at, by access", self.read),
+            ("understudy_scan_rows", "Rows that scans returned and counts counted, by access", self.found),
+        ):
+            family = CounterMetricFamily(name, text, labels=("access",))
+            for access in ("seek", "pass", "filtered-pass"):
+                family.add_metric((access,), counts[access])
+            yield family

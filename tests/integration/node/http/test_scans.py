@@ -1,0 +1,276 @@
+"""Scans and counts at a node: one version however many batches commit, and a clear problem for every bad question."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import Reply, ServedNode, served_node
+from tests.support.oracle.scanned import pages, scan_target, scanned
+from tests.support.services.guarded import Keys
+from tests.support.spark.counting_query import WORDS
+
+from understudy_shared.reads.scan_cursor import PREFIX, decode_scan_cursor
+from understudy_shared.server import scans
+
+BATCHES = 20
+PROVIDERS = [pytest.param(spark.HDFS, id="hdfs"), pytest.param(spark.ROCKSDB, id="rocksdb")]
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "counts", partitions=3).create().add(1)
+
+
+@contextmanager
+def serving(checkpoint: HandmadeCheckpoint, folder: Path, **settings: Any) -> Iterator[ServedNode]:
+    with served_node(checkpoint.path, folder, **settings) as served:
+        served.wait_for_version(1, partitions=checkpoint.partitions)
+        yield served
+
+
+def counted(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The counts of the words; fails when a word is there twice."""
+    found = {row["key"]["word"]: row["value"]["count"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def asked(served: ServedNode, call: str = "scan", **members: object) -> Reply:
+    return served.get(scan_target("op0", call, **members))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_all_pages_are_of_one_version_while_many_batches_commit(provider: str, tmp_path: Path) -> None:
+    """Q2."""
+    counts = HandmadeCheckpoint(tmp_path / "counts", provider=provider, partitions=3).create().add(1)
+    with serving(counts, tmp_path / "data") as served:
+        found: list[dict[str, Any]] = []
+        versions = set()
+        for number, page in enumerate(pages(served, "op0", limit=1)):
+            found += page["rows"]
+            versions.add((page["version"], page["position"], page["committed_at"]))
+            if number < BATCHES:
+                counts.add(number + 2)
+                served.wait_for_version(number + 2)
+        assert counted(found) == counts.counts(1)
+        assert len(versions) == 1
+        assert counted(scanned(served, "op0")) == counts.counts(served.partitions()[0]["current_offset_position"])  # type: ignore[arg-type]
+
+
+def test_a_page_says_what_it_is_of_and_the_last_one_has_no_cursor(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
+    with serving(counts, tmp_path / "data") as served:
+        words = len(counts.counts(1))
+        whole = asked(served, explain=True).body
+        assert whole.keys() == {
+            "store", "version", "committed_at", "watermark", "position", "lineage", "rows", "next_cursor", "explain",
+        }  # fmt: skip
+        assert (whole["store"], whole["version"], whole["next_cursor"]) == ("op0", 1, None)
+        assert whole["explain"] == {
+            "access": "pass", "looked_at": words, "returned": words, "partitions": [0, 1, 2],
+        }  # fmt: skip
+        assert asked(served, limit=words).body["next_cursor"] is None, "a full page at the end is the last"
+        row = whole["rows"][0]  # type: ignore[index]
+        answer = served.look_up([row["key"]["word"]])
+        assert (row["value"], row["key"]) == (answer.body["value"], answer.body["key"])
+        assert whole["position"] == answer.body["position"]
+        by_partition = [scanned(served, "op0", partition=partition) for partition in range(3)]
+        assert [row for rows in by_partition for row in rows] == whole["rows"]
+        posted = served.post("/v1/stores/op0/scan", json.dumps({"limit": 3, "longs": "string"}).encode()).body
+        assert [row["value"]["count"] for row in posted["rows"]] == ["1"] * 3  # type: ignore[attr-defined]
+
+
+def test_a_prefix_of_the_whole_key_is_sought_and_a_filter_passes_over_all(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q6."""
+    with serving(counts, tmp_path / "data") as served:
+        page = asked(served, prefix=[WORDS[0]], explain=True).body
+        assert [row["key"]["word"] for row in page["rows"]] == [WORDS[0]]  # type: ignore[attr-defined]
+        assert page["explain"]["access"] == "seek"  # type: ignore[index]
+        assert page["explain"]["looked_at"] == 1  # type: ignore[index]
+        assert asked(served, prefix=["nowhere"]).body["rows"] == []
+        page = asked(served, where=[["word", "=", WORDS[0]], ["total", ">", 0]], explain=True).body
+        assert [row["key"]["word"] for row in page["rows"]] == [WORDS[0]]  # type: ignore[attr-defined]
+        assert page["explain"] == {
+            "access": "filtered-pass", "looked_at": len(counts.counts(1)), "returned": 1, "partitions": [0, 1, 2],
+        }  # fmt: skip
+        assert asked(served, where=[["count", "!=", 1]]).body["rows"] == []
+        chosen = asked(served, fields="total").body["rows"]
+        assert {tuple(row["value"]) for row in chosen} == {("total",)}  # type: ignore[attr-defined]
+
+
+def test_a_filtered_pass_hands_back_its_progress_when_its_time_is_over(
+    counts: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q8."""
+    monkeypatch.setattr(scans, "PAGE_MS", 0)
+    monkeypatch.setattr(scans, "COUNT_MS", 0)
+    with serving(counts, tmp_path / "data") as served:
+        found = list(pages(served, "op0", where=[["word", "=", "nowhere"]]))
+        assert len(found) == len(counts.counts(1)), "each page looks at one key at least"
+        assert all(page["rows"] == [] for page in found)
+        *_, last = pages(served, "op0", "count")
+        assert last["count"] == len(counts.counts(1)), "the count so far is in the cursor"
+
+
+def test_a_count_is_that_of_the_rows_of_a_scan(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
+    with serving(counts, tmp_path / "data") as served:
+        whole = asked(served, "count", explain=True).body
+        assert (whole["count"], whole["version"], whole["next_cursor"]) == (len(counts.counts(1)), 1, None)
+        assert "rows" not in whole
+        assert asked(served, "count", where=[["word", "=", WORDS[0]]]).body["count"] == 1
+        assert asked(served, "count", prefix=["nowhere"]).body["count"] == 0
+        assert asked(served, "count", estimate=True).body == {
+            "store": "op0", "lineage": whole["lineage"], "count": len(counts.counts(1)), "is_estimate": True,
+        }  # fmt: skip
+        reply = asked(served, "count", estimate=True, prefix=["a"])
+        assert (reply.problem, reply.body["where"]) == ("bad-bound", "estimate")
+
+
+def test_a_cursor_of_something_else_or_with_a_changed_character_is_refused_before_anything_is_read(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q4."""
+    with serving(counts, tmp_path / "data") as served:
+        token: Any = asked(served, limit=1).body["next_cursor"]
+        assert asked(served, limit=2, cursor=token, explain=True).status == 200, "the size of pages may change"
+        before = served.text("/metrics")
+        for changed in (token[:-1], token[:30] + ("A" if token[30] != "A" else "B") + token[31:], token + "A", "x"):
+            reply = asked(served, cursor=changed)
+            assert (reply.status, reply.problem, reply.body["where"]) == (400, "bad-bound", "cursor")
+        for members in ({"where": [["count", ">", 0]]}, {"partition": 0}, {"include_expired": False}):
+            reply = asked(served, cursor=token, **members)
+            assert (reply.status, reply.body["where"]) == (400, "cursor"), members
+            assert "another question" in reply.text
+        assert asked(served, "count", cursor=token).status == 400
+        cursor = decode_scan_cursor(token)
+        for other, status, says in (
+            ({"store": "op1"}, 400, "of the store 'op1'"),
+            ({"application": "x"}, 400, "of the application 'x'"),
+            ({"lineage": "x"}, 409, "re-created"),
+            ({"partition": 9}, 400, "of partition 9"),
+            ({"version": 99}, 503, "version-not-yet"),
+        ):
+            reply = asked(served, cursor=type(cursor)(**{**_fields(cursor), **other}).encode())
+            assert (reply.status, says in reply.text) == (status, True), (other, reply)
+        assert _keys_read(served.text("/metrics")) == _keys_read(before), "something was read"
+        forged = [*json.loads(base64.urlsafe_b64decode(token[4:] + "==")[: -0 or None])]
+        forged[3] = 0
+        body = base64.urlsafe_b64encode(json.dumps(forged, separators=(",", ":")).encode()).decode().rstrip("=")
+        assert asked(served, cursor=PREFIX + body).status == 400
+
+
+def test_a_cursor_of_a_version_that_spark_purged_is_gone_and_says_what_is_left(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q5."""
+    with serving(counts, tmp_path / "data") as served:
+        token = asked(served, limit=1).body["next_cursor"]
+    counts.add(2, 3, 4, 5)
+    for partition in range(3):
+        counts.write(counts.snapshot_path(3, partition), counts.snapshot(3, partition))
+        for version in (1, 2):
+            (counts.path / counts.changelog_path(version, partition)).unlink()
+    for batch in (0, 1):
+        (counts.path / "commits" / str(batch)).unlink()
+        (counts.path / "offsets" / str(batch)).unlink()
+    with served_node(counts.path, tmp_path / "other") as served:
+        served.wait_for_version(5)
+        reply = asked(served, cursor=token)
+        assert (reply.status, reply.problem) == (410, "version-gone")
+        assert reply.body["retained_versions"] == [3, 5]
+        assert "begin again" in reply.text
+
+
+def _fields(cursor: Any) -> dict[str, Any]:
+    return {name: getattr(cursor, name) for name in cursor.__slots__}
+
+
+def _keys_read(metrics: str) -> list[str]:
+    return [line for line in metrics.splitlines() if line.startswith("understudy_scan_keys_read_total")]
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "says"),
+    [
+        pytest.param("limit=0", "limit", "from 1 to 1000", id="limit 0"),
+        pytest.param("limit=-1", "limit", "from 1 to 1000", id="limit below 0"),
+        pytest.param("limit=1001", "limit", "from 1 to 1000", id="limit above"),
+        pytest.param("limit=many", "limit", "from 1 to 1000", id="limit of letters"),
+        pytest.param("partition=3", "partition", "the store has 3", id="no such partition"),
+        pytest.param("partition=-1", "partition", "from 0", id="partition below 0"),
+        pytest.param("where=x", "where", "is not JSON", id="where no JSON"),
+        pytest.param("where=[[%22nowhere%22,%22=%22,1]]", "where", "count (long)", id="unknown column"),
+        pytest.param("where=[[%22count%22,%22=%22,%22x%22]]", "where, column count (long)", "integer", id="type"),
+        pytest.param("prefix=a", "prefix", "is not JSON", id="prefix no JSON"),
+        pytest.param("prefix=[]", "prefix", "not an array of values", id="prefix empty"),
+        pytest.param("prefix=[1,2]", "prefix", "has 2 values, and the key has 1", id="prefix too long"),
+        pytest.param("prefix=[1]", "prefix, column word (string)", "not a string", id="prefix of another type"),
+        pytest.param("fields=nowhere", "fields", "there is no column", id="unknown field"),
+        pytest.param("explain=perhaps", "explain", "not a boolean", id="explain"),
+        pytest.param("longs=words", "longs", "not a choice", id="longs"),
+        pytest.param("colour=red", "bounds", "unknown bound 'colour'", id="unknown member"),
+        pytest.param("estimate=true", "estimate", "takes no estimate", id="estimate of a scan"),
+    ],
+)
+def test_a_bad_question_is_refused_by_the_member_at_fault(query: str, where: str, says: str, node: ServedNode) -> None:
+    """Q9, Q10."""
+    reply = node.get(f"/v1/stores/op0/scan?{query}")
+    assert (reply.status, reply.problem, reply.body["where"]) == (400, "bad-bound", where)
+    assert says in reply.text
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    folder = tmp_path_factory.mktemp("questions")
+    with serving(HandmadeCheckpoint(folder / "counts", partitions=3).create().add(1), folder / "data") as served:
+        yield served
+
+
+def test_what_cannot_start_is_a_problem_and_never_a_broken_answer(node: ServedNode) -> None:
+    """Q16."""
+    for target, status in (
+        ("/v1/stores/nowhere/scan", 404),
+        ("/v1/stores/op0/scan?max_lag=0&require_active=x", 400),
+        ("/v1/stores/op0/count?limit=1", 400),
+        ("/v1/stores/op0/scan/more", 404),
+    ):
+        reply = node.get(target)
+        assert (reply.status, bool(reply.problem)) == (status, True)
+    assert node.post("/v1/stores/op0/scan", b"[1]").problem == "bad-request"
+    assert node.post("/v1/stores/op0/scan", b"{").problem == "bad-request"
+    status, headers, body = node.head("HEAD", "/v1/stores/op0/scan")
+    assert (status, body, headers["content-type"]) == (200, b"", "application/json")
+
+
+def test_a_role_of_some_keys_scans_inside_its_prefix_and_learns_of_no_other_key(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q62."""
+    keys = Keys(tmp_path / "credentials.toml")
+    keys.role("of-one", f'{{stores = ["op0"], actions = ["scan"], key_prefix = ["{WORDS[0]}"]}}')
+    keys.add("one", "of-one")
+    keys.add("all", "reader")
+    keys.add("monitor", "monitor")
+    with served_node(counts.path, tmp_path / "data", credentials_file=keys.path) as served:
+        served.key = keys["monitor"]
+        served.wait_for_version(1)
+        served.key = keys["all"]
+        token = asked(served, limit=1).body["next_cursor"]
+        served.key = keys["one"]
+        inside = asked(served, prefix=[WORDS[0]], explain=True)
+        assert len(inside.body["rows"]) == 1  # type: ignore[arg-type]
+        assert inside.body["explain"] == {"access": "seek", "returned": 1}
+        assert asked(served, "count", prefix=[WORDS[0]]).body["count"] == 1
+        for members in ({}, {"prefix": [WORDS[1]]}, {"where": [["word", "=", WORDS[0]]]}, {"cursor": token}):
+            for call in ("scan", "count"):
+                assert asked(served, call, **members).problem == "forbidden", members
+        assert asked(served, prefix=[WORDS[0]], cursor=token).problem == "bad-bound"
