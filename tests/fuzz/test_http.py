@@ -26,6 +26,10 @@ TARGETS = (
     b"/v1/stores/%b/lookup?key=%%5B%%22word-0%%22%%5D&min_position=us1.AAAA",
     b"/v1/stores/%b/lookup?key={%%22word%%22:%%22x%%22}",
     b"/v1/stores/%b/metadata/word-0",
+    b"/v1/stores/%b/scan?limit=2&where=[[%%22count%%22,%%22>%%22,0]]&fields=count&explain=true&longs=string",
+    b"/v1/stores/%b/scan?cursor=sc1.AAAA&partition=1&include_expired=false&version=1",
+    b"/v1/stores/%b/count?prefix=[%%22word-0%%22]&estimate=false",
+    b"/internal/v1/scan",
     b"/v1/stores/%b",
     b"/v1/stores",
     b"/admin/v1/lag?store=%b",
@@ -35,7 +39,12 @@ TARGETS = (
     b"/livez",
     b"/openapi.json",
 )
-BATCHES = (b'{"keys":[["word-0"],{"word":"x"}],"bounds":{"max_lag":5,"unknown_lag":"serve"}}', b'{"drain":true}')
+SCAN = (
+    b'{"application":"x","lineage":"l","store":"op0","layout":"y","partitions":2,"question":{"operation":"scan",'
+    b'"where":[["count",">",0]],"prefix":["a"]},"partition":0,"version":1,"committed_at_us":null,"after":"AAA=",'
+    b'"rows":5,"room_bytes":100,"is_empty":true,"is_confined":false,"budget_ms":5,"longs_as_text":false,"elements":9}'
+)
+BATCHES = (SCAN, b'{"keys":[["word-0"],{"word":"x"}],"bounds":{"max_lag":5,"unknown_lag":"serve"}}', b'{"drain":true}')
 METHODS = ("GET",) * 8 + ("POST",) * 5 + ("HEAD", "PUT", "DELETE", "OPTIONS", "get", "X")
 PIECES = (
     b"%2F",

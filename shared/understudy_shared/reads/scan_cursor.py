@@ -85,9 +85,10 @@ def decode_scan_cursor(token: object) -> ScanCursor:
     try:
         fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
         cursor = _cursor_of(fields)
+        is_exact = cursor is not None and cursor.encode() == token
     except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
         raise _bad(token, f"its body does not decode ({error})") from None
-    if cursor is None or cursor.encode() != token:
+    if cursor is None or not is_exact:
         raise _bad(token, "its fields are not as they were issued")
     return cursor
 

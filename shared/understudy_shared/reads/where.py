@@ -78,7 +78,10 @@ def parse_where(value: object) -> tuple[RawTerm, ...]:
         raise BadBoundError(f"where is {clipped(value)}, not a list of comparisons", where=WHERE, fix=_FORM)
     if len(value) > MAX_TERMS:
         raise BadBoundError(f"where has {len(value)} comparisons, above {MAX_TERMS}", where=WHERE, fix="Send fewer")
-    size_bytes = len(orjson.dumps(value))
+    try:
+        size_bytes = len(orjson.dumps(value))
+    except TypeError:
+        raise BadBoundError("where is nested too deeply", where=WHERE, fix=_FORM) from None
     if size_bytes > MAX_WHERE_BYTES:
         what = f"where has {size_bytes} bytes, above {MAX_WHERE_BYTES}"
         raise BadBoundError(what, where=WHERE, fix="Send a shorter one")

@@ -230,14 +230,9 @@ def scan_routes(scans: Scans) -> APIRouter:
     """Make `/v1/stores/{store}/scan` and `/v1/stores/{store}/count`."""
     routes = APIRouter()
 
-    @routes.get("/v1/stores/{store}/scan")
+    @routes.api_route("/v1/stores/{store}/scan", methods=["GET", "POST"])
     async def scan(store: str, request: Request) -> Response:
-        """Return a page of the rows of a store."""
-        return await _answered(scans, "scan", store, request)
-
-    @routes.post("/v1/stores/{store}/scan")
-    async def scan_by_body(store: str, request: Request) -> Response:
-        """Return the same for a question in the body."""
+        """Return a page of the rows of a store, for a question in the query, or in the body."""
         return await _answered(scans, "scan", store, request)
 
     @routes.get("/v1/stores/{store}/count")

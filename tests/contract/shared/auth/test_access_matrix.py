@@ -56,10 +56,14 @@ OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "re
 OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
 OF_MONITORS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 200, "admin": 200}
 OF_ADMINS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 403, "admin": 202}
+BODIES: dict[str, object] = {"look_up_many": {"keys": [[WORD]]}, "scan_by_body": {"limit": 1}}
 EXPECTED = {
     "look_up": OF_READERS,
     "look_up_exactly": OF_READERS,
     "look_up_many": OF_READERS,
+    "scan": OF_READERS,
+    "scan_by_body": OF_READERS,
+    "count": OF_READERS,
     "describe_hosts": OF_READERS,
     "explain_key": OF_READERS,
     "list_stores": OF_EVERYBODY,
@@ -90,7 +94,7 @@ def test_every_call_answers_each_credential_as_its_grants_say(world: World, serv
     for method, path, target, name in calls(world.documents[service]):
         expected = EXPECTED.get(name, OF_ADMINS if method == "POST" else OF_MONITORS)
         row = {}
-        body = json.dumps({"keys": [[WORD]]} if name == "look_up_many" else {"drain": False})
+        body = json.dumps(BODIES.get(name, {"drain": False}))
         granted = expected or OF_EVERYBODY
         granted = granted | {f"{who} jwt": granted[who] for who in BY_TOKEN}
         for who, refused in (*((who, 401) for who in UNKNOWN), *granted.items()):
@@ -182,6 +186,8 @@ ASKED = [
     ("GET", "/v1/stores/{}/metadata", ""),
     ("GET", "/v1/stores/{}/metadata/a", ""),
     ("GET", "/v1/stores/{}/scan", ""),
+    ("POST", "/v1/stores/{}/scan", "{}"),
+    ("GET", "/v1/stores/{}/count", ""),
     ("GET", "/v1/stores/{}/watch/a", ""),
     ("GET", "/v1/stores/{}/anything", ""),
     ("GET", "/admin/v1/lag?store={}", ""),

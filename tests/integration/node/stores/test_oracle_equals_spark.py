@@ -17,7 +17,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.checkpoint.reader import CheckpointReader
-from tests.support.cluster.served_node import served_node
+from tests.support.cluster.served_node import Served, served_node
 from tests.support.oracle.checkpoint import (
     BATCHES,
     PARTITIONS,
@@ -29,6 +29,7 @@ from tests.support.oracle.checkpoint import (
 )
 from tests.support.oracle.json import as_text, json_array, json_object, path_segments
 from tests.support.oracle.record import record
+from tests.support.oracle.scanned import scanned
 from tests.support.oracle.serving import Asked, served_by_a_process
 from tests.support.oracle.spark_reader import OracleRow, canonical_rows
 from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
@@ -153,6 +154,39 @@ def test_every_key_is_answered_over_http_with_the_value_that_spark_has(
     total = len(list(oracle.last_rows()))
     assert asked["exact"] == asked["batch"] == total
     assert asked["path"] > total // 3
+
+
+def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_path: Path) -> None:
+    """Q1, and Q6 of keys with several columns."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait_for_the_end(oracle, served)
+        for shape in oracle.shapes.values():
+            wanted = {
+                as_text(json_array(row.key, shape.key_type)): as_text(json_object(row.value, shape.value_type))
+                for row in shape.rows[oracle.last]
+            }
+            for limit in ("7", "1000"):
+                rows = scanned(served, shape.store, limit=limit)
+                assert {as_text(list(row["key"].values())): as_text(row["value"]) for row in rows} == wanted, shape.name
+                assert len(rows) == len(wanted)
+            _assert_filtered(served, shape, rows)
+
+
+def _assert_filtered(served: Served, shape: Shape, rows: list[dict[str, Any]]) -> None:
+    """A value that was printed finds the rows with it, in each column; as the first part of a key, too."""
+    for part in ("key", "value"):
+        for name in rows[0][part]:
+            literal = next((row[part][name] for row in rows if row[part][name] is not None), None)
+            if literal is None or isinstance(literal, dict | list):
+                continue
+            found = scanned(served, shape.store, where=[[f"{part}.{name}", "=", literal]])
+            same = {literal, 0.0, -0.0} if literal == 0.0 else {literal}
+            assert found == [row for row in rows if row[part][name] in same], (shape.name, name, literal)
+    first = next(iter(rows[0]["key"]), None)
+    if first is not None:
+        leading = rows[0]["key"][first]
+        found = scanned(served, shape.store, prefix=[leading])
+        assert found == [row for row in rows if as_text(row["key"][first]) == as_text(leading)], shape.name
 
 
 def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it_in(
