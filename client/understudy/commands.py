@@ -19,6 +19,8 @@ _COMMANDS = {
     "router": ("understudy.serving", "Answer lookups by asking the best node of a cluster."),
     "get": ("understudy.reading", "Look one key up, a word per key column."),
     "lookup": ("understudy.reading", "Look keys up, each written as JSON; many at once with --stdin."),
+    "scan": ("understudy.scanning", "Print the rows of a store, all or those that match."),
+    "count": ("understudy.scanning", "Count them."),
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),

@@ -12,7 +12,10 @@ _LONG = (
     *("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"),
     "include_expired",
 )
-_ORDINARY = ("limit", "cursor", "longs", "version", "snapshot", "at")
+_ORDINARY = (
+    *("limit", "cursor", "longs", "version", "snapshot", "at"),
+    *("partition", "prefix", "where", "fields", "estimate"),
+)
 """Words that are also English: parameters only with a value or in quotes."""
 
 _ALL = "|".join((*_LONG, *_ORDINARY))

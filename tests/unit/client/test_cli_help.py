@@ -25,6 +25,8 @@ COMMANDS = [
     "router",
     "get",
     "lookup",
+    "scan",
+    "count",
     "explain",
     "stores",
     "lag",

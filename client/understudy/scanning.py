@@ -1,0 +1,180 @@
+"""`understudy scan` and `understudy count`: every key of a store, or those that match, at one version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import orjson
+
+from understudy.console import print_json
+from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.http_client import Server, path_segment
+from understudy.options import (
+    Command,
+    ServerOptions,
+    as_parameters,
+    bound_options,
+    given_bounds,
+    server_options,
+    wait_ms_of,
+)
+from understudy.reading import longs_option
+from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
+
+
+def question_options(command: Command) -> Command:
+    """Add the options that select rows."""
+    for option in (
+        click.option(
+            "--include-expired/--no-include-expired", default=None,
+            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+            "else show it]",
+        ),
+        click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
+        click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
+        click.option(
+            "--where", "comparisons", multiple=True,
+            help="A comparison that must hold, as JSON: '[\"flights\", \">\", 100]'. May be given several times.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@question_options
+@click.option("--fields", help="The value and result columns to show, with commas between them.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many rows.  [default: all]")
+@longs_option
+@bound_options
+@server_options
+def scan(
+    store: str, *, fields: str | None, limit: int | None, longs: str | None, options: ServerOptions, **given: Any
+) -> None:
+    """Print the rows of STORE, a JSON object per line, all of one version.
+
+    With --json the pages of the server are printed instead, with the version and the cursor of each.
+
+    \b
+    Examples:
+      understudy scan aircraft --limit 10
+      understudy scan aircraft --where '["flights", ">", 100]' --fields flights
+      understudy scan aircraft --json > aircraft.jsonl
+    """
+    question = {**_question(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
+    left = limit
+    with options.server() as server, _Progress() as progress:
+        while True:
+            asked = {**question, "limit": MAX_SCAN_ROWS if left is None else min(left, MAX_SCAN_ROWS)}
+            body = server.post(
+                f"/v1/stores/{path_segment(store)}/scan", orjson.dumps(asked), wait_ms=wait_ms_of(question)
+            )
+            page = orjson.loads(body)
+            if options.as_json:
+                print_json(body)
+            else:
+                for row in page["rows"]:
+                    print_json(orjson.dumps(row))
+            progress.add(len(page["rows"]), page["version"])
+            left = None if left is None else left - len(page["rows"])
+            if page["next_cursor"] is None or left == 0:
+                return
+            question["cursor"] = page["next_cursor"]
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@question_options
+@click.option("--estimate", is_flag=True, help="Answer at once, with about the number of keys.")
+@bound_options
+@server_options
+def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -> None:
+    """Count the rows of STORE, exactly, at one version.
+
+    \b
+    Examples:
+      understudy count aircraft
+      understudy count aircraft --where '["flights", ">", 100]'
+      understudy count aircraft --estimate
+    """
+    question = {**_question(given), **({"estimate": True} if estimate else {})}
+    with options.server() as server, _Progress() as progress:
+        *_, body = _counts(server, store, question, progress)
+    if options.as_json:
+        print_json(body)
+    else:
+        click.echo(orjson.loads(body)["count"])
+
+
+def _counts(server: Server, store: str, question: dict[str, Any], progress: _Progress) -> Iterator[bytes]:
+    """Yield what the server answers until the count is whole."""
+    while True:
+        asked = {name: _as_text(value) for name, value in question.items()}
+        body = server.get(f"/v1/stores/{path_segment(store)}/count", as_parameters(asked), wait_ms=wait_ms_of(question))
+        yield body
+        answer = orjson.loads(body)
+        progress.set(answer["count"], answer.get("version"))
+        if answer.get("next_cursor") is None:
+            return
+        question["cursor"] = answer["next_cursor"]
+
+
+def _as_text(value: object) -> object:
+    return orjson.dumps(value).decode() if isinstance(value, list) else value
+
+
+def _question(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of a question. Raises CommandError for an option that is not JSON."""
+    given = given_bounds(given)
+    prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
+    if prefix is not None:
+        given["prefix"] = _json(prefix, "--prefix", "'[\"UA\"]'")
+    if comparisons:
+        given["where"] = [_json(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
+    return given
+
+
+def _longs(longs: str | None) -> dict[str, str]:
+    return {} if longs is None else {"longs": longs}
+
+
+def _json(text: str, where: str, example: str) -> object:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        found, why = None, f"{text!r} is not JSON: {error}"
+    else:
+        why = f"{text!r} is not a JSON array"
+    if isinstance(found, list):
+        return found
+    raise CommandError(why, where=where, fix=f"Write for example {where} {example}", exit_code=ExitCode.USAGE)
+
+
+class _Progress:
+    """The number of rows so far, on a terminal that shows nothing else."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._rows = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown and self._rows:
+            click.echo("", err=True)
+
+    def add(self, rows: int, version: object) -> None:
+        """Show that so many more rows came."""
+        self.set(self._rows + rows, version)
+
+    def set(self, rows: int, version: object) -> None:
+        """Show how many rows there are so far."""
+        self._rows = rows
+        if self._is_shown:
+            click.echo(f"\r{rows:,} rows of version {version}", nl=False, err=True)

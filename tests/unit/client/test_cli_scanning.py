@@ -1,0 +1,73 @@
+"""`understudy scan` and `understudy count`: pages are followed to the end, rows are lines, questions are JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from tests.support.services.canned_server import Canned
+from tests.support.services.reading_commands import problem, run
+
+from understudy.exits import ExitCode
+
+OF = {"store": "aircraft", "version": 7, "committed_at": None, "watermark": None, "position": "us1.a", "lineage": "l"}
+WHERE = '["flights", ">", 100]'
+
+
+def page(*rows: int, cursor: str | None = None) -> Canned:
+    found = [{"key": {"n": row}, "value": {"count": row}} for row in rows]
+    return Canned(json.dumps({**OF, "rows": found, "next_cursor": cursor}).encode())
+
+
+def counted(count: int, cursor: str | None = None) -> Canned:
+    return Canned(json.dumps({**OF, "count": count, "next_cursor": cursor}).encode())
+
+
+def questions(asked: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
+    return [json.loads(body) for _, body in asked]
+
+
+def test_a_scan_prints_the_rows_of_every_page_empty_ones_among_them() -> None:
+    replies = [page(1, 2, cursor="sc1.a"), page(cursor="sc1.b"), page(3)]
+    result, asked = run(["scan", "aircraft", "--where", WHERE, "--fields", "a,b"], replies)
+    assert [json.loads(line)["key"]["n"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert [each.get("cursor") for each in questions(asked)] == [None, "sc1.a", "sc1.b"]
+    assert all(each["where"] == [["flights", ">", 100]] for each in questions(asked))
+    assert all(each["fields"] == ["a", "b"] for each in questions(asked))
+    assert {target for target, _ in asked} == {"POST /v1/stores/aircraft/scan"}
+
+
+def test_a_limit_holds_for_all_pages_together_and_json_prints_the_pages() -> None:
+    result, asked = run(["scan", "s", "--limit", "3", "--json"], [page(1, 2, cursor="sc1.a"), page(3, cursor="sc1.b")])
+    assert [each["limit"] for each in questions(asked)] == [3, 1]
+    assert [json.loads(line)["next_cursor"] for line in result.stdout.splitlines()] == ["sc1.a", "sc1.b"]
+
+
+def test_a_count_goes_on_until_it_is_whole() -> None:
+    replies = [counted(5, "sc1.a"), counted(9)]
+    result, asked = run(
+        ["count", "aircraft", "--prefix", '["UA"]', "--where", WHERE, "--where", '["x", "is_null"]'], replies
+    )
+    assert result.stdout == "9\n"
+    first, second = (parse_qs(urlsplit(target.split()[1]).query) for target, _ in asked)
+    assert json.loads(first["where"][0]) == [["flights", ">", 100], ["x", "is_null"]]
+    assert json.loads(first["prefix"][0]) == ["UA"]
+    assert second == {**first, "cursor": ["sc1.a"]}
+
+
+@pytest.mark.parametrize("option", ["--where", "--prefix"])
+@pytest.mark.parametrize("text", ["flights > 100", '{"a": 1}', "7"])
+def test_a_question_that_is_no_json_array_is_refused_before_anything_is_asked(option: str, text: str) -> None:
+    result, asked = run(["scan", "aircraft", option, text], [])
+    assert result.exit_code == ExitCode.USAGE
+    assert f"Write for example {option}" in result.stderr
+    assert asked == []
+
+
+def test_a_problem_between_two_pages_ends_the_scan_with_its_exit_code() -> None:
+    result, _ = run(["scan", "aircraft"], [page(1, cursor="sc1.a"), problem("version-gone", 410)])
+    assert len(result.stdout.splitlines()) == 1
+    assert result.exit_code == ExitCode.REFUSED
+    assert "a version-gone" in result.stderr
