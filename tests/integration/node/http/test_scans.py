@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from tests.support.checkpoint import bytes as spark
-from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.handmade import VALUE, HandmadeCheckpoint
 from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target, scanned
 from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.scan_rows import row_maker
+from understudy_node.stores.scanning import scan_part
+from understudy_shared.base.slices import in_slices
+from understudy_shared.base.words import StoreName
+from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.scan_cursor import PREFIX, decode_scan_cursor
+from understudy_shared.reads.scan_page import Place, Room
+from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.server import scans
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.types import Field, LongType, StringType, StructType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 BATCHES = 20
 PROVIDERS = [pytest.param(spark.HDFS, id="hdfs"), pytest.param(spark.ROCKSDB, id="rocksdb")]
@@ -274,3 +287,72 @@ def test_a_role_of_some_keys_scans_inside_its_prefix_and_learns_of_no_other_key(
             for call in ("scan", "count"):
                 assert asked(served, call, **members).problem == "forbidden", members
         assert asked(served, prefix=[WORDS[0]], cursor=token).problem == "bad-bound"
+
+
+PAIRS = StructType((Field("tenant", StringType()), Field("n", LongType())))
+
+
+class PairsCheckpoint(HandmadeCheckpoint):
+    """Keys of two columns: numbers of two tenants."""
+
+    def _records(self, version: int, partition: int) -> list[spark.Record]:
+        codec, value = KeyCodec(PAIRS), compile_row_encoder(VALUE)
+        keys = [(tenant, number) for tenant in ("a", "b") for number in range(40)]
+        return [
+            (codec.encode(key), value((key[1], version)))
+            for key in keys
+            if codec.partition(key, self.partitions) == partition
+        ]
+
+
+def test_pages_of_a_role_of_some_keys_end_at_its_own_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q62: with a prefix of some columns other keys are passed over, and neither cursor nor explain shows them."""
+    columns = (("tenant", "string"), ("n", "long"))
+    pairs = PairsCheckpoint(tmp_path / "pairs", partitions=3, key_columns=columns).create().add(1)
+    keys = Keys(tmp_path / "credentials.toml")
+    keys.role("of-a", '{stores = ["op0"], actions = ["scan"], key_prefix = ["a"]}')
+    keys.add("a", "of-a")
+    keys.add("monitor", "monitor")
+    with served_node(pairs.path, tmp_path / "data", credentials_file=keys.path) as served:
+        served.key = keys["monitor"]
+        served.wait_for_version(1)
+        served.key = keys["a"]
+        found = list(pages(served, "op0", prefix=["a"], limit=3, explain=True))
+        rows = [row["key"] for page in found for row in page["rows"]]
+        assert sorted(row["n"] for row in rows) == list(range(40))
+        assert {row["tenant"] for row in rows} == {"a"}
+        for page in found[:-1]:
+            after = decode_scan_cursor(page["next_cursor"]).after
+            assert after is None or KeyCodec(PAIRS).decode(after)[0] == "a"
+        assert all(page["explain"] == {"access": "filtered-pass", "returned": len(page["rows"])} for page in found)
+        assert asked(served, "count", prefix=["a"]).body["count"] == 40
+        assert asked(served, "count", prefix=["a", 7]).body["count"] == 1
+        assert asked(served, prefix=["b"]).problem == asked(served, prefix=["b", 7]).problem == "forbidden"
+        monkeypatch.setattr(scans, "CONFINED_MS", -1)
+        reply = asked(served, prefix=["a"], where=[["n", ">", 1_000]])
+        assert (reply.status, reply.problem) == (504, "deadline")
+        assert "prefix of all key columns" in reply.text
+
+
+def test_a_page_ends_at_the_next_key_when_its_reader_has_left(node: ServedNode) -> None:
+    assert node.node.generation is not None
+    reader = node.node.generation.readers[StoreName("op0")]
+    reading = reader.read_from(0, NO_BOUND)
+    assert isinstance(reading, Reading)
+    later = Room(None, 1 << 20, until_s=monotonic() + 60)
+    parts = []
+    for has_left in (True, False):
+        steps = scan_part(row_maker(reader, ScanQuestion()), reading, Place(0), later, lambda left=has_left: left)  # type: ignore[misc]
+        parts.append(asyncio.run(in_slices(steps)))
+    assert (parts[0].looked_at, parts[0].is_end) == (1, False)
+    assert (parts[1].looked_at > 1, parts[1].is_end) == (True, True)
+
+
+def test_what_scans_read_is_counted_by_access(node: ServedNode) -> None:
+    asked(node, where=[["word", "=", "nowhere"]])
+    metrics = node.text("/metrics")
+    assert 'understudy_requests_total{op="scan",outcome="answered",store="op0"}' in metrics
+    assert 'understudy_scan_rows_total{access="filtered-pass"} 0.0' in metrics
+    (read,) = [line for line in metrics.splitlines() if line.startswith('understudy_scan_keys_read_total{access="filt')]
+    assert float(read.split()[-1]) > 0
+    assert "understudy_scans_in_flight 0.0" in metrics
