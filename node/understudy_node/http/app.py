@@ -13,6 +13,7 @@ from typing import Protocol
 from fastapi import APIRouter, FastAPI
 
 from understudy_node.http.health import NodeHealth
+from understudy_node.http.histories import NodeHistories, history_routes
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
@@ -131,6 +132,7 @@ def create_app(
     scans = NodeScans(reads, app.long_reads)
     http.include_router(scan_routes(scans))
     http.include_router(scan_hop_routes(scans))
+    http.include_router(history_routes(NodeHistories(reads)))
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))

@@ -13,18 +13,21 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion, Refusal
 from understudy_shared.reads.position import LineageChangedError
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,9 @@ PAST_FOLDER: Final = ".past"
 OPENING_THREADS: Final = 2
 MAX_WAITING: Final = 256
 """Limit on the versions that are being opened, or wait for it: the tasks of a large query, once."""
+
+MAX_RUNNING: Final = 8
+"""Limit on the functions that read for one reader only, running or waiting."""
 
 FAILED_FOR_S: Final = 2.0
 """Time for which a failure is remembered: readers who ask again at once get the same answer."""
@@ -92,6 +98,7 @@ class PastVersions:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._waiting: set[_Key] = set()
+        self._running = 0
         self._failed: OrderedDict[_Key, tuple[float, PastRefusal]] = OrderedDict()
         self._is_closed = False
 
@@ -108,12 +115,49 @@ class PastVersions:
                 return OPENING
             if len(self._waiting) >= MAX_WAITING:
                 return PastRefusal(None)
-            if self._threads is None:
-                shutil.rmtree(self._root, ignore_errors=True)  # what an earlier process left
-                self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="past-version")
             self._waiting.add(key)
-            self._threads.submit(self._open, task, wanted)
+            self._started().submit(self._open, task, wanted)
         return OPENING
+
+    def run(self, work: Callable[[LocalBases], T]) -> Future[T]:
+        """Run a function that reads versions for one reader only. Its folder is removed afterwards.
+
+        Raises the problem of too many such functions at once.
+        """
+        with self._lock:
+            if self._root is None or self._is_closed:
+                raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this node stops", fix="Ask another one"))
+            if self._running >= MAX_RUNNING:
+                what = f"{self._running} histories are being read"
+                raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
+            self._running += 1
+            future = self._started().submit(self._run, work)
+        future.add_done_callback(self._ran)  # also when it is cancelled before it begins
+        return future
+
+    def _ran(self, _: Future[T]) -> None:
+        with self._lock:
+            self._running -= 1
+
+    def _run(self, work: Callable[[LocalBases], T]) -> T:
+        folder = self._new_folder()
+        disk = LocalBases(folder)
+        try:
+            return work(disk)
+        finally:
+            disk.release()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _started(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            if self._root is not None:
+                shutil.rmtree(self._root, ignore_errors=True)  # what an earlier process left
+            self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="past-version")
+        return self._threads
+
+    def _new_folder(self) -> Path:
+        assert self._root is not None, "nothing is opened without a folder"
+        return self._root / str(next(self._folders))
 
     def close(self) -> None:
         """Open no more. What is being opened is finished, and dropped with the process."""
@@ -155,9 +199,8 @@ class PastVersions:
 
     def _read(self, read: Callable[[LocalBases], TaskView]) -> TaskView:
         """Read a version into a new folder, which goes with the version's bases, or at once if that fails."""
-        assert self._root is not None, "nothing is opened without a folder"
         for attempt in count(1):
-            folder = self._root / str(next(self._folders))
+            folder = self._new_folder()
             disk = LocalBases(folder)
             try:
                 view = read(disk)

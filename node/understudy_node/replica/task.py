@@ -11,7 +11,9 @@ cannot advance (`stall.py`) is RESTORING until it does; CLOSED is final.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 from understudy_node.measures import During
 from understudy_node.replica.changelog_reader import RewrittenError
@@ -30,6 +32,8 @@ from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.bus.messages import Restore, task_key
 from understudy_shared.reads.bounds import ReadVersion
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -201,6 +205,16 @@ class TaskReplica:
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
         """See `PastTask`."""
         return self._stores.read_past(wanted, disk)
+
+    def read_each(self, first: ReadVersion, last: int, disk: LocalBases) -> Iterator[TaskView]:
+        """Yield each version from `first` to `last`, read from the checkpoint into the folder of `disk`."""
+        return self._stores.read_each(first, last, disk)
+
+    def in_thread(self, work: Callable[[LocalBases], T]) -> Future[T]:
+        """Run a function that reads older versions in a thread for that, with a folder of its own. Raises an overloaded
+        problem.
+        """
+        return self._past.run(work)
 
     def retained(self) -> tuple[int, int] | None:
         """See `PastTask`."""

@@ -5,7 +5,7 @@ A job is a generator: each `next` does one piece of work. One worker at a time r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 from understudy_node.engine.tier import release_tiers
@@ -122,22 +122,34 @@ class TaskStores:
         Raises MissingVersionError if the checkpoint does not have that version in this layout, and LineageChangedError
         if it was committed anew.
         """
-        around, place = self._around, self._places[0]
-        record = around.history.record(wanted.number)
+        return next(self.read_each(wanted, wanted.number, disk))
+
+    def read_each(self, first: ReadVersion, last: int, disk: LocalBases) -> Iterator[TaskView]:
+        """Yield each version from `first` to `last`, read as `read_past` does, each from the one before it."""
+        stores = TaskStores(self._places, replace(self._around, disk=disk, measures=Measures()))
+        for number in range(first.number, last + 1):
+            self._require_readable(first if number == first.number else ReadVersion(number, of_any_commit=True))
+            yield stores._view_at(number)
+
+    def _require_readable(self, wanted: ReadVersion) -> None:
+        record = self._around.history.record(wanted.number)
         if record is None:
-            raise _gone(wanted, "Spark purged its commit")
+            raise _gone(wanted.number, "Spark purged its commit")
         if not wanted.is_of(record.version, record.committed_at_us):
             raise LineageChangedError(f"version {wanted.number} was committed anew: the query was rewound")
-        if not place.fits(record):
-            raise _gone(wanted, "it was written with another number of partitions, or by another state store provider")
-        stores = TaskStores(self._places, replace(around, disk=disk, measures=Measures()))
-        while stores.version != wanted.number:
-            job = stores.next_job(wanted.number)
+        if not self._places[0].fits(record):
+            why = "it was written with another number of partitions, or by another state store provider"
+            raise _gone(wanted.number, why)
+
+    def _view_at(self, version: int) -> TaskView:
+        """Bring all stores to a version, and return it."""
+        while self.version != version:
+            job = self.next_job(version)
             if job is None:
-                raise _gone(wanted, f"the stores of {place.task} do not reach it together")
+                raise _gone(version, f"the stores of {self._places[0].task} do not reach it together")
             for _ in job:
                 pass
-        view = stores.view_after(None)
+        view = self.view_after(None)
         assert view is not None, "all stores are at the version"
         return view
 
@@ -167,5 +179,5 @@ class TaskStores:
         return [StoreReplica(place, self._around) for place in self._places]
 
 
-def _gone(wanted: ReadVersion, why: str) -> MissingVersionError:
-    return MissingVersionError(f"version {wanted.number} cannot be read any more: {why}", where="version")
+def _gone(version: int, why: str) -> MissingVersionError:
+    return MissingVersionError(f"version {version} cannot be read any more: {why}", where="version")

@@ -72,7 +72,7 @@ def _of_a_store(store: str, call: list[str]) -> Need:
     match call:
         case []:
             return Need(NeedKind.STORE, None, store)
-        case ["keys" | "lookup" | "metadata", *_]:
+        case ["keys" | "lookup" | "history" | "metadata", *_]:
             return Need(NeedKind.STORE, Action.POINT, store)
         case ["scan" | "count" | "windows", *_]:
             return Need(NeedKind.STORE, Action.SCAN, store)

@@ -71,13 +71,14 @@ def pop_longs(parameters: dict[str, str]) -> bool:
 
 
 def longs_as_text(body: bytes) -> bytes:
-    """Print an answer, or the results of a batch, with every whole number in the key and the found values as a string.
+    """Print an answer, the results of a batch, or the versions of a history, with every whole number in the key and the
+    found values as a string.
 
     By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
     decimal point in JSON, so the two cannot be confused.
     """
     answer = orjson.loads(body)
-    for each in answer.get("results", (answer,)):
+    for each in (answer, *answer.get("results", ()), *answer.get("versions", ())):
         for part in _PRINTED_PARTS & each.keys():
             each[part] = numbers_as_text(each[part])
     return orjson.dumps(answer) + b"\n"

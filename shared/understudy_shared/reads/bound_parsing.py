@@ -36,11 +36,11 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         )
     _require_one_version(parameters)
     position, snapshot = _position(parameters, "min_position"), _position(parameters, "snapshot")
-    version, at_us = _whole(parameters, "version", unit="batches"), _moment_us(parameters.get("at"))
+    version, at_us = parse_whole(parameters, "version", unit="batches"), _moment_us(parameters.get("at"))
     selection = _selection(parameters)
     bound = Bound(
-        max_lag=_whole(parameters, "max_lag", unit="versions"),
-        max_staleness_ms=_whole(parameters, "max_staleness_ms", unit="milliseconds"),
+        max_lag=parse_whole(parameters, "max_lag", unit="versions"),
+        max_staleness_ms=parse_whole(parameters, "max_staleness_ms", unit="milliseconds"),
         min_position=position,
         require_active=parse_flag(parameters, "require_active"),
         unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
@@ -105,7 +105,7 @@ def _moment_us(value: object) -> int | None:
     try:
         if isinstance(value, str) and not value.isdigit():
             return parse_timestamp(value)
-        milliseconds = _whole({"at": value}, "at", unit="milliseconds")
+        milliseconds = parse_whole({"at": value}, "at", unit="milliseconds")
     except (UnderstudyError, ValueError):
         milliseconds = None
     if milliseconds is None or milliseconds > MAX_MOMENT_MS:
@@ -130,7 +130,7 @@ def _selection(parameters: Mapping[str, object]) -> Selection:
 
 def _limit(parameters: Mapping[str, object]) -> int:
     try:
-        limit = _whole(parameters, "limit", unit="elements")
+        limit = parse_whole(parameters, "limit", unit="elements")
     except BadBoundError:
         limit = None
     if limit is not None and 1 <= limit <= MAX_PAGE_ELEMENTS:
@@ -142,7 +142,8 @@ def _limit(parameters: Mapping[str, object]) -> int:
     )
 
 
-def _whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:
+def parse_whole(parameters: Mapping[str, object], name: str, *, unit: str) -> int | None:
+    """Parse a parameter that is a whole number, None when it is not given. Raises BadBoundError."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -184,7 +185,7 @@ def _unknown_lag(value: object) -> UnknownLag | None:
 
 
 def _wait_ms(parameters: Mapping[str, object], *, has_target: bool) -> int:
-    wait_ms = _whole(parameters, "wait_ms", unit="milliseconds")
+    wait_ms = parse_whole(parameters, "wait_ms", unit="milliseconds")
     if wait_ms is None:
         return WAIT_WITH_POSITION_MS if has_target else 0
     if wait_ms > MAX_WAIT_MS:

@@ -6,11 +6,13 @@ test_oracle_of_kinds.py.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -23,6 +25,7 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_C
 from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.replica import past_versions, pinned
+from understudy_node.stores import key_history
 
 STORE = "/v1/stores/op0"
 LAST = 12
@@ -141,6 +144,7 @@ def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
     """Q59."""
     pins = node.node._around.pinned
     monkeypatch.setattr(pins, "_max_views", 3)
+    monkeypatch.setattr(pinned, "HOLD_MS", 1_000)
     files = len(list(FILES.iterdir()))
     most = 0
 
@@ -154,8 +158,6 @@ def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
         for number, reply in enumerate(readers.map(read, range(100))):
             assert_is_version(reply, 1 + number % LAST)
     assert most <= 3
-    monkeypatch.setattr(pinned, "HOLD_MS", 1)
-    assert_is_version(look_up(node, "version=1"), 1)
     wait_until(lambda: not len(pins), what="the last version to go")
     assert len(list(FILES.iterdir())) <= files + 10, "but for the connections of the readers"
 
@@ -252,3 +254,44 @@ def test_a_version_that_rests_on_files_from_before_the_first_retained_commit_is_
         assert_is_version(look_up(node, "version=6"), 6)
         gone = look_up(node, "version=5")
         assert (gone.status, gone.body["retained_versions"]) == (410, [6, LAST])
+
+
+def test_the_history_of_a_key_is_what_each_version_changed_and_begins_with_what_was_valid(node: ServedNode) -> None:
+    history = node.get(f"{STORE}/history/{quote(WORDS[0])}?from=4&to=9")
+    assert history.status == 200, history
+    assert (history.body["from"], history.body["to"], history.body["next_from"]) == (4, 9, None)
+    versions: Any = history.body["versions"]
+    assert [(each["version"], each["value"]["count"]) for each in versions] == [(v, v) for v in range(4, 10)]
+    whole: Any = node.get(f"{STORE}/history/{quote('born-5')}").body["versions"]
+    assert [each["version"] for each in whole] == [1, *range(6, LAST + 1)]
+    assert [each["found"] for each in whole] == [False] + [True] * (LAST - 5), "absent until it was born"
+    texts: Any = node.get(f"{STORE}/history?key={quote(json.dumps([WORDS[0]]))}&from={LAST}&longs=string").body
+    assert [each["value"]["count"] for each in texts["versions"]] == [str(LAST)]
+    assert not list((node.node._around.disk.root / past_versions.PAST_FOLDER).iterdir()), "it leaves no files"
+
+
+def test_a_history_goes_on_where_its_page_ended(node: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_history, "MAX_HISTORY_BYTES", 1)
+    at: Any = 1
+    seen = []
+    while at is not None:
+        page: Any = node.get(f"{STORE}/history/{quote(WORDS[0])}?from={at}").body
+        seen += [each["version"] for each in page["versions"]]
+        at = page["next_from"]
+    assert seen == list(range(1, LAST + 1))
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [
+        ("from=9&to=4", 400, "from=9 is after to=4"),
+        ("from=x", 400, "from='x'"),
+        ("limit=3", 400, "limit"),
+        ("include_expired=perhaps", 400, "include_expired"),
+        (f"to={LAST + 1}", 503, "version-not-yet"),
+        ("from=0", 410, "version-gone"),
+    ],
+)
+def test_a_history_that_cannot_be_read_says_why(node: ServedNode, query: str, status: int, says: str) -> None:
+    reply = node.get(f"{STORE}/history/{quote(WORDS[0])}?{query}")
+    assert (reply.status, says in reply.text.replace('"', "'")) == (status, True), reply

@@ -154,6 +154,27 @@ def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_show
         assert "version-not-yet" in later.text
 
 
+def test_the_history_of_a_key_is_what_spark_reads_of_it_at_each_version(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        first, last = oracle.versions[0], oracle.last
+        for store in oracle.stores.values():
+            for kept in (store.kept[last][0], store.kept[first][-1]):
+                key = json.dumps(kept.key)
+                reply = served.get(f"/v1/stores/{store.name}/history?key={quote(key)}&from={first}")
+                assert (reply.status, reply.body["from"], reply.body["to"]) == (200, first, last), reply
+                said: Any = reply.body["versions"]
+                by_version = {v: [k.said for k in store.kept[v] if json.dumps(k.key) == key] for v in oracle.versions}
+                told: Any = None
+                for version in oracle.versions:
+                    told = next((each for each in said if each["version"] == version), told)
+                    values = {name: value for name, value in told.items() if name not in OF_AN_ANSWER}
+                    expected = by_version[version][0] if by_version[version] else {"found": False}
+                    assert as_text(values) == as_text(expected), f"{store.operator} {key} at {version}"
+
+
 def _first_retained(oracle: KindsCheckpoint) -> int:
     return min(int(path.name) for path in (oracle.path / "commits").iterdir() if path.name.isdigit()) + 1
 
