@@ -26,7 +26,7 @@ _PARAMETERS: Final = ("from", "to", "include_expired")
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """The versions of a history, both inclusive: without `first` from the oldest one that can be read, without `last` to
+    """The versions of a history, both inclusive. Without `first`: from the oldest that can be read. Without `last`: to
     the newest.
     """
 
