@@ -205,6 +205,7 @@ def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
     assert PARAMETERS.keys() - bounds.keys() == {
         *("store", "key", "key_json", "key_json_optional"),
         *("cursor", "longs", "compact"),
+        *("from", "to"),
         *OF_SCANS,
     }
     for name, bound in bounds.items():
@@ -240,6 +241,8 @@ def test_limits_are_those_of_the_code() -> None:
         "wait_ms": MAX_WAIT_MS,
         "limit": MAX_PAGE_ELEMENTS,
         "version": MAX_LIMIT,
+        "from": MAX_LIMIT,
+        "to": MAX_LIMIT,
         "scan_limit": MAX_SCAN_ROWS,
         "partition": 2**31 - 1,
     }
