@@ -13,7 +13,7 @@ from typing import Protocol
 from fastapi import APIRouter, FastAPI
 
 from understudy_node.http.health import NodeHealth
-from understudy_node.http.histories import NodeHistories, history_routes
+from understudy_node.http.histories import NodeHistories, history_hop_routes
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.http.metrics import NodeMetrics
@@ -31,6 +31,7 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport, probe_routes
@@ -132,7 +133,9 @@ def create_app(
     scans = NodeScans(reads, app.long_reads)
     http.include_router(scan_routes(scans))
     http.include_router(scan_hop_routes(scans))
-    http.include_router(history_routes(NodeHistories(reads)))
+    histories = NodeHistories(reads)
+    http.include_router(history_routes(histories))
+    http.include_router(history_hop_routes(histories))
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))

@@ -9,32 +9,60 @@ from time import monotonic
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.http.asked_reader import asked_reader
+from understudy_node.http.hop_lookups import outdated
 from understudy_node.http.reads import Reads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.key_history import HistoryPage, HistoryQuestion, read_history
-from understudy_node.stores.lookup import ResolvedKey, StoreReader
-from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.shown import require_printed_key
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError
-from understudy_shared.http.lookup_requests import key_and_params, longs_as_text, pop_longs
-from understudy_shared.http.problems import Problem, ProblemError, refused
-from understudy_shared.http.target import split_path
+from understudy_shared.http.edge import read_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Refusal
-from understudy_shared.reads.history import HistoryRange, parse_range
+from understudy_shared.reads.history import PATH, HistoryHop, HistoryRange, decode_history_hop
+from understudy_shared.reads.hop import MAX_HOP_BYTES
+from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.selection import Selection
+from understudy_shared.server.histories import Histories, HistoryStore
 
 HISTORY_S = 2.0
 """Time after which a page of a history ends."""
 
 
-class NodeHistories:
+class NodeHistories(Histories):
     """The histories of the keys of this node's replicas."""
 
     def __init__(self, reads: Reads) -> None:
+        super().__init__(reads.requests)
         self._reads = reads
 
-    async def read(self, reader: StoreReader, partition: int, row: bytes, asked: HistoryRange) -> bytes:
-        """Return a page of a history, as the JSON behind the key. Raises the problem of one that cannot be read."""
+    def has_store(self, name: str) -> bool:
+        return self._reads.has_store(name)
+
+    def store(self, name: str) -> HistoryStore:
+        reader = self._reads.reader(name)
+        return HistoryStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
+
+    async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
+        return await self._read(self._reads.reader(name), partition, row, asked)
+
+    async def read_for_router(self, hop: HistoryHop) -> bytes:
+        """Return a page of a history for a router. Raises its problem."""
+        reader = asked_reader(
+            self._reads,
+            application_id=hop.application,
+            lineage=hop.lineage,
+            store=hop.store,
+            layout=hop.layout,
+            partitions=hop.partitions,
+        )
+        if isinstance(reader, Problem):
+            raise ProblemError(reader)
+        if reader.store.codec.place(hop.row, reader.partitions) != hop.partition:
+            raise ProblemError(outdated("this is no key of this partition as Spark would have stored it"))
+        return await self._read(reader, hop.partition, hop.row, hop.range)
+
+    async def _read(self, reader: StoreReader, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         shown = reader.read_from(partition, NO_BOUND)
         if isinstance(shown, Problem):
             raise ProblemError(shown)
@@ -52,19 +80,6 @@ class NodeHistories:
             monotonic() + HISTORY_S,
         )
         return _printed(partition, await self._page(reader, replica, question))
-
-    async def answer(self, store: str, form: list[str], request: Request) -> Response:
-        """Answer a reader."""
-        reader = self._reads.reader(store)
-        row, params = key_and_params(reader.store.codec, form, request.scope["query_string"])
-        longs, asked = pop_longs(params), parse_range(params)
-        key: ResolvedKey = reader.resolve(row)
-        keys = authorization_of(request.scope).keys
-        if keys.prefixes is not None:
-            require_printed_key(keys, key.json)
-        found = await self.read(reader, key.partition, key.stored[len(reader.row_prefix) :], asked)
-        body = b'{"store":%b,"key":%b,%b' % (reader.json_name, key.json, found)
-        return Response(longs_as_text(body) if longs else body, media_type="application/json")
 
     async def _page(self, reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion) -> HistoryPage:
         try:
@@ -87,19 +102,17 @@ def _printed(partition: int, page: HistoryPage) -> bytes:
     )
 
 
-def history_routes(histories: NodeHistories) -> APIRouter:
-    """Make the calls that tell how a key came to be what it is."""
+def history_hop_routes(histories: NodeHistories) -> APIRouter:
+    """Make the call by which routers ask for a history."""
     routes = APIRouter()
 
-    @routes.get("/v1/stores/{store}/history")
-    async def by_json(store: str, request: Request) -> Response:
-        """Return the versions of a key, which is JSON in `?key=`."""
-        return await histories.answer(store, ["lookup"], request)
-
-    @routes.get("/v1/stores/{store}/history/{key:path}")
-    async def by_path(store: str, key: str, request: Request) -> Response:
-        """Return the versions of a key, of which each column is a segment of the path."""
-        _, _, _, _, *segments = split_path(request.scope["raw_path"])
-        return await histories.answer(store, ["keys", *segments], request)
+    @routes.post(PATH)
+    async def history(request: Request) -> Response:
+        """Return the history of a key, as the JSON behind the key."""
+        try:
+            hop = decode_history_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        except BadHopError as error:
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
+        return Response(b"{" + await histories.read_for_router(hop), media_type="application/json")
 
     return routes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
@@ -29,6 +29,8 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
+from understudy_shared.reads.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
+from understudy_shared.reads.history import PATH as HISTORY_PATH
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.scan_hop import (
     ESTIMATE_PATH,
@@ -56,8 +58,18 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A call to a node, and how its reply is read."""
+
+    path: str
+    body: bytes
+    max_bytes: int
+    decode: Callable[[bytes], T]
+
+
+@dataclass(frozen=True, slots=True)
 class ScanForwarder:
-    """The sender of scans to nodes."""
+    """The sender of scans, and of questions for histories, to nodes."""
 
     context: ReadContext
     nodes: NodeCalls
@@ -90,14 +102,26 @@ class ScanForwarder:
         """Return a part of a page, by the first replica that has its version. Raises the problem of a partition that
         cannot be read.
         """
-        context, began_s = self.context, monotonic()
         bound = bound_at(hop.application, hop.lineage, hop.version)
-        # Choices are cached by their bound, and this one is new for each part.
-        plan = ReplicaPlan(context.choices.choose(route, hop.partition, NO_BOUND))
+        call = Call(PATH, hop.encode(), MAX_PART_BYTES, decode_part)
+        return await self._of_replica(route, hop.partition, bound, call, until_s)
+
+    async def history(self, route: StoreRoute, hop: HistoryHop) -> bytes:
+        """Return a page of the history of a key, as the JSON behind the key, by the first replica that can read it.
+        Raises the problem of one that cannot be read.
+        """
+        call = Call(HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
+        return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())
+
+    async def _of_replica(self, route: StoreRoute, partition: int, bound: Bound, call: Call[T], until_s: float) -> T:
+        """Ask the replicas of a partition, one after another, until one answers."""
+        context, began_s = self.context, monotonic()
+        # Choices are cached by their bound, and these bounds are new for each call.
+        plan = ReplicaPlan(context.choices.choose(route, partition, NO_BOUND))
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
         candidate = plan.next()
         while candidate is not None:
-            said = await self._asked(candidate, PATH, hop.encode(), MAX_PART_BYTES, deadline_s, decode_part)
+            said = await self._asked(candidate, call, deadline_s)
             if not isinstance(said, Rejection):
                 return said
             candidate = self._after(plan, candidate, said)
@@ -120,7 +144,7 @@ class ScanForwarder:
             bodies = [_body(route, bound, wanted) for _, wanted in asked]
             replies = await asyncio.gather(
                 *(
-                    self._asked(candidate, path, body, MAX_SMALL_BYTES, deadline_s, decode)
+                    self._asked(candidate, Call(path, body, MAX_SMALL_BYTES, decode), deadline_s)
                     for (candidate, _), body in zip(asked, bodies, strict=True)
                 )
             )
@@ -134,22 +158,16 @@ class ScanForwarder:
                         del next_of[each]
         return found
 
-    async def _asked(  # noqa: PLR0917  # what is sent, and how the answer is read
-        self,
-        candidate: Candidate,
-        path: str,
-        body: bytes,
-        max_bytes: int,
-        deadline_s: float,
-        decode: Callable[[bytes], T],
-    ) -> T | Rejection:
+    async def _asked(self, candidate: Candidate, call: Call[T], deadline_s: float) -> T | Rejection:
         """Return the answer of a node, or the reason for which it gave no answer."""
         left_s = deadline_s - monotonic()
         if left_s <= 0:
             return Rejection(WireError.TIMEOUT, "the deadline passed before it was asked")
         try:
-            status, said = await self.nodes.ask(candidate.endpoint, path, body, max_bytes=max_bytes, limit_s=left_s)
-            return decode(said) if status == 200 else rejection_by_problem(said)
+            status, said = await self.nodes.ask(
+                candidate.endpoint, call.path, call.body, max_bytes=call.max_bytes, limit_s=left_s
+            )
+            return call.decode(said) if status == 200 else rejection_by_problem(said)
         except NodeTimeoutError as error:
             return Rejection(WireError.TIMEOUT, error.what)
         except (BadReplyError, BadHopError) as error:

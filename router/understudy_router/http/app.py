@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
 from understudy_router.forwarding.scanning import ScanForwarder
+from understudy_router.http.histories import RouterHistories
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
@@ -27,6 +28,7 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
@@ -81,6 +83,7 @@ def create_app(
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     http.include_router(read_routes(router, reads))
     http.include_router(scan_routes(RouterScans(reads, forwarder, router.moments, app.long_reads)))
+    http.include_router(history_routes(RouterHistories(reads, forwarder)))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

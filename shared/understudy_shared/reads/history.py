@@ -80,6 +80,13 @@ class HistoryHop:
         )
 
 
+def decode_history(body: bytes) -> bytes:
+    """Return the JSON behind the key. Raises BadHopError for a reply that is not a history."""
+    if not body.startswith(b'{"partition":') or not body.endswith(b"}\n"):
+        raise BadHopError("the reply is not a history")
+    return body[1:]
+
+
 def decode_history_hop(body: bytes) -> HistoryHop:
     """Parse a question. Raises BadHopError."""
     fields = object_of(body)

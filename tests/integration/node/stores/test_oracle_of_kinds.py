@@ -162,17 +162,21 @@ def test_the_history_of_a_key_is_what_spark_reads_of_it_at_each_version(
         first, last = oracle.versions[0], oracle.last
         for store in oracle.stores.values():
             for kept in (store.kept[last][0], store.kept[first][-1]):
-                key = json.dumps(kept.key)
-                reply = served.get(f"/v1/stores/{store.name}/history?key={quote(key)}&from={first}")
-                assert (reply.status, reply.body["from"], reply.body["to"]) == (200, first, last), reply
-                said: Any = reply.body["versions"]
-                by_version = {v: [k.said for k in store.kept[v] if json.dumps(k.key) == key] for v in oracle.versions}
-                told: Any = None
-                for version in oracle.versions:
-                    told = next((each for each in said if each["version"] == version), told)
-                    values = {name: value for name, value in told.items() if name not in OF_AN_ANSWER}
-                    expected = by_version[version][0] if by_version[version] else {"found": False}
-                    assert as_text(values) == as_text(expected), f"{store.operator} {key} at {version}"
+                _assert_history(oracle, store, kept.key, served)
+
+
+def _assert_history(oracle: KindsCheckpoint, store: KindStore, of_key: list[object], served: Served) -> None:
+    key, first = json.dumps(of_key), oracle.versions[0]
+    reply = served.get(f"/v1/stores/{store.name}/history?key={quote(key)}&from={first}")
+    assert (reply.status, reply.body["from"], reply.body["to"]) == (200, first, oracle.last), reply
+    said: Any = reply.body["versions"]
+    by_version = {v: [k.said for k in store.kept[v] if json.dumps(k.key) == key] for v in oracle.versions}
+    told: Any = None
+    for version in oracle.versions:
+        told = next((each for each in said if each["version"] == version), told)
+        values = {name: value for name, value in told.items() if name not in OF_AN_ANSWER}
+        expected = by_version[version][0] if by_version[version] else {"found": False}
+        assert as_text(values) == as_text(expected), f"{store.operator} {key} at {version}"
 
 
 def _first_retained(oracle: KindsCheckpoint) -> int:
@@ -277,6 +281,7 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
         for store in oracle.stores.values():
             _assert_batch(oracle, store, router)
             _assert_batch(oracle, store, router, version=oracle.versions[0])
+            _assert_history(oracle, store, store.kept[oracle.last][0].key, router)
             kept = store.kept[oracle.last][0]
             reply = router.look_up(kept.key, store=store.name)
             _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
