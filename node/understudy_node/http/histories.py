@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 
@@ -18,7 +19,7 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError
 from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
-from understudy_shared.reads.bounds import NO_BOUND, Refusal
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.history import PATH, HistoryHop, HistoryRange, decode_history_hop
 from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.hop_fields import BadHopError
@@ -42,6 +43,9 @@ class NodeHistories(Histories):
     def store(self, name: str) -> HistoryStore:
         reader = self._reads.reader(name)
         return HistoryStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
+
+    def bound(self, store: HistoryStore, params: Mapping[str, object]) -> Bound:
+        return self._reads.bound(self._reads.reader(store.name), params)
 
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         return await self._read(self._reads.reader(name), partition, row, asked)

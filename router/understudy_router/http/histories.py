@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
+from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.history import HistoryHop, HistoryRange
 from understudy_shared.server.histories import Histories, HistoryStore
 
@@ -22,6 +25,9 @@ class RouterHistories(Histories):
     def store(self, name: str) -> HistoryStore:
         route = self._reads.route(name)
         return HistoryStore(route.name, route.codec, route.partitions, self._reads.max_key_bytes)
+
+    def bound(self, store: HistoryStore, params: Mapping[str, object]) -> Bound:
+        return self._reads.bound(self._reads.route(store.name), params)
 
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         route = self._reads.route(name)

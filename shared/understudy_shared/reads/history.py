@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from understudy_shared.base.printable import clipped
-from understudy_shared.reads.bound_parsing import parse_flag, parse_whole
+from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
 
@@ -21,7 +21,7 @@ PATH: Final = "/internal/v1/history"
 MAX_HISTORY_BYTES: Final = 16 * 1024 * 1024
 """Limit on a reply: one entry may be as long as any value."""
 
-_PARAMETERS: Final = ("from", "to", "include_expired")
+_PARAMETERS: Final = ("from", "to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class HistoryRange:
     include_expired: bool = True
 
 
-def parse_range(parameters: dict[str, str]) -> HistoryRange:
-    """Parse the parameters of a history. Raises BadBoundError."""
+def parse_range(parameters: dict[str, str], *, include_expired: bool) -> HistoryRange:
+    """Parse the versions of a history. Raises BadBoundError."""
     unknown = sorted(parameters.keys() - set(_PARAMETERS))
     if unknown:
         raise BadBoundError(
@@ -45,8 +45,7 @@ def parse_range(parameters: dict[str, str]) -> HistoryRange:
     first, last = (parse_whole(parameters, name, unit="batches") for name in ("from", "to"))
     if first is not None and last is not None and first > last:
         raise BadBoundError(f"from={first} is after to={last}", where="from", fix="Send the earlier version as from")
-    expired = "include_expired" not in parameters or parse_flag(parameters, "include_expired")
-    return HistoryRange(first, last, expired)
+    return HistoryRange(first, last, include_expired)
 
 
 @dataclass(frozen=True, slots=True)

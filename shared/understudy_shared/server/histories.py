@@ -6,6 +6,7 @@ What differs is who reads the versions: see `Histories`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from time import monotonic
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
 from understudy_shared.http.problems import problem_of
 from understudy_shared.http.target import split_path
+from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.history import HistoryRange, parse_range
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.spark.key_codec import KeyCodec
@@ -48,6 +50,10 @@ class Histories(ABC):
         """Return the store of that name. Raises UnknownStoreError."""
 
     @abstractmethod
+    def bound(self, store: HistoryStore, params: Mapping[str, object]) -> Bound:
+        """Return the bound of a reader, of which the selection counts."""
+
+    @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         """Return a page of the history of a key, as the JSON behind the key. Raises the problem of one that cannot be
         read.
@@ -71,7 +77,9 @@ class Histories(ABC):
     async def _body(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
         store = self.store(name)
         row, params = key_and_params(store.codec, form, query)
-        longs, asked = pop_longs(params), parse_range(params)
+        expired = {name: params.pop(name) for name in ("include_expired",) if name in params}
+        selection = self.bound(store, expired).selection
+        longs, asked = pop_longs(params), parse_range(params, include_expired=selection.include_expired)
         encoded = encoded_key(store.codec, row, store.max_key_bytes)
         key = store.codec.to_json(encoded)
         if authorization.keys.prefixes is not None:
