@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
@@ -43,6 +44,9 @@ def parse_range(parameters: dict[str, str], *, include_expired: bool) -> History
             f"unknown parameter {clipped(unknown[0])}", where="query", fix=f"Known are: {', '.join(_PARAMETERS)}"
         )
     first, last = (parse_whole(parameters, name, unit="batches") for name in ("from", "to"))
+    for name, version in (("from", first), ("to", last)):
+        if version is not None and version > CEILING:
+            raise BadBoundError(f"{name}={version} is above {CEILING}", where=name, fix="Send the version of an answer")
     if first is not None and last is not None and first > last:
         raise BadBoundError(f"from={first} is after to={last}", where="from", fix="Send the earlier version as from")
     return HistoryRange(first, last, include_expired)

@@ -38,8 +38,8 @@ OF_WHOEVER_IS_KNOWN = {"list_stores", "openapi", "docs"}
 ABSENT = "op9"
 """A store that is not there, with a name as long as that of the hidden one."""
 
-CONTRADICTING = (*LAG_PARAMETERS, "min_position", "cursor", "wait_ms")
-"""What is not sent with a version: it asks for another one, or waits for a version that does not come."""
+CONTRADICTING = (*LAG_PARAMETERS, "min_position", "cursor")
+"""What is not sent with a version: it asks for another one."""
 
 schemathesis.openapi.format("position", strategies.just(TOLD.position))
 schemathesis.openapi.format("moment", strategies.sampled_from(["2999-01-01T00:00:00Z", "1764115200000"]))
@@ -70,6 +70,10 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
             named = [name for name in VERSION_PARAMETERS if str(bounds.get(name)) not in {"None", "none"}]
             for name in {*named[1:], *(CONTRADICTING if named else ())} & bounds.keys():
                 del bounds[name]
+            if named:
+                bounds["wait_ms"] = "0"
+            if "from" in bounds:
+                bounds.pop("to", None)
 
 
 if TOLD.hidden:

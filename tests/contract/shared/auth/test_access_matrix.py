@@ -64,6 +64,8 @@ EXPECTED = {
     "scan": OF_READERS,
     "scan_by_body": OF_READERS,
     "count": OF_READERS,
+    "key_history": OF_READERS,
+    "key_history_by_json": OF_READERS,
     "describe_hosts": OF_READERS,
     "explain_key": OF_READERS,
     "list_stores": OF_EVERYBODY,
@@ -185,6 +187,7 @@ ASKED = [
     ("DELETE", "/v1/stores/{}/lookup", ""),
     ("GET", "/v1/stores/{}/metadata", ""),
     ("GET", "/v1/stores/{}/metadata/a", ""),
+    ("GET", "/v1/stores/{}/history/a", ""),
     ("GET", "/v1/stores/{}/scan", ""),
     ("POST", "/v1/stores/{}/scan", "{}"),
     ("GET", "/v1/stores/{}/count", ""),
@@ -239,6 +242,10 @@ def test_a_key_prefix_holds_for_every_way_to_ask_for_a_key(world: World, service
         f"/v1/stores/op0/lookup?key={exact([other])}": 403,
         f"/v1/stores/op0/lookup?key={exact({'word': other})}": 403,
         f"/v1/stores/op0/lookup?key={exact([None])}": 403,
+        f"/v1/stores/op0/history/{WORD}": 200,
+        f"/v1/stores/op0/history/{other}": 403,
+        f"/v1/stores/op0/keys/{WORD}?version=1": 200,
+        f"/v1/stores/op0/keys/{other}?version=1": 403,
     }
     if service == "router":
         asked |= {f"/v1/stores/op0/metadata/{WORD}": 200, f"/v1/stores/op0/metadata/{other}": 403}

@@ -20,6 +20,7 @@ from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
 from understudy_router.admin.overview import MAX_KEPT
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.routing.choose import Reason
+from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.health import State
@@ -241,8 +242,8 @@ def test_limits_are_those_of_the_code() -> None:
         "wait_ms": MAX_WAIT_MS,
         "limit": MAX_PAGE_ELEMENTS,
         "version": MAX_LIMIT,
-        "from": MAX_LIMIT,
-        "to": MAX_LIMIT,
+        "from": CEILING,
+        "to": CEILING,
         "scan_limit": MAX_SCAN_ROWS,
         "partition": 2**31 - 1,
     }
