@@ -84,7 +84,7 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
         target = path.replace("{store}", "op0").replace("{key}", WORD).replace("{node_id}", "n1")
         for method, operation in methods.items():
             name = operation["operationId"]
-            query = f"?key={quote(json.dumps([WORD]))}" if name == "look_up_exactly" else ""
+            query = f"?key={quote(json.dumps([WORD]))}" if name in {"look_up_exactly", "key_history_by_json"} else ""
             # It has no end, so its head is asked for.
             yield "HEAD" if path.endswith("/events") else method.upper(), path, target + query, name
 
