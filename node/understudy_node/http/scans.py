@@ -16,7 +16,6 @@ from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import RowMaker, row_maker
 from understudy_node.stores.scanning import scan_part
-from understudy_shared.base.slices import in_slices
 from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
@@ -125,7 +124,7 @@ class NodeScans(Scans):
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)  # an older version may have been opened
         view = reading.view.stores[reader.store.store_name]
         await asyncio.to_thread(view.prepare_scan)
-        part = await in_slices(scan_part(maker, reading, place, room, lambda: asker.is_gone))
+        part = await self.long_reads.in_turns(scan_part(maker, reading, place, room, lambda: asker.is_gone))
         self.long_reads.count(part)
         return part
 

@@ -5,14 +5,22 @@ They have a limit of their own, so that lookups are answered while many scan.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from time import perf_counter
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.scan_page import Access, PartPage
+
+SLICE_S = 0.0005
+"""Time of one slice."""
+
+T = TypeVar("T")
 
 
 class LongReads:
@@ -23,6 +31,7 @@ class LongReads:
         self.read: Counter[Access] = Counter()
         self.found: Counter[Access] = Counter()
         self._max_in_flight = max_in_flight
+        self._turn = asyncio.Lock()
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -35,6 +44,22 @@ class LongReads:
             yield
         finally:
             self.in_flight -= 1
+
+    async def in_turns(self, steps: Generator[None, None, T]) -> T:
+        """Return the result of a read that yields wherever it may be interrupted. Between two turns of the event loop
+        one slice is done of all reads together, so that a lookup waits for one, however many scan.
+        """
+        while True:
+            async with self._turn:
+                until_s = perf_counter() + SLICE_S
+                try:
+                    next(steps)
+                    while perf_counter() < until_s:
+                        next(steps)
+                except StopIteration as done:
+                    found: T = done.value
+                    return found
+                await asyncio.sleep(0)  # before the turn is given away: the others would have theirs at once
 
     def count(self, part: PartPage) -> None:
         """Count what a part of a page has read."""

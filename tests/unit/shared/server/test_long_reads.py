@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Generator
+
 import pytest
 
 from understudy_shared.http.problems import ProblemError, ProblemType
+from understudy_shared.server import long_reads
 from understudy_shared.server.long_reads import LongReads
 
 
@@ -19,3 +23,30 @@ def test_one_more_than_the_limit_is_refused_and_a_place_that_ended_is_free_again
     with pytest.raises(ValueError, match="a bug"), reads.begun():
         raise ValueError("a bug")
     assert reads.in_flight == 0
+
+
+async def test_between_two_turns_of_the_loop_one_slice_is_done_of_all_reads_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_reads, "SLICE_S", 0.0)
+    reads, turn = LongReads(9), 0
+    steps: list[tuple[str, int]] = []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    def read(name: str) -> Generator[None, None, str]:
+        for _ in range(3):
+            steps.append((name, turn))
+            yield
+        return name
+
+    counting = asyncio.get_running_loop().create_task(count_turns())
+    assert await asyncio.gather(*(reads.in_turns(read(name)) for name in "abc")) == ["a", "b", "c"]
+    counting.cancel()
+    turns = [at for _, at in steps]
+    assert len(turns) == len(set(turns)) == 9, "a slice of its own for each turn"
+    assert [name for name, _ in steps[:3]] == ["a", "b", "c"], "one read after the other"
