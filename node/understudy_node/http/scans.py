@@ -21,22 +21,20 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
 from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.scan_hop import (
+from understudy_shared.reads.scan_hop import PATH, ScanHop, decode_scan_hop, encode_part
+from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at, version_of
+from understudy_shared.reads.scan_start import (
     ESTIMATE_PATH,
-    PATH,
     VERSION_PATH,
-    ScanHop,
     VersionHop,
-    decode_scan_hop,
     decode_version_hop,
     encode_estimate,
-    encode_part,
     encode_version,
 )
-from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at, version_of
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.scans import Asker, ScannedStore, Scans, ScanTurn
+from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn
+from understudy_shared.server.scans import Scans
 
 PINNED_AHEAD = 16
 """Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
@@ -92,7 +90,8 @@ class NodeScans(Scans):
 
     async def estimate_for_router(self, hop: VersionHop) -> int:
         """Return about how many keys these partitions have. Raises its problem."""
-        return await _estimate(_asked(self._reads, hop), hop.wanted, hop.bound)
+        with self.long_reads.begun():
+            return await _estimate(_asked(self._reads, hop), hop.wanted, hop.bound)
 
     async def read_for_router(self, hop: ScanHop) -> PartPage:
         """Return the part of a page that a router asks for. Raises its problem."""
@@ -104,7 +103,7 @@ class NodeScans(Scans):
         with self.long_reads.begun():
             part = await self._read(maker, Place(hop.partition, hop.after), room, hop.version, Asker())
         if not part.is_end:
-            _pin(reader, [hop.partition], hop.version)
+            _pin(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
         return part
 
     async def version_for_router(self, hop: VersionHop) -> ReadVersion:

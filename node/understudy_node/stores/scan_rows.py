@@ -17,10 +17,10 @@ from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_node.stores.scan_keys import ScannedKey
 from understudy_node.stores.stores import ServedStore
-from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError, UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.lookup_requests import numbers_as_text
-from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column, Columns, walk, walk_row
 from understudy_shared.reads.scan_hop import MAX_ROW_BYTES
@@ -99,7 +99,10 @@ class RowMaker:
         reader = self.reader
         if not isinstance(reader, FindingReader):
             # Past the cache of printed rows: a scan would fill it with rows that no lookup needs.
-            return reader.store.print_found(key.value[len(reader.row_prefix) :])
+            try:
+                return reader.store.print_found(key.value[len(reader.row_prefix) :])
+            except UnderstudyError as error:
+                return problem_of(error)
         (said,) = reader.find_many([key_row], reading, partition, self.selection)
         if said is None:
             raise CorruptFileError("a key is stored, and a lookup does not find it", where=f"store {reader.store.name}")

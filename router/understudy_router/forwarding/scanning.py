@@ -32,18 +32,15 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
 from understudy_shared.reads.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
 from understudy_shared.reads.history import PATH as HISTORY_PATH
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.scan_hop import (
+from understudy_shared.reads.scan_hop import MAX_PART_BYTES, PATH, ScanHop, decode_part
+from understudy_shared.reads.scan_page import PartPage, bound_at
+from understudy_shared.reads.scan_start import (
     ESTIMATE_PATH,
-    MAX_PART_BYTES,
-    PATH,
     VERSION_PATH,
-    ScanHop,
     VersionHop,
     decode_estimate,
-    decode_part,
     decode_version,
 )
-from understudy_shared.reads.scan_page import PartPage, bound_at
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 """Limit on a reply without rows."""

@@ -12,7 +12,8 @@ from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.scan_hop import ScanHop
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room
 from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.scans import Asker, ScannedStore, Scans, ScanTurn
+from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn
+from understudy_shared.server.scans import Scans
 
 
 class RouterScans(Scans):

@@ -35,6 +35,14 @@ def whole(fields: dict[str, Any], name: str) -> int:
     raise BadHopError(f"the hop's {name} is {clipped(value)}, not a whole number from 0 to {CEILING}")
 
 
+def optional_whole(fields: dict[str, Any], name: str) -> int | None:
+    """Return a field that is a whole number, or null."""
+    value = fields[name]
+    if value is None or type(value) is int:
+        return value
+    raise BadHopError(f"the hop's {name} is {clipped(value)}, not a whole number or null")
+
+
 def text(fields: dict[str, Any], name: str) -> str:
     """Return a field that is a text."""
     value = fields[name]

@@ -14,17 +14,13 @@ from typing import Any, Final, cast
 import orjson
 
 from understudy_shared.base.printable import clipped
-from understudy_shared.reads.bound_parsing import parse_bound
-from understudy_shared.reads.bounds import Bound, ReadVersion
-from understudy_shared.reads.hop import bound_fields
-from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
+from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_whole, text, whole
 from understudy_shared.reads.scan_page import Access, PartPage, version_of
 from understudy_shared.reads.scan_question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion
 from understudy_shared.reads.where import parse_where
 
 PATH: Final = "/internal/v1/scan"
-VERSION_PATH: Final = "/internal/v1/scan/version"
-ESTIMATE_PATH: Final = "/internal/v1/scan/estimate"
 MAX_ROW_BYTES: Final = 8 * 1024 * 1024
 """Limit on a row, as on a hop: in place of a longer one a page has a problem of its key."""
 
@@ -94,7 +90,7 @@ def decode_scan_hop(body: bytes) -> ScanHop:
             whole(fields, "partitions"),
             _question(fields["question"]),
             whole(fields, "partition"),
-            version_of(whole(fields, "version"), _optional(fields, "committed_at_us")),
+            version_of(whole(fields, "version"), optional_whole(fields, "committed_at_us")),
             _bytes_of(fields["after"]),
             None if fields["rows"] is None else whole(fields, "rows"),
             whole(fields, "room_bytes"),
@@ -106,83 +102,6 @@ def decode_scan_hop(body: bytes) -> ScanHop:
         )
     except KeyError as error:
         raise BadHopError(f"the hop has no {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class VersionHop:
-    """The question at which version a node can read some partitions of a store, which it keeps for a while; or how many
-    keys they have, about.
-    """
-
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
-    wanted: tuple[int, ...]
-    bound: Bound
-
-    def encode(self) -> bytes:
-        """Return the JSON of the request."""
-        members = {
-            "application": self.application,
-            "lineage": self.lineage,
-            "store": self.store,
-            "layout": self.layout,
-            "partitions": self.partitions,
-            "wanted": self.wanted,
-            "bound": bound_fields(self.bound),
-        }
-        return orjson.dumps(members)
-
-
-def decode_version_hop(body: bytes) -> VersionHop:
-    """Parse a request. Raises BadHopError, and BadBoundError for a malformed bound."""
-    fields = object_of(body)
-    try:
-        wanted, bound = fields["wanted"], fields["bound"]
-        if not isinstance(wanted, list) or not wanted or not all(type(each) is int for each in wanted):
-            raise BadHopError("the hop wants no list of partitions")
-        if not isinstance(bound, dict):
-            raise BadHopError("the hop has no bound")
-        return VersionHop(
-            text(fields, "application"),
-            text(fields, "lineage"),
-            text(fields, "store"),
-            text(fields, "layout"),
-            whole(fields, "partitions"),
-            tuple(wanted),
-            parse_bound(bound),
-        )
-    except KeyError as error:
-        raise BadHopError(f"the hop has no {error}") from None
-
-
-def encode_version(version: ReadVersion) -> bytes:
-    """Return the JSON of a version."""
-    return orjson.dumps({"version": version.number, "committed_at_us": version.committed_at_us})
-
-
-def decode_version(body: bytes) -> ReadVersion:
-    """Parse a version. Raises BadHopError."""
-    fields = object_of(body)
-    try:
-        return version_of(whole(fields, "version"), _optional(fields, "committed_at_us"))
-    except KeyError as error:
-        raise BadHopError(f"the reply has no {error}") from None
-
-
-def encode_estimate(count: int) -> bytes:
-    """Return the JSON of an estimate."""
-    return orjson.dumps({"count": count})
-
-
-def decode_estimate(body: bytes) -> int:
-    """Parse an estimate. Raises BadHopError."""
-    try:
-        return whole(object_of(body), "count")
-    except KeyError as error:
-        raise BadHopError(f"the reply has no {error}") from None
 
 
 def encode_part(part: PartPage) -> bytes:
@@ -216,7 +135,7 @@ def decode_part(body: bytes) -> PartPage:
             _bytes_of(fields["after"]),
             _flag(fields, "is_end"),
             stamp,
-            _optional(fields, "committed_at_us"),
+            optional_whole(fields, "committed_at_us"),
             cast(Access, access),
         )
     except KeyError as error:
@@ -247,13 +166,6 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
     if isinstance(fields[name], bool):
         return fields[name] is True
     raise BadHopError(f"the hop's {name} is {clipped(fields[name])}, not a boolean")
-
-
-def _optional(fields: Mapping[str, Any], name: str) -> int | None:
-    value = fields[name]
-    if value is None or type(value) is int:
-        return value
-    raise BadHopError(f"the hop's {name} is {clipped(value)}, not a whole number")
 
 
 def _text_of(raw: bytes | None) -> str | None:

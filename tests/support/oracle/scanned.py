@@ -54,6 +54,15 @@ def assert_scanned(rows: list[dict[str, Any]], store: KindStore, version: int) -
     assert found == expected, store.operator
 
 
+def assert_sought(served: Served, store: KindStore, version: int) -> None:
+    """A prefix of all key columns finds its row, of however many records it is, by looking at one key (Q6)."""
+    for kept in [each for each in store.kept[version] if each.key][:5]:
+        (page,) = pages(served, store.name, prefix=kept.key, explain=True)
+        (row,) = page["rows"]
+        assert _said(row) == _said(kept.said), (store.operator, kept.key)
+        assert page["explain"] == {"access": "seek", "returned": 1, "looked_at": 1, "partitions": [kept.partition]}
+
+
 def _said(row: dict[str, Any]) -> str:
     """What a row says of its key, without what only lookups and pages say."""
     shown = {name: each for name, each in row.items() if name not in {"key", "found", "next_cursor"}}

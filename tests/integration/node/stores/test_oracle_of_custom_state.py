@@ -23,7 +23,7 @@ from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
 from tests.support.oracle.record import record
-from tests.support.oracle.scanned import assert_scanned, scanned
+from tests.support.oracle.scanned import assert_scanned, assert_sought, scanned
 from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     ROCKSDB_CHANGELOG_V1,
@@ -132,6 +132,7 @@ def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
         for store in oracle.stores.values():
             for limit in ("1", "7", "1000"):
                 assert_scanned(scanned(served, store.name, limit=limit), store, oracle.last)
+            assert_sought(served, store, oracle.last)
 
 
 def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsCheckpoint, tmp_path: Path) -> None:

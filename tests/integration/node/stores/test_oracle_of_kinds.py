@@ -24,7 +24,7 @@ from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
 from tests.support.oracle.kinds_compared import assert_equal
 from tests.support.oracle.record import record
-from tests.support.oracle.scanned import assert_scanned, scanned
+from tests.support.oracle.scanned import assert_scanned, assert_sought, scanned
 from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     HDFS_V1,
@@ -254,6 +254,7 @@ def test_a_scan_has_every_key_of_every_kind_once_for_pages_of_any_size(oracle: K
         for store in oracle.stores.values():
             for limit in ("1", "2", "7", "1000"):
                 assert_scanned(scanned(served, store.name, limit=limit), store, oracle.last)
+            assert_sought(served, store, oracle.last)
 
 
 def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:

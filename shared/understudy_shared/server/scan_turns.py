@@ -1,0 +1,120 @@
+"""A request for a page of a scan, judged: which partitions it reads, and whether its principal and its cursor may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.shown import require_key
+from understudy_shared.http.edge import Receive
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bounds import BadBoundError, Bound
+from understudy_shared.reads.cursor import BadCursorError
+from understudy_shared.reads.scan_cursor import ScanCursor
+from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room
+from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix
+from understudy_shared.reads.scan_question import ScanQuestion, ScanRequest
+from understudy_shared.spark.key_codec import KeyCodec
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedStore:
+    """A store that is scanned. `held` are the partitions that are read here, of `partitions`."""
+
+    name: str
+    application_id: str
+    lineage: str
+    codec: KeyCodec
+    partitions: int
+    held: Sequence[int]
+
+
+class Asker:
+    """The client of a request; `is_gone` becomes true when it disconnects."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+    async def watch(self, receive: Receive) -> None:
+        """Wait until the client disconnects. The body of its request was read before."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+
+    def while_there(self, read: ReadPart) -> ReadPart:
+        """Return the same function for a page that ends with a problem when its client has disconnected."""
+
+        async def read_on(place: Place, room: Room) -> PartPage:
+            if self.is_gone:
+                raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its page was whole"))
+            return await read(place, room)
+
+        return read_on
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTurn:
+    """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` that of its
+    question. `is_confined`: the reader may not see where other keys are.
+    """
+
+    store: ScannedStore
+    asked: ScanRequest
+    bound: Bound
+    partitions: Sequence[int]
+    digest: str
+    is_confined: bool
+
+    @property
+    def is_count(self) -> bool:
+        return self.asked.question.operation == "count"
+
+
+def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorization: Authorization) -> ScanTurn:
+    """Judge whether a request is granted and its cursor fits, before anything is read. Raises its problem."""
+    question = replace(asked.question, include_expired=bound.selection.include_expired)
+    leading = question.prefix
+    prefix = parse_prefix(store.codec, leading, store.partitions) if leading else None
+    is_confined = authorization.keys.prefixes is not None
+    if is_confined:
+        require_key(authorization, {} if prefix is None else prefix.printed)
+    partitions = _partitions(store, question, prefix)
+    digest = question.digest(_asker_of(authorization, store))
+    if asked.cursor is not None:
+        asked.cursor.require_of(store.application_id, store.lineage, store.name, digest)
+        _require_place(asked.cursor, partitions, bound)
+    return ScanTurn(store, replace(asked, question=question), bound, partitions, digest, is_confined)
+
+
+def _require_place(cursor: ScanCursor, partitions: Sequence[int], bound: Bound) -> None:
+    """Raise BadCursorError for a cursor that is of none of the partitions, or of another version than is asked for."""
+    if cursor.partition not in partitions:
+        what = f"the cursor is of partition {cursor.partition}, which is not among those of the scan"
+        raise BadCursorError(what, where="cursor", fix="Begin again without one")
+    named = bound.read_version
+    if named is not None and named.number != cursor.version:
+        what = f"the cursor is of version {cursor.version}, and version {named.number} is asked for"
+        raise BadCursorError(what, where="cursor", fix="Go on with the version of the first page")
+
+
+def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix | None) -> Sequence[int]:
+    """Return the partitions of a scan: the one that it names, the one of its key, or all that are read here."""
+    named = question.partition
+    if named is not None and named >= store.partitions:
+        what = f"there is no partition {named}: the store has {store.partitions}"
+        raise BadBoundError(what, where="partition", fix=f"Send a number from 0 to {store.partitions - 1}")
+    if named is not None:
+        return (named,)
+    if prefix is not None and prefix.partition is not None:
+        return (prefix.partition,)
+    if not store.held:
+        what = f"this node holds no partition of {store.name}"
+        raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))
+    return store.held
+
+
+def _asker_of(authorization: Authorization, store: ScannedStore) -> str:
+    """Return whom, and what, a question is asked: a node whose partitions have changed cannot go on with a scan."""
+    held = "" if len(store.held) == store.partitions else repr(tuple(store.held))
+    return f"{authorization.principal.name} {held}"
