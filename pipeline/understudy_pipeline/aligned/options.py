@@ -125,6 +125,13 @@ class AlignedOptions:
         return [tp for tp in every if self.assigned is None or tp in self.assigned]
 
     @property
+    def read_limit(self) -> tuple[Literal["rows", "bytes"], int]:
+        """The bound of a batch for Spark: `max_poll_records`, else memory."""
+        if self.max_poll_records > 0:
+            return "rows", self.max_poll_records
+        return "bytes", self.input_buffer_max_bytes
+
+    @property
     def long_offsets(self) -> bool:
         """Whether the column `offset` is a number: every topic is Kafka's."""
         return self.pattern is not None or set(self.kinds) == {"kafka"}

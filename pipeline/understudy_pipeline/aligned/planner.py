@@ -28,7 +28,7 @@ from understudy_pipeline.aligned.run_counts import RunCounts, Sample
 from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
-from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, take_batch
+from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, settled_batch, take_batch
 from understudy_pipeline.aligned.waits import PutOff, put_off
 from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError
@@ -139,9 +139,8 @@ class Planner:
             if taken is None:
                 return None
             ahead = self._shared.ahead
-            segments = [ahead.retained[tp].head(count) for tp, count in taken.items()]
-            topic_ids = {**self._offset.topic_ids, **ahead.topic_ids}
-            return SettledBatch([(segment.span, segment.rows) for segment in segments], topic_ids)
+            order = with_topics(self._fingerprint, self._options, ahead.ranks)
+            return settled_batch(ahead, self._offset, taken, fingerprint=order)
 
     def wait_until_settled(self, *, limit_ms: float, stopping: threading.Event) -> bool:
         """Wait at most `limit_ms` until the batch after the last one is settled, or `stopping` is set (then `wake`)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,21 +16,15 @@ import pyarrow as pa
 
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import RowOptions, Times, output_rows, with_effective_times
+from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, coalesce
+from understudy_pipeline.aligned.rows import RowOptions
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor
 
-ROWS = 10_000
-"""Most rows of one Arrow batch for Spark. Fewer rows cost more calls; many more gain nothing."""
-
 TASK_BYTES = 1 << 20
 """Bytes that justify another Spark task: a task costs 10 to 20 ms, in which one task reads at least this much."""
-
-COALESCE_BYTES = 1 << 20
-"""Most bytes of small Arrow batches that are copied into one. Larger ones are passed on as they are."""
 
 _ASSUMED_RECORD_BYTES = 256
 """Assumed record size of a batch that is replayed after a restart: its sizes are no longer known."""
@@ -123,60 +117,20 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
-    return _coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
-
-
-def _coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches: each batch costs Spark some 0.5 ms, whatever its size."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if held and (rows + len(batch) > ROWS or size + batch.nbytes > COALESCE_BYTES):
-            yield _concat(held)
-            held, rows, size = [], 0, 0
-        held.append(batch)
-        rows, size = rows + len(batch), size + batch.nbytes
-    if held:
-        yield _concat(held)
-
-
-def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    # `combine_chunks` makes more than one batch only if a column reaches 2 GiB.
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+    return coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
 
 
 def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    span, options = planned.span, task.options
-    times = Times(span.start.time_ms)
-    undecodable = options.topic_undecodable.get(span.partition.topic, options.undecodable)
-    aside = []
+    converted = RangeRows(
+        planned.span, task.options, rank=planned.rank, batch=task.batch, stream_time_ms=task.stream_time_ms
+    )
     for records in _records(planned, task.poll_timeout_ms):
-        rows, effective_ms, poison, times = with_effective_times(
-            records,
-            times,
-            max_jump_ms=options.max_timestamp_jump_ms,
-            undecodable=undecodable,
-        )
-        if poison.num_rows:
-            if undecodable in ("fail", "partition-time"):
-                raise _undecodable_error(span, poison)
-            if undecodable == "aside":
-                aside.append(poison)
-        if rows.num_rows:
-            yield output_rows(
-                rows,
-                span.partition,
-                options,
-                batch=task.batch,
-                rank=planned.rank,
-                effective_ms=effective_ms,
-                stream_time_ms=task.stream_time_ms,
-            )
-    if aside and options.undecodable_path is not None:
-        write_dead_letters(options.undecodable_path, span, _concat(aside))
+        rows = converted.convert(records)
+        if rows is not None:
+            yield rows
+    letters = converted.dead_letters
+    if letters is not None and task.options.undecodable_path is not None:
+        write_dead_letters(task.options.undecodable_path, planned.span, letters)
 
 
 def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
@@ -225,16 +179,6 @@ def _behind(records: pa.RecordBatch) -> Cursor:
 def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, records.num_rows, ROWS):
         yield records.slice(start, ROWS)
-
-
-def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
-    topic, partition = span.partition
-    return UndecodableError(
-        "a record has no usable timestamp",
-        where=f"topic {topic}, partition {partition}, offset {poison.column('offset')[0].as_py()}",
-        fix="Correct the option timestamp, or set undecodable to 'skip', 'aside', 'keep' or, behind a first timestamp, "
-        "'partition-time', and start the query again",
-    )
 
 
 class _Readers:

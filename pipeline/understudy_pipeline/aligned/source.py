@@ -6,10 +6,7 @@ process that pickles `read`, and for the workers of executors. So constructors m
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -27,10 +24,11 @@ from pyspark.sql.types import StructType
 from understudy_pipeline.aligned.load_checks import check_folders, check_inputs
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.process_end import remove_spool_on_sigterm
 from understudy_pipeline.aligned.reading import read_task
+from understudy_pipeline.aligned.refusals import fixed_columns, streams_only
 from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_shared.base.errors import SettingsError
 
 
 class AlignedSource(DataSource):
@@ -57,21 +55,12 @@ class AlignedSource(DataSource):
     def __getstate__(self) -> dict[str, object]:
         """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""
         if not self._schema_asked:
-            raise SettingsError(
-                "the columns of this source are fixed",
-                where=".schema(...)",
-                fix="Leave it out, and take fields out of value with F.from_json(F.col('value').cast('string'), ...)",
-            )
+            raise fixed_columns()
         return self.__dict__
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Refuse to read a batch: Spark's own source does that."""
-        raise SettingsError(
-            "this source reads streams only",
-            where="spark.read",
-            fix="Read a batch of Kafka's records with spark.read.format('kafka'), which has the same columns up to "
-            "merge_order, or a stream that ends with .trigger(availableNow=True)",
-        )
+        raise streams_only()
 
     def streamReader(self, schema: StructType) -> AlignedStreamReader:  # noqa: N802  # Spark's signature
         """Create a reader. It opens nothing before it is used."""
@@ -98,8 +87,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Bound a batch by `max_poll_records`, else by memory. So only the trigger Once asks for everything."""
-        most = self._options.max_poll_records
-        return ReadMaxRows(most) if most > 0 else ReadMaxBytes(self._options.input_buffer_max_bytes)
+        kind, most = self._options.read_limit
+        return ReadMaxRows(most) if kind == "rows" else ReadMaxBytes(most)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Plan the next batch and return its end. The options bound it, unless the trigger Once asks for everything."""
@@ -127,25 +116,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _get_stream(self) -> AlignedStream:
         if self._stream is None:
             self._stream = AlignedStream(self._options, spools_ahead=self.SPOOLS_AHEAD)
-            _on_sigterm(self._stream.remove_spool)
+            remove_spool_on_sigterm(self._stream.remove_spool)
         return self._stream
-
-
-def _on_sigterm(remove_spool: Callable[[], None]) -> None:
-    """Call `remove_spool` on SIGTERM, by which Spark ends planners (`PythonWorkerFactory.stopWorker`), and then exit.
-
-    Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. The handler is installed
-    only in a main thread without one: other processes that use this source keep their own handling.
-    """
-
-    def end(number: int, _: object) -> None:
-        try:
-            remove_spool()
-        finally:
-            os._exit(128 + number)
-
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, end)
 
 
 def register(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from understudy_pipeline.aligned.spool_form import DeadLetters
 from understudy_pipeline.inputs.records import ROW_SCHEMA
 
 log = logging.getLogger(__name__)
@@ -30,18 +31,20 @@ _PREFIX = "planner-"
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A batch on disk: its path, and for each part the indices of its record batches in the file."""
+    """A batch on disk: its path, for each part the indices of its record batches, and what is to be written aside."""
 
     path: str
     parts: tuple[range, ...]
+    letters: tuple[DeadLetters, ...] = ()
 
 
 class Spool:
     """The spool of one planner: a private folder below `root`."""
 
-    def __init__(self, root: Path) -> None:
-        """Prepare without I/O. The first `write` creates the folder."""
+    def __init__(self, root: Path, schema: pa.Schema = ROW_SCHEMA) -> None:
+        """Prepare without I/O. The first `write` creates the folder. All files have the schema."""
         self._root = root
+        self._schema = schema
         self._is_closed = False
         self._folder: Path | None = None
         self._lock = -1
@@ -93,7 +96,7 @@ class Spool:
         # File names are never reused: an executor must not read another batch's records.
         path = folder / f"{self._batches}.arrow"
         places, count = [], 0
-        with path.open("xb") as file, pa.ipc.new_file(file, ROW_SCHEMA) as writer:
+        with path.open("xb") as file, pa.ipc.new_file(file, self._schema) as writer:
             for batches in parts:
                 for batch in batches:
                     writer.write_batch(batch)

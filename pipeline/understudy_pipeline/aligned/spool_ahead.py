@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
+from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
-from understudy_pipeline.aligned.taking import PlannedBatch
+from understudy_pipeline.aligned.spool_form import RecordsForm, SpoolForm
+from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch
 from understudy_pipeline.inputs.protocol import Range
 
 log = logging.getLogger(__name__)
@@ -36,21 +36,26 @@ class _Ahead:
     """A file, and what is in it."""
 
     ranges: Sequence[Range]
-    topic_ids: Mapping[str, str]
+    end: SourceOffset
     file: SpoolFile
 
-    def holds(self, batch: PlannedBatch) -> bool:
+    def holds(self, batch: PlannedBatch, form: SpoolForm) -> bool:
         """Whether it holds exactly this batch. A topic that was made anew has the same offsets and other records."""
-        return self.ranges == [span for span, _ in batch.ranges] and self.topic_ids == batch.end.topic_ids
+        return (
+            self.ranges == [span for span, _ in batch.ranges]
+            and self.end.topic_ids == batch.end.topic_ids
+            and form.depends_on(self.end) == form.depends_on(batch.end)
+        )
 
 
 class SpoolAhead:
     """The writer of all batches of one planner, in its own thread where that is possible. Thread-safe."""
 
-    def __init__(self, spool: Spool, planner: Planner, *, is_ahead: bool = True) -> None:
+    def __init__(self, spool: Spool, planner: Planner, *, is_ahead: bool = True, form: SpoolForm | None = None) -> None:
         """Prepare without starting. With `is_ahead` off each batch is written when Spark asks for it."""
         self._spool = spool
         self._planner = planner
+        self._form = form or RecordsForm()
         self._is_ahead = is_ahead
         self._writing = threading.Lock()
         """Held while a file is written, and while Spark asks for a batch. Take it before the planner's lock."""
@@ -69,11 +74,13 @@ class SpoolAhead:
     def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
         """Return the file of a batch that was just planned; None if it cannot be written. Call it inside of `hold`."""
         ahead, self._next = self._next, None
-        if ahead is not None and ahead.holds(batch):
+        if ahead is not None and ahead.holds(batch, self._form):
             self._current = ahead.file
             self._planner.counts.spooled_ahead += 1
         else:
-            self._current = self._spool.write([records for _, records in batch.ranges])
+            formed = self._form.form(batch.ranges, batch.end)
+            written = self._spool.write(formed.parts)
+            self._current = None if written is None else replace(written, letters=formed.letters)
         if self._is_ahead:
             self._begin()
         return self._current
@@ -86,13 +93,13 @@ class SpoolAhead:
                 return
             self._wanted.clear()
             try:
-                file = self._write(settled.ranges)
+                file = self._write(settled)
             except OSError as refusal:
                 # There may be room for one file and not for two. The batch is written when Spark asks for it.
                 log.info("the next batch is not written ahead: %s", refusal, extra={"action": "spool-ahead"})
                 self._is_ahead = False
                 return
-            self._next = _Ahead([span for span, _ in settled.ranges], settled.topic_ids, file)
+            self._next = _Ahead([span for span, _ in settled.ranges], settled.end, file)
 
     def stop(self) -> None:
         """End the thread. The spool stays. May be called again."""
@@ -102,8 +109,9 @@ class SpoolAhead:
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
-    def _write(self, ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]) -> SpoolFile:
-        return self._spool.write_beside(self._current, [records for _, records in ranges])
+    def _write(self, settled: SettledBatch) -> SpoolFile:
+        formed = self._form.form(settled.ranges, settled.end)
+        return replace(self._spool.write_beside(self._current, formed.parts), letters=formed.letters)
 
     def _begin(self) -> None:
         self._wanted.set()

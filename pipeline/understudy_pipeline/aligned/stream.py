@@ -9,6 +9,7 @@ from collections.abc import Callable, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
@@ -17,6 +18,7 @@ from understudy_pipeline.aligned.planner import WAIT_MS, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
+from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
 from understudy_pipeline.aligned.subscription import check_still_read, topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.aligned.topic_ids import lost_topics, made_anew
@@ -43,14 +45,17 @@ class _LastBatch:
 class AlignedStream:
     """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
 
-    def __init__(self, options: AlignedOptions, *, spools_ahead: bool = True) -> None:
-        """Prepare. With `spools_ahead` off each batch is spooled when Spark asks for it, as benchmarks compare."""
+    def __init__(self, options: AlignedOptions, *, spools_ahead: bool = True, spools_rows: bool = False) -> None:
+        """Prepare. With `spools_ahead` off each batch is spooled when Spark asks for it, as benchmarks compare. With
+        `spools_rows` the spool holds rows instead of records, for Spark itself to read.
+        """
         self._options = options
         self._spools_ahead = spools_ahead
+        self._form: SpoolForm = RowsForm(options) if spools_rows else RecordsForm()
         self._fingerprint = fingerprint(options)
         self._lock: CheckpointLock | None = None
         self._planner: Planner | None = None
-        self._spool = None if options.spool is None else Spool(options.spool)
+        self._spool = None if options.spool is None else Spool(options.spool, self._form.schema)
         self._ahead: SpoolAhead | None = None
         self._stop_serving: Callable[[], None] | None = None
         self._metrics_port: int | None = None
@@ -97,6 +102,7 @@ class AlignedStream:
             sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
             end_at = self._last.batch.end
             topics = topics_at(self._options, end_at)
+            self._write_dead_letters(self._last.file)
             planned = planned_ranges(self._options, spans, topics=topics, sizes=sizes, spool=self._last.file)
             return pack_tasks(planned, self._options, batch=end_at.batches, stream_time_ms=end_at.stream_time_ms)
         before, after = self._parse_offset(start), self._parse_offset(end)
@@ -136,6 +142,13 @@ class AlignedStream:
         if self._spool is not None:
             self._spool.close()
 
+    def _write_dead_letters(self, file: SpoolFile | None) -> None:
+        """Write aside what a file of rows leaves out. Executors do it for records."""
+        folder = self._options.undecodable_path
+        if file is not None and folder is not None:
+            for span, poison in file.letters:
+                write_dead_letters(folder, span, poison)
+
     def _hold_writing(self) -> AbstractContextManager[object]:
         return nullcontext() if self._ahead is None else self._ahead.hold()
 
@@ -161,7 +174,7 @@ class AlignedStream:
 
             self._metrics_port, self._stop_serving = serve_metrics(planner.snapshot, self._options.metrics_port)
         if self._spool is not None:
-            self._ahead = SpoolAhead(self._spool, planner, is_ahead=self._spools_ahead)
+            self._ahead = SpoolAhead(self._spool, planner, is_ahead=self._spools_ahead, form=self._form)
         self._planner = planner
         return planner
 

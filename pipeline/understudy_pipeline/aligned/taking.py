@@ -30,8 +30,8 @@ class SettledBatch:
     """The batch after the last one, which nothing can change any more. It is not planned yet."""
 
     ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
-    topic_ids: Mapping[str, str]
-    """Those that the offset of the batch will have."""
+    end: SourceOffset
+    """Its end, but for the counters that only a plan knows."""
 
 
 def take_batch(
@@ -61,6 +61,23 @@ def take_batch(
         undecodable=start.undecodable + sum(poison.values()),
     )
     return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()]), lateness, poison
+
+
+def settled_batch(
+    ahead: ReadAhead, start: SourceOffset, taken: Mapping[TopicPartition, int], *, fingerprint: Mapping[str, object]
+) -> SettledBatch:
+    """Look at a settled batch, behind which every partition has records. They stay in the buffers."""
+    segments = {tp: ahead.retained[tp].head(count) for tp, count in taken.items()}
+    cursors = {tp: segments[tp].span.end if tp in segments else held.cursor for tp, held in ahead.retained.items()}
+    end = replace(
+        start,
+        fingerprint=fingerprint,
+        cursors={**start.cursors, **cursors},
+        topic_ids={**start.topic_ids, **ahead.topic_ids},
+        stream_time_ms=max(start.stream_time_ms, min(cursor.time_ms for cursor in cursors.values())),
+        batches=start.batches + 1,
+    )
+    return SettledBatch([(segment.span, segment.rows) for segment in segments.values()], end)
 
 
 def _lateness(

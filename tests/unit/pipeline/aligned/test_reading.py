@@ -18,9 +18,8 @@ from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, r
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
+from understudy_pipeline.aligned.range_rows import COALESCE_BYTES, ROWS
 from understudy_pipeline.aligned.reading import (
-    COALESCE_BYTES,
-    ROWS,
     TASK_BYTES,
     PlannedRange,
     ReadTask,

@@ -1,0 +1,99 @@
+"""Forms of the spool: the records as an input fetched them, or Spark's rows.
+
+Python workers take records and make rows of them, so that the planner's process has less to do. Spark itself can only
+take rows: the accelerator jar hands it the file as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.range_rows import RangeRows, coalesce
+from understudy_pipeline.aligned.rows import RowOptions, arrow_schema
+from understudy_pipeline.aligned.subscription import topics_at
+from understudy_pipeline.inputs.protocol import Range
+from understudy_pipeline.inputs.records import ROW_SCHEMA
+
+RangeRecords = Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+"""The ranges of a batch, with their records."""
+
+
+class DeadLetters(NamedTuple):
+    """Poison records of a range that are to be written aside when the batch runs."""
+
+    span: Range
+    poison: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The contents of a file: a part for each range, and the poison records that are in no part."""
+
+    parts: Sequence[Sequence[pa.RecordBatch]]
+    letters: tuple[DeadLetters, ...] = ()
+
+
+class SpoolForm(Protocol):
+    """The form of a planner's spool."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every file."""
+
+    def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
+        """Form the records of the batch that ends at this offset."""
+
+    def depends_on(self, end: SourceOffset) -> object:
+        """Return what a file depends on beside its ranges and the ids of their topics."""
+
+
+class RecordsForm:
+    """Records, from which Python workers make rows."""
+
+    schema = ROW_SCHEMA
+
+    def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
+        """Take the records as they are."""
+        return Formed([records for _, records in ranges])
+
+    def depends_on(self, end: SourceOffset) -> object:
+        """Return nothing more."""
+        return None
+
+
+class RowsForm:
+    """Rows as Spark gets them. Poison records are handled already."""
+
+    def __init__(self, options: AlignedOptions) -> None:
+        self._options = options
+        self._rows = RowOptions.of(options)
+        self.schema = arrow_schema(self._rows)
+
+    def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
+        """Convert the records. Raises UndecodableError where poison records are refused."""
+        ranks = {topic: rank for rank, topic in enumerate(topics_at(self._options, end))}
+        parts, letters = [], []
+        for span, records in ranges:
+            rows = RangeRows(
+                span,
+                self._rows,
+                rank=ranks[span.partition.topic],
+                batch=end.batches,
+                stream_time_ms=end.stream_time_ms,
+            )
+            converted = (rows.convert(joined) for joined in coalesce(records))
+            parts.append([batch for batch in converted if batch is not None])
+            if (poison := rows.dead_letters) is not None:
+                letters.append(DeadLetters(span, poison))
+        return Formed(parts, tuple(letters))
+
+    def depends_on(self, end: SourceOffset) -> object:
+        """Return the number of the batch, the ranks of topics, and the stream time if it is a column."""
+        stream_time_ms = end.stream_time_ms if self._rows.include_stream_time else None
+        return end.batches, topics_at(self._options, end), stream_time_ms
