@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 from tests.support.measurements import all_measured, measured
+from tests.support.spark.accelerator import Way, released_jar, session_conf
 from tests.support.spark.session import spark_session
 from tests.support.stalls import Stalls
 from xdist.scheduler import LoadScopeScheduling
@@ -55,8 +56,18 @@ def short_collections() -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A real Spark session (tests/support/spark/session.py says how it differs from a user's)."""
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+    folder = tmp_path_factory.mktemp("spark")
+    with spark_session(folder, extra=session_conf(folder)) as session:
         yield session
+
+
+@pytest.fixture(params=[pytest.param("python"), pytest.param("jar", marks=pytest.mark.full)])
+def way(request: pytest.FixtureRequest) -> Way:
+    """Both ways to read the aligned source: by Python workers, and by the accelerator jar."""
+    found: Way = request.param
+    if found == "jar":
+        released_jar()
+    return found
 
 
 PROOF = "tests/system/test_proof.py"

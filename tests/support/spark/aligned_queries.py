@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.spark.accelerator import FORMATS, Way
 from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.aligned.lock import LOCK_NAME
@@ -87,9 +88,9 @@ def rows_of(frame: DataFrame) -> list[Row]:
     return [Row(row["at"], *(row[name] for name in columns)) for row in rows]
 
 
-def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """`format("understudy")`, found by Spark itself."""
-    return spark.readStream.format("understudy").options(**options).load()
+def load(spark: SparkSession, options: Mapping[str, str], way: Way = "python") -> DataFrame:
+    """`format("understudy")`, found by Spark itself; in the shared session by this way."""
+    return spark.readStream.format(FORMATS[way]).options(**options).load()
 
 
 def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.spark.accelerator import Way
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
@@ -103,11 +104,11 @@ class KeptTwice(Kept):
     "waits", [{"max_task_idle_ms": "0"}, {"max_task_idle_ms": "0", "max_drift_ms": "25", "include_stream_time": "true"}]
 )
 def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_then_the_query_ends(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path, waits: dict[str, str]
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, *, way: Way, waits: dict[str, str]
 ) -> None:
     """With bounded drift a batch that is read again is the same, too, in an order that is near that of time."""
-    spool = tmp_path / "spool"
-    frame = load(spark, files_options(logs, TOPICS, max_poll_records="20", spool=str(spool), **waits))
+    checkpoint, spool = tmp_path / "checkpoint", tmp_path / "spool"
+    frame = load(spark, files_options(logs, TOPICS, max_poll_records="20", spool=str(spool), **waits), way)
     stream_time = "stream_time:timestamp," if "include_stream_time" in waits else ""
     assert frame.schema.simpleString() == f"{SCHEMA}{stream_time}{ORDER}"
     kept = KeptTwice(spool=spool)
@@ -122,9 +123,9 @@ def test_what_there_is_comes_in_the_order_of_time_with_the_spool_or_without_and_
 
 
 def test_a_running_query_takes_what_comes_reports_its_metrics_and_leaves_nothing_when_it_is_stopped(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path, tmp_path: Path
 ) -> None:
-    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint), include_headers="true"))
+    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint), include_headers="true"), way)
     assert frame.schema.simpleString() == f"{SCHEMA}headers:array<struct<key:string,value:binary>>,{ORDER}"
     spool = tmp_path / "spool"
     with running(frame, checkpoint) as (query, kept):
@@ -171,21 +172,21 @@ _AWAY = {"topics": "files:weather,kafka:flights", "kafka": "127.0.0.1:1", "reque
     ids=["no such topic", "no Kafka", "no Redis", "misspelt", "out of range", "contradictory"],
 )
 def test_what_is_wrong_with_options_or_servers_is_reported_at_load_and_soon(
-    spark: SparkSession, logs: InputLogs, change: dict[str, str], message: str
+    spark: SparkSession, way: Way, logs: InputLogs, change: dict[str, str], message: str
 ) -> None:
     began_s = time.monotonic()
     with pytest.raises(AnalysisException, match=message):
-        load(spark, {**files_options(logs, TOPICS), **change})
+        load(spark, {**files_options(logs, TOPICS), **change}, way)
     assert time.monotonic() - began_s < FAR_TOO_LONG_S
 
 
 def test_topics_that_do_not_fit_begin_no_query_and_one_of_which_a_topic_grew_is_started_again(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path, tmp_path: Path
 ) -> None:
-    run_to_end(load(spark, files_options(logs, TOPICS)), checkpoint)
+    run_to_end(load(spark, files_options(logs, TOPICS), way), checkpoint)
     logs.add("weather", 2, [700])
     logs.add("flights", 1, [600])
-    frame = load(spark, files_options(logs, TOPICS))
+    frame = load(spark, files_options(logs, TOPICS), way)
     with pytest.raises(StreamingQueryException, match=r"weather has 3, flights has 2.*Set merge to 'global'"):
         run_to_end(frame, tmp_path / "another")
     assert [row.timestamp_ms for row in run_to_end(frame, checkpoint).rows] == [600]
@@ -195,32 +196,32 @@ def test_topics_that_do_not_fit_begin_no_query_and_one_of_which_a_topic_grew_is_
 
 @pytest.mark.full
 def test_topics_with_different_numbers_of_partitions_are_merged_when_all_are(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
 ) -> None:
     logs.make("alerts", 1)
     logs.add("alerts", 0, [7, 77])
-    frame = load(spark, files_options(logs, f"{TOPICS},alerts", merge="global"))
+    frame = load(spark, files_options(logs, f"{TOPICS},alerts", merge="global"), way)
     assert len(run_to_end(frame, checkpoint).rows) == 54
 
 
 def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
 ) -> None:
-    run_to_end(load(spark, files_options(logs, TOPICS)), checkpoint)
+    run_to_end(load(spark, files_options(logs, TOPICS), way), checkpoint)
     logs.add("weather", 0, [500])
     with pytest.raises(StreamingQueryException, match="topics was 'files:weather,files:flights'"):
-        run_to_end(load(spark, files_options(logs, "flights,weather")), checkpoint)
+        run_to_end(load(spark, files_options(logs, "flights,weather"), way), checkpoint)
     logs.make("alerts", 2)
     logs.add("alerts", 1, [600])
-    kept = run_to_end(load(spark, files_options(logs, f"{TOPICS},alerts")), checkpoint)
+    kept = run_to_end(load(spark, files_options(logs, f"{TOPICS},alerts"), way), checkpoint)
     assert sorted(row.timestamp_ms for row in kept.rows) == [500, 600]
 
 
 @pytest.mark.full
 def test_the_checkpoint_of_another_source_is_distinguished_from_ours(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
 ) -> None:
-    frame = load(spark, files_options(logs, TOPICS))
+    frame = load(spark, files_options(logs, TOPICS), way)
     run_to_end(frame, checkpoint)
     (last,) = sorted((checkpoint / "offsets").glob("[0-9]*"))[-1:]
     lines = last.read_text().splitlines()
@@ -231,15 +232,15 @@ def test_the_checkpoint_of_another_source_is_distinguished_from_ours(
 
 
 def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
-    spark: SparkSession, logs: InputLogs, checkpoint: Path, tmp_path: Path
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path, tmp_path: Path
 ) -> None:
     logs.add("weather", 0, [500, None, 510])
     kept = Kept()
     options = files_options(logs, TOPICS, checkpoint=str(checkpoint))
     with pytest.raises(StreamingQueryException, match=r"topic weather, partition 0, offset 000009\.jsonl:1"):
-        run_to_end(load(spark, options), checkpoint, kept)
+        run_to_end(load(spark, options, way), checkpoint, kept)
     aside = tmp_path / "aside"
-    frame = load(spark, {**options, "undecodable": "aside", "undecodable_path": str(aside)})
+    frame = load(spark, {**options, "undecodable": "aside", "undecodable_path": str(aside)}, way)
     run_to_end(frame, checkpoint, kept)
     assert sorted(row.timestamp_ms for row in kept.rows)[-2:] == [500, 510]
     assert len(kept.rows) == 54
@@ -249,16 +250,20 @@ def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
 
 
 @pytest.mark.full
-def test_poison_that_is_skipped_leaves_all_the_others(spark: SparkSession, logs: InputLogs, checkpoint: Path) -> None:
+def test_poison_that_is_skipped_leaves_all_the_others(
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
+) -> None:
     logs.add("weather", 0, [500, None, 510])
-    kept = run_to_end(load(spark, files_options(logs, TOPICS, undecodable="skip")), checkpoint)
+    kept = run_to_end(load(spark, files_options(logs, TOPICS, undecodable="skip"), way), checkpoint)
     assert [row.timestamp_ms for row in kept.rows][-2:] == [500, 510]
     assert len(kept.rows) == 54
 
 
 @pytest.mark.full
-def test_a_second_query_on_a_checkpoint_is_refused(spark: SparkSession, logs: InputLogs, checkpoint: Path) -> None:
-    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint)))
+def test_a_second_query_on_a_checkpoint_is_refused(
+    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
+) -> None:
+    frame = load(spark, files_options(logs, TOPICS, checkpoint=str(checkpoint)), way)
     first = CheckpointLock(checkpoint)
     with pytest.raises(StreamingQueryException, match="another query reads this checkpoint"):
         run_to_end(frame, checkpoint)

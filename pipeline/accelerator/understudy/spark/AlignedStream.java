@@ -1,0 +1,133 @@
+package understudy.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadAllAvailable;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+import org.apache.spark.sql.errors.QueryExecutionErrors;
+
+/** One run of a query: passes Spark's calls on to the planner process, which the first call starts. */
+final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableNow {
+  private final LoadedSource source;
+  private PythonProcess planner;
+  private boolean isStopped;
+
+  AlignedStream(LoadedSource source) {
+    this.source = source;
+  }
+
+  /** An offset, in the text that the planner gave it and that Spark logs. */
+  private static final class TextOffset extends Offset {
+    private final String json;
+
+    TextOffset(String json) {
+      this.json = json;
+    }
+
+    @Override
+    public String json() {
+      return json;
+    }
+  }
+
+  @Override
+  public Offset initialOffset() {
+    return new TextOffset(ask(Json.call("initial")).get("offset").textValue());
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return new TextOffset(json);
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return source.limit();
+  }
+
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    ask(Json.call("finish_at_current_ends"));
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("Spark asks with a start and a limit");
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    boolean isEverything = limit instanceof ReadAllAvailable;
+    JsonNode end =
+        ask(Json.call("latest").put("start", start.json()).put("is_everything", isEverything)).get("offset");
+    return end.isNull() ? start : new TextOffset(end.textValue());
+  }
+
+  /** The metrics, which Spark shows in the query's progress. */
+  @Override
+  public Offset reportLatestOffset() {
+    JsonNode metrics = ask(Json.call("metrics")).get("metrics");
+    return metrics.isNull() ? null : new TextOffset(metrics.textValue());
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    JsonNode tasks = ask(Json.call("tasks").put("start", start.json()).put("end", end.json())).get("tasks");
+    InputPartition[] partitions = new InputPartition[tasks.size()];
+    try {
+      for (int number = 0; number < partitions.length; number++) {
+        partitions[number] = PlannedTask.of(tasks.get(number));
+      }
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+    return partitions;
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new TaskReaders(source.command());
+  }
+
+  @Override
+  public void commit(Offset end) {}
+
+  @Override
+  public synchronized void stop() {
+    isStopped = true;
+    if (planner != null) {
+      planner.close();
+    }
+  }
+
+  @Override
+  public String toString() {
+    return "Understudy (accelerator jar)";
+  }
+
+  private JsonNode ask(ObjectNode call) {
+    try {
+      return planner().ask(call);
+    } catch (PythonException error) {
+      throw Errors.unchecked(
+          QueryExecutionErrors.pythonStreamingDataSourceRuntimeError(call.get("call").textValue(), error.getMessage()));
+    }
+  }
+
+  private synchronized PythonProcess planner() {
+    if (isStopped) {
+      throw new PythonException("the query has been stopped");
+    }
+    if (planner == null) {
+      planner = source.takePlanner();
+    }
+    return planner;
+  }
+}
