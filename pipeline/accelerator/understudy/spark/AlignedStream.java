@@ -93,7 +93,7 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    return new TaskReaders(source.command());
+    return new TaskReaders(PythonCommand.ofExecutors());
   }
 
   @Override

@@ -68,10 +68,6 @@ final class LoadedSource {
     return limit;
   }
 
-  PythonCommand command() {
-    return command;
-  }
-
   /** Return a planner process for one run of a query, which closes it. */
   PythonProcess takePlanner() {
     PythonProcess process = takeKept();

@@ -5,6 +5,7 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Stream;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.SparkFiles;
@@ -22,16 +23,28 @@ record PythonCommand(String python, List<String> files) implements Serializable 
   /** The version of the frames and of what is in them, as in {@code frames.py}. */
   private static final String PROTOCOL = "1";
 
+  /** Return the Python of the driver. */
   static PythonCommand ofDriver() {
     SparkConf conf = SparkEnv.get().conf();
-    String named = System.getenv().getOrDefault("PYSPARK_PYTHON", "python3");
-    List<String> files = new ArrayList<>();
-    for (String file : conf.get("spark.submit.pyFiles", "").split(",")) {
-      if (!file.isBlank()) {
-        files.add(file);
-      }
-    }
-    return new PythonCommand(conf.get("spark.pyspark.python", named), List.copyOf(files));
+    String named = first(conf.get("spark.pyspark.driver.python", null), System.getenv("PYSPARK_DRIVER_PYTHON"));
+    // It may be a notebook's server instead of a Python.
+    boolean isPython = named != null && new File(named).getName().startsWith("python");
+    return isPython ? new PythonCommand(named, files(conf)) : ofExecutors();
+  }
+
+  /** Return the Python of executors. */
+  static PythonCommand ofExecutors() {
+    SparkConf conf = SparkEnv.get().conf();
+    String named = first(conf.get("spark.pyspark.python", null), System.getenv("PYSPARK_PYTHON"));
+    return new PythonCommand(first(named, "python3"), files(conf));
+  }
+
+  private static String first(String one, String other) {
+    return one == null || one.isBlank() ? other : one;
+  }
+
+  private static List<String> files(SparkConf conf) {
+    return Stream.of(conf.get("spark.submit.pyFiles", "").split(",")).filter(name -> !name.isBlank()).toList();
   }
 
   ProcessBuilder builder(String module) {

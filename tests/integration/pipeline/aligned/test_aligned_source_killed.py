@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.spark.accelerator import Way, released_jar
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
@@ -28,13 +29,24 @@ from tests.support.spark.queries import committed_batches, settings, wait_until
 
 TOPICS = "weather,flights"
 HELD = 1
+PLANNER = "understudy_pipeline.accelerator.planner"
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("killed", ["the JVM", "everything"], ids=["JVM", "everything"])
-def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
-    request: pytest.FixtureRequest, tmp_path: Path, killed: str
+@pytest.mark.parametrize(
+    ("killed", "before", "after"),
+    [
+        ("the JVM", "python", "jar"),
+        ("the JVM", "jar", "python"),
+        ("everything", "python", "python"),
+        ("everything", "jar", "jar"),
+    ],
+)
+def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9_by_either_way(
+    request: pytest.FixtureRequest, tmp_path: Path, *, killed: str, before: Way, after: Way
 ) -> None:
+    """Spark takes the jar wherever it is on the class path, also if the Python source is registered."""
+    jar = str(released_jar()) if "jar" in (before, after) else ""
     logs, checkpoint, spool = InputLogs(tmp_path / "input"), tmp_path / "checkpoint", tmp_path / "spool"
     for partition in range(2):
         logs.add("weather", partition, range(0, 200, 10))
@@ -43,10 +55,12 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
         logs, TOPICS, max_poll_records="30", max_task_idle_ms="0", spool=str(spool), checkpoint=str(checkpoint)
     )
     arguments = [str(checkpoint), "--options", json.dumps(options), "--hold", str(HELD)]
+    arguments += ["--jar", jar] if before == "jar" else []
     with spark_job("aligned_until_killed.py", [*arguments, "--folder", str(tmp_path / "job")], tmp_path / "job") as job:
         job.wait_for_line(f"batch {HELD} written")
+        planner = planner_of(checkpoint)
+        assert (PLANNER in command_of(planner)) == (before == "jar")
         if killed == "the JVM":
-            planner = planner_of(checkpoint)
             os.kill(_parent(planner), signal.SIGKILL)
             wait_until(lambda: has_ended(planner), what="the end of a planner without a driver")
         job.kill()
@@ -56,14 +70,18 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9(
     logs.add("weather", 0, [60, 210])
     spark: SparkSession = request.getfixturevalue("spark")  # not before: two at a time are slow to start
     with settings(spark, QUICK):
-        frame = load(spark, {**options, "max_poll_records": "50", "reader_tasks": "1"})
+        frame = load(spark, {**options, "max_poll_records": "50", "reader_tasks": "1"}, after)
         kept = run_to_end(frame, checkpoint)
-    before = [json.loads((tmp_path / "job" / f"{batch}.json").read_text()) for batch in range(HELD + 1)]
-    rows = [[Row._make([*row[:-1], row[-1].encode()]) for row in batch] for batch in before]
+    written = [json.loads((tmp_path / "job" / f"{batch}.json").read_text()) for batch in range(HELD + 1)]
+    rows = [[Row._make([*row[:-1], row[-1].encode()]) for row in batch] for batch in written]
     assert kept.batches[HELD] == rows[HELD]
     everything = rows[0] + kept.rows
     assert len(everything) == len(set(everything)) == 82
     wait_until(lambda: not list(spool.iterdir()), what="the removal of every spool")
+
+
+def command_of(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 def _parent(process: int) -> int:

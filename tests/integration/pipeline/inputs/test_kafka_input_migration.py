@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.repository import ROOT
+from tests.support.spark.accelerator import FORMATS, Way, released_jar
 from tests.support.spark.aligned_queries import QUICK, load, started
 from tests.support.spark.queries import settings
 
@@ -30,6 +31,7 @@ SPARKS_COLUMNS = (
 """The columns of Spark's Kafka source with `includeHeaders`; `test_both_sources_...` asks Spark itself."""
 
 OURS = "merge_order:struct<batch:bigint,effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
+STREAMS_ONLY = r"reads streams only.*spark\.read\.format\('kafka'\)"
 _JOB_LIMIT_S = 300
 
 
@@ -69,10 +71,10 @@ def rows_of(frame: DataFrame, checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def test_a_script_runs_unchanged_but_for_the_name(
-    spark: SparkSession, script: Mapping[str, str], tmp_path: Path
+    spark: SparkSession, way: Way, script: Mapping[str, str], tmp_path: Path
 ) -> None:
     weather, flights = script["subscribe"].split(",")
-    frame = load(spark, script)
+    frame = load(spark, script, way)
     assert frame.schema.simpleString() == f"struct<{SPARKS_COLUMNS},{OURS}>"
     found = rows_of(frame, tmp_path / "checkpoint")
     found.sort(key=lambda row: (row["topic"] != weather, row["partition"], row["offset"]))
@@ -89,22 +91,22 @@ def test_a_script_runs_unchanged_but_for_the_name(
     assert found[0]["timestamp"].timestamp() * 1000 == FIRST_TIME_MS + 1
 
 
-@pytest.mark.parametrize("way", ["once", "processAllAvailable"])
+@pytest.mark.parametrize("trigger", ["once", "processAllAvailable"])
 def test_each_way_to_process_what_there_is_processes_all_of_it(
-    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, way: str
+    spark: SparkSession, way: Way, broker: KafkaBroker, tmp_path: Path, trigger: str
 ) -> None:
     topic = broker.make_topic(1)
     produce(broker.servers, TopicPartition(topic, 0), [b"%d" % number for number in range(1_000)])
-    frame = load(spark, {"kafka": broker.servers, "topics": topic, "max_poll_records": "300"})
+    frame = load(spark, {"kafka": broker.servers, "topics": topic, "max_poll_records": "300"}, way)
     batches: list[int] = []
     query = started(
         frame,
         tmp_path / "checkpoint",
         lambda batch, _: batches.append(batch.count()),
         available_now=False,
-        once=way == "once",
+        once=trigger == "once",
     )
-    if way == "once":
+    if trigger == "once":
         query.awaitTermination()
         assert batches == [1_000], "whatever bounds a batch"
     else:
@@ -125,8 +127,21 @@ def test_what_cannot_be_is_told_before_anything_is_read(
     assert not (tmp_path / "checkpoint" / "offsets" / "0").exists()
     with pytest.raises(AnalysisException, match=r"(?s)ssl\.truststore\.location.*kafka\.ssl\.ca\.location"):
         load(spark, {**script, "kafka.ssl.truststore.location": "/etc/truststore.jks"})
-    with pytest.raises(PySparkException, match=r"reads streams only.*spark\.read\.format\('kafka'\)"):
+    with pytest.raises(PySparkException, match=STREAMS_ONLY):
         spark.read.format("understudy").options(**script).load().collect()
+
+
+def test_the_jar_refuses_the_same_in_the_same_words_and_a_schema_already_at_load(
+    spark: SparkSession, script: Mapping[str, str]
+) -> None:
+    released_jar()
+    of_ones_own = spark.readStream.format(FORMATS["jar"]).schema("value string").options(**script)
+    with pytest.raises(AnalysisException, match=r"columns of this source are fixed.*Leave it out"):
+        of_ones_own.load()
+    with pytest.raises(AnalysisException, match=r"(?s)ssl\.truststore\.location.*kafka\.ssl\.ca\.location"):
+        load(spark, {**script, "kafka.ssl.truststore.location": "/etc/truststore.jks"}, "jar")
+    with pytest.raises(PySparkException, match=STREAMS_ONLY):
+        spark.read.format(FORMATS["jar"]).options(**script).load().collect()
 
 
 def run_job(name: str, folder: Path, options: Mapping[str, str]) -> Any:

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from tests.support.spark.aligned_queries import QUICK, load, rows_of, started
 from tests.support.spark.session import spark_session
 
+from understudy_pipeline.aligned.source import register
+
 
 def main() -> None:
     """Run until held."""
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files and the rows")
     parser.add_argument("--options", required=True, help="of the source, as JSON")
     parser.add_argument("--hold", type=int, required=True, metavar="BATCH", help="wait before the commit of this batch")
+    parser.add_argument("--jar", help="the accelerator jar, which Spark is to take")
     arguments = parser.parse_args()
 
     def keep(frame: DataFrame, batch_id: int) -> None:
@@ -34,7 +37,9 @@ def main() -> None:
         if batch_id == arguments.hold:
             threading.Event().wait()
 
-    with spark_session(arguments.folder, extra=QUICK) as spark:
+    extra = {**QUICK, "spark.jars": arguments.jar} if arguments.jar else QUICK
+    with spark_session(arguments.folder, extra=extra) as spark:
+        register(spark)  # without the jar Spark would find it, too
         frame = load(spark, json.loads(arguments.options))
         started(frame, arguments.checkpoint, keep, available_now=False).awaitTermination()
 

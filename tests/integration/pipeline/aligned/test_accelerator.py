@@ -1,0 +1,230 @@
+"""The accelerator jar against the Python source: the same rows, batches and errors, and no process that stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from tests.support.bus.redis_server import RedisServer
+from tests.support.kafka.broker import KafkaBroker
+from tests.support.kafka.clients import produce
+from tests.support.spark.accelerator import Way, released_jar
+from tests.support.spark.aligned_queries import (
+    QUICK,
+    InputLogs,
+    files_options,
+    has_ended,
+    load,
+    planner_of,
+    running,
+    started,
+    wait_for_rows,
+)
+from tests.support.spark.queries import settings, wait_until
+
+from understudy_pipeline.inputs.records import TopicPartition
+
+TOPICS = "weather,flights"
+OTHER: Mapping[Way, Way] = {"python": "jar", "jar": "python"}
+
+Options = Mapping[str, str]
+RowDicts = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_session(spark: SparkSession) -> Iterator[None]:
+    released_jar()
+    with settings(spark, QUICK):
+        yield
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> InputLogs:
+    """Two topics of two partitions, some records out of order and some without a time."""
+    made = InputLogs(tmp_path / "input")
+    for topic, first in (("weather", 0), ("flights", 5)):
+        for partition in range(2):
+            made.add(topic, partition, [first + 10 * number for number in range(10)], note="ä€")
+            made.add(topic, partition, [first + 95, None, first + 20, first + 100])
+    return made
+
+
+def fill_kafka(broker: KafkaBroker) -> dict[str, str]:
+    """Records with and without keys, values and headers."""
+    weather, flights = broker.make_topic(2), broker.make_topic(2)
+    for partition in range(2):
+        produce(broker.servers, TopicPartition(weather, partition), [b"w0", None, b"", b"w3" * 5_000], key=b"k")
+        headers = [("a", b"1"), ("b", None)]
+        produce(broker.servers, TopicPartition(flights, partition), [b"f0", b"f1"], headers=headers)
+        produce(broker.servers, TopicPartition(flights, partition), [b"f2"])
+    return {"kafka": broker.servers, "topics": f"{weather},{flights}"}
+
+
+def rows_of(frame: DataFrame) -> RowDicts:
+    """All columns of a batch, in merge order."""
+    rows: RowDicts = frame.toArrow().to_pylist()
+    return sorted(rows, key=lambda row: tuple(row["merge_order"].values()))
+
+
+def everything(frame: DataFrame, checkpoint: Path) -> RowDicts:
+    """All rows there are, without what depends on where batches end."""
+    rows: RowDicts = []
+    query = started(frame, checkpoint, lambda batch, _: rows.extend(rows_of(batch)), available_now=True)
+    query.awaitTermination()
+    for row in rows:
+        for name in ("batch", "effective_ms"):
+            del row["merge_order"][name]
+    return sorted(rows, key=lambda row: (row["merge_order"]["partition"], row["timestamp"] is None, str(row)))
+
+
+def assert_both_ways_are_the_same(spark: SparkSession, options: Options, folder: Path, *, rows: int) -> None:
+    frames = {way: load(spark, options, way) for way in OTHER}
+    assert frames["jar"].schema == frames["python"].schema
+    found = {way: everything(frame, folder / f"checkpoint-{way}") for way, frame in frames.items()}
+    assert found["jar"] == found["python"]
+    assert len(found["jar"]) == rows
+
+
+def test_rows_of_kafka_are_those_of_the_python_source_whatever_is_null(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    options = {**fill_kafka(broker), "include_headers": "true", "spool": str(tmp_path / "spool")}
+    assert_both_ways_are_the_same(spark, options, tmp_path, rows=14)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("more", "rows"),
+    [
+        ({"undecodable": "skip"}, 52),
+        ({"undecodable": "keep"}, 56),
+        ({"undecodable": "partition-time"}, 56),
+        ({"undecodable": "skip,weather:keep", "max_timestamp_jump_ms": "20"}, 54),
+        ({"undecodable": "keep", "merge": "global"}, 56),
+        ({"undecodable": "keep", "reader_tasks": "1", "max_poll_records": "7"}, 56),
+        ({"undecodable": "keep", "spool": "off"}, 56),
+    ],
+    ids=lambda found: ",".join(f"{name}={value}" for name, value in found.items()) if isinstance(found, dict) else "",
+)
+def test_rows_of_files_are_those_of_the_python_source_whatever_options_change(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, more: Options, rows: int
+) -> None:
+    assert_both_ways_are_the_same(spark, {**files_options(logs, TOPICS), **more}, tmp_path, rows=rows)
+
+
+@pytest.mark.full
+def test_rows_of_redis_streams_and_of_topics_by_a_pattern_are_those_of_the_python_source(
+    spark: SparkSession, broker: KafkaBroker, module_redis: RedisServer, tmp_path: Path
+) -> None:
+    with redis.Redis.from_url(module_redis.url) as client:
+        for number in range(1, 30):
+            client.xadd("weather:0", {"value": f"w{number}", "key": "k"}, id=f"{number}-0")
+            client.xadd("flights:0", {"value": f"f{number}"}, id=f"{number}-0")
+    streams = {"redis": module_redis.url, "topics": TOPICS}
+    assert_both_ways_are_the_same(spark, streams, tmp_path / "redis", rows=58)
+    filled = fill_kafka(broker)
+    by_pattern = {"kafka": filled["kafka"], "topics_pattern": filled["topics"].replace(",", "|")}
+    assert_both_ways_are_the_same(spark, by_pattern, tmp_path / "pattern", rows=14)
+
+
+class Broken(Exception):  # noqa: N818  # no error of the source
+    """The sink refuses a batch."""
+
+
+def keep_until(rows: dict[int, RowDicts], broken: int | None) -> Callable[[DataFrame, int], None]:
+    """Keep all rows of each batch, and refuse the batch that is named, once they are kept."""
+
+    def keep(frame: DataFrame, batch_id: int) -> None:
+        assert len(frame.limit(1).collect()) == 1, "a task that ends early leaves no memory behind"
+        rows[batch_id] = rows_of(frame)
+        if batch_id == broken:
+            raise Broken
+
+    return keep
+
+
+@pytest.mark.parametrize("first", ["python", "jar"])
+def test_a_batch_that_runs_again_by_the_other_way_is_the_same_and_the_query_goes_on(
+    spark: SparkSession, broker: KafkaBroker, tmp_path: Path, first: Way
+) -> None:
+    """Also in `merge_order` and `stream_time`, which depend on the offsets that the other way has logged."""
+    more = {"include_headers": "true", "include_stream_time": "true", "max_poll_records": "4"}
+    options = {**fill_kafka(broker), **more, "spool": str(tmp_path / "spool")}
+    checkpoint = tmp_path / "checkpoint"
+    before: dict[int, RowDicts] = {}
+    after: dict[int, RowDicts] = {}
+    query = started(load(spark, options, first), checkpoint, keep_until(before, 1), available_now=True)
+    with pytest.raises(StreamingQueryException, match="Broken"):
+        query.awaitTermination()
+    query = started(load(spark, options, OTHER[first]), checkpoint, keep_until(after, None), available_now=True)
+    query.awaitTermination()
+    assert after[1] == before[1]
+    found: Sequence[RowDicts] = [before[0], *after.values()]
+    assert sum(map(len, found)) == 14
+    assert list(tmp_path.glob("spool/*/*.arrow")) == []
+
+
+def test_the_death_of_the_planner_ends_the_query_and_says_how(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    options = files_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    with running(load(spark, options, "jar"), checkpoint) as (query, kept):
+        wait_for_rows(query, kept, 52)
+        os.kill(planner_of(checkpoint), signal.SIGKILL)
+        wait_until(lambda: not query.isActive, what="the query's end")
+    assert "accelerator.planner ended with exit code 137" in str(query.exception())
+    with running(load(spark, options, "jar"), checkpoint) as (query, _):
+        logs.add("weather", 0, [500])
+        wait_until(lambda: bool(query.recentProgress), what="a query that goes on")
+        planner = planner_of(checkpoint)
+    wait_until(lambda: has_ended(planner), what="the planner's end")
+
+
+@pytest.mark.full
+def test_an_input_that_is_gone_when_a_batch_is_read_is_the_error_of_the_query(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    frame = load(spark, files_options(logs, TOPICS, undecodable="skip"), "jar")
+
+    def keep(batch: DataFrame, _: int) -> None:
+        for path in [*tmp_path.glob("spool/*/*.arrow"), *logs.root.rglob("*.jsonl")]:
+            path.unlink()
+        batch.collect()
+
+    query = started(frame, tmp_path / "checkpoint", keep, available_now=True)
+    with pytest.raises(StreamingQueryException, match="DataLostError"):
+        query.awaitTermination()
+
+
+@pytest.mark.full
+def test_a_query_can_be_stopped_while_a_task_reads_an_input_that_hangs(
+    spark: SparkSession, module_redis: RedisServer, tmp_path: Path
+) -> None:
+    with redis.Redis.from_url(module_redis.url) as client:
+        client.xadd("hanging:0", {"value": "a"}, id="1-0")
+    options = {"redis": module_redis.url, "topics": "hanging", "spool": str(tmp_path / "spool")}
+    reading = threading.Event()
+
+    def keep(batch: DataFrame, _: int) -> None:
+        for path in tmp_path.glob("spool/*/*.arrow"):
+            path.unlink()
+        module_redis.pause()
+        reading.set()
+        batch.collect()
+
+    query = started(load(spark, options, "jar"), tmp_path / "checkpoint", keep, available_now=False)
+    try:
+        wait_until(reading.is_set, what="a batch that is read")
+        query.stop()
+        assert not query.isActive
+    finally:
+        module_redis.resume()
