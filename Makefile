@@ -16,7 +16,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime browser helm validators kubernetes servers demo check format test verify containers soak bench screenshots release clean
+.PHONY: help setup runtime browser helm validators kubernetes servers jar demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -46,6 +46,9 @@ servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 serv
 	@$(MAKE) --no-print-directory browser || echo "== no Chromium could be installed: the tests that need one are skipped"
 	@$(MAKE) --no-print-directory helm || echo "== no Helm could be installed: the tests of the chart that need it are skipped"
 	@$(BIN)/python -m tools.prefetch
+
+jar: setup ## the accelerator jar of the aligned source, into its package; needs a JDK of 17 or newer
+	@$(BIN)/python -m tools.build_jar
 
 demo: runtime ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
@@ -83,6 +86,7 @@ screenshots: setup ## the pictures of the admin page, in docs/images
 
 release: setup ## build the wheel and the source archive into dist/, check them, and say what was built
 	rm -rf dist
+	@$(BIN)/python -m tools.build_jar || echo "== the wheel gets no accelerator jar"
 	$(BIN)/uv build --quiet --out-dir dist
 	$(BIN)/python tools/check_release.py dist
 

@@ -40,6 +40,7 @@ def main() -> int:
     try:
         built = build()
     except NoCompilerError as error:
+        JAR.unlink(missing_ok=True)  # it is of other sources
         sys.stdout.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{built}\n")

@@ -19,6 +19,7 @@ MAX_WHEEL_BYTES = 4_000_000
 """The limit is four times the present size: a folder that does not belong into the wheel would exceed it."""
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
 RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
+ACCELERATOR = "understudy_pipeline/accelerator/understudy-accelerator.jar"
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 
 
@@ -35,6 +36,8 @@ def main() -> int:
     if not problems:
         for path in (wheel, archive):
             _say(f"{path}  {path.stat().st_size / 1000:.0f} kB")
+        if ACCELERATOR not in zipfile.ZipFile(wheel).namelist():
+            _say("it has no accelerator jar: there was no JDK to build it with (make jar)")
         _say(f"try it: pip install '{wheel}[all]'; understudy demo")
     return 1 if problems else 0
 
