@@ -1,4 +1,5 @@
-"""Whole queries from `start` to the last record, by size of record and trigger: ours beside Spark's own Kafka source.
+"""Whole queries from `start` to the last record, by size of record and trigger: ours, by Python workers and by the
+accelerator jar, beside Spark's own Kafka source.
 
     python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3] [--busy 20]
 
@@ -22,12 +23,18 @@ from statistics import median
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from tools.build_jar import NoCompilerError, build
 
+from benchmarks.aligned_python import PythonWay
 from benchmarks.aligned_speed import COLUMNS, OURS, PARTITIONS, SPARK, TOPICS
-from benchmarks.aligned_world import World, fill, started, wait_for_batch, world
+from benchmarks.aligned_world import World, fill, spark_kafka_jars, started, wait_for_batch, world
 
 BATCH, FEW = 100_000, 100
-TRIGGERS = ("availableNow", "running", "first rows")
+TRIGGERS = ("availableNow", "running", "first rows", "small batches")
+JAR = "understudy, jar"
+_WARM_UP, _MEASURED = 10, 50
+"""Small batches that are left out, and that are measured."""
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _LOOK_S, _LIMIT_S = 0.05, 600
 
@@ -45,7 +52,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """One query: seconds from `start` to its end, or to the commit of its first batch, and what it cost."""
+    """One query: seconds from `start` to its end, or to the commit of its first batch, and what it cost. Of small
+    batches: the seconds of one.
+    """
 
     took_s: float
     java: Cost
@@ -59,8 +68,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin beside; counts starts only")
     options = parser.parse_args()
-    with world() as running:
-        frames = {SPARK: _spark(running), OURS: _ours(running)}
+    ours = _accelerator()
+    jars = [*sorted(spark_kafka_jars().glob("*.jar")), *ours]
+    with world(conf={"spark.jars": ",".join(map(str, jars))}) as running:
+        running.spark.dataSource.register(PythonWay)
+        frames = {SPARK: _spark(running), OURS: _ours(running, PythonWay.name())}
+        frames |= {JAR: _ours(running, "understudy")} if ours else {}
         if options.busy:
             _print_busy_starts(running, frames, busy=options.busy, starts=options.rounds)
             return
@@ -72,6 +85,15 @@ def main() -> None:
             for trigger in TRIGGERS:
                 runs = _by_turns(running, frames, topics, trigger, records=options.records, rounds=options.rounds)
                 _print(trigger, size, options.records, runs)
+
+
+def _accelerator() -> Sequence[Path]:
+    """Return the accelerator jar, or say that there is no JDK to build it with."""
+    try:
+        return [build()]
+    except NoCompilerError as missing:
+        print(missing)
+        return []
 
 
 def _print_busy_starts(running: World, frames: Mapping[str, Frame], *, busy: int, starts: int) -> None:
@@ -123,11 +145,12 @@ def _run(running: World, frame: Frame, topics: Sequence[str], trigger: str, reco
     java, python = _costs()
     checkpoint = running.checkpoint()
     began_s = time.perf_counter()
-    query = started(
-        frame(topics, FEW if trigger == "first rows" else BATCH), checkpoint, available_now=trigger == "availableNow"
-    )
+    batch = FEW if trigger in ("first rows", "small batches") else BATCH
+    query = started(frame(topics, batch), checkpoint, available_now=trigger == "availableNow")
     if trigger == "first rows":
         wait_for_batch(query, checkpoint, 0)
+    elif trigger == "small batches":
+        wait_for_batch(query, checkpoint, _WARM_UP + _MEASURED)
     elif trigger == "running":
         _wait_for_rows(query, checkpoint, records)
     else:
@@ -135,6 +158,9 @@ def _run(running: World, frame: Frame, topics: Sequence[str], trigger: str, reco
     took_s = time.perf_counter() - began_s
     java_after, python_after = _costs()
     query.stop()
+    if trigger == "small batches":
+        later = [each for each in query.recentProgress if each["numInputRows"] and each["batchId"] > _WARM_UP]
+        took_s = median(each["durationMs"]["triggerExecution"] for each in later) / 1000
     if trigger == "availableNow":
         came = sum(each["numInputRows"] for each in query.recentProgress)
         assert came == records, f"{came} of {records} records came"
@@ -160,11 +186,11 @@ def _spark(running: World) -> Frame:
     return frame
 
 
-def _ours(running: World) -> Frame:
+def _ours(running: World, name: str) -> Frame:
     def frame(topics: Sequence[str], batch: int) -> DataFrame:
         options = {"kafka": running.broker.servers, "topics": ",".join(topics), "max_poll_records": str(batch)}
         options["spool"] = str(running.folder / "spool")
-        return running.spark.readStream.format("understudy").options(**options).load().select(*COLUMNS)
+        return running.spark.readStream.format(name).options(**options).load().select(*COLUMNS)
 
     return frame
 
@@ -235,15 +261,16 @@ def _print(trigger: str, size: int, records: int, runs: Mapping[str, Sequence[Wh
         times = [run.took_s for run in each]
         last = each[-1]
         print(
-            f"  {name:22} {median(times):7.2f} ({', '.join(f'{took:.2f}' for took in times)}); "
+            f"  {name:22} {median(times):7.3f} ({', '.join(f'{took:.3f}' for took in times)}); "
             f"{last.java.cpu_s:.1f} s {last.java.memory_mib:.0f} MiB, "
             f"{last.python.cpu_s:.1f} s {last.python.memory_mib:.0f} MiB",
             flush=True,
         )
-    ratios = [spark.took_s / ours.took_s for spark, ours in zip(runs[SPARK], runs[OURS], strict=True)]
-    print(
-        f"  speed against Spark's: {median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})", flush=True
-    )
+    pairs = ((OURS, SPARK), *([(JAR, SPARK), (JAR, OURS)] if JAR in runs else []))
+    for quicker, slower in pairs:
+        ratios = [before.took_s / after.took_s for before, after in zip(runs[slower], runs[quicker], strict=True)]
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"  speed of {quicker} against {slower}: {median(ratios):.2f} ({rounds})", flush=True)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,12 @@ public final class AlignedProvider implements TableProvider, DataSourceRegister 
       return source.schema();
     }
 
+    /** Leaves the options out: they may hold passwords. */
+    @Override
+    public String toString() {
+      return name();
+    }
+
     @Override
     public Set<TableCapability> capabilities() {
       return Set.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ);
@@ -75,6 +81,12 @@ public final class AlignedProvider implements TableProvider, DataSourceRegister 
     @Override
     public StructType readSchema() {
       return source.schema();
+    }
+
+    /** Leaves the options out: they may hold passwords. */
+    @Override
+    public String toString() {
+      return "understudy";
     }
 
     @Override

@@ -3,9 +3,6 @@ package understudy.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.time.Duration;
-import java.util.concurrent.Executors;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.errors.QueryCompilationErrors;
 import org.apache.spark.sql.types.DataType;
@@ -20,9 +17,6 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  */
 final class LoadedSource {
   private static final Duration KEPT = Duration.ofSeconds(60);
-
-  private static final ScheduledExecutorService CLOSING =
-      Executors.newSingleThreadScheduledExecutor(task -> daemon(task, "understudy-closing"));
 
   private final StructType schema;
   private final ReadLimit limit;
@@ -39,7 +33,7 @@ final class LoadedSource {
             : ReadLimit.maxBytes(reply.get("max_bytes").longValue());
     this.options = reply.get("options").textValue();
     this.kept = process;
-    CLOSING.schedule(this::closeKept, KEPT.toSeconds(), TimeUnit.SECONDS);
+    Daemons.after(KEPT, this::closeKept);
   }
 
   /** Check options in a new process. Throws AnalysisException, as Python sources do. */
@@ -75,8 +69,13 @@ final class LoadedSource {
       return process;
     }
     PythonProcess started = PythonProcess.start(command, PythonCommand.PLANNER);
-    started.ask(Json.call("open").put("options", options));
-    return started;
+    try {
+      started.ask(Json.call("open").put("options", options));
+      return started;
+    } catch (RuntimeException | Error error) {
+      started.close();
+      throw error;
+    }
   }
 
   private synchronized PythonProcess takeKept() {
@@ -90,11 +89,5 @@ final class LoadedSource {
     if (process != null) {
       process.close();
     }
-  }
-
-  static Thread daemon(Runnable task, String name) {
-    Thread thread = new Thread(task, name);
-    thread.setDaemon(true);
-    return thread;
   }
 }

@@ -45,14 +45,15 @@ final class PythonProcess implements AutoCloseable {
   private final Thread logging;
   private volatile long heardNanos = System.nanoTime();
   private volatile boolean isClosed;
+  private volatile long requestCount;
 
   private PythonProcess(String module, Process process) {
     this.module = module;
     this.process = process;
     this.requests = new DataOutputStream(process.getOutputStream());
-    this.logging = LoadedSource.daemon(this::log, "understudy-log");
+    this.logging = Daemons.thread(this::log, "understudy-log");
     logging.start();
-    LoadedSource.daemon(this::receive, "understudy-frames").start();
+    Daemons.thread(this::receive, "understudy-frames").start();
   }
 
   static PythonProcess start(PythonCommand command, String module) {
@@ -64,6 +65,11 @@ final class PythonProcess implements AutoCloseable {
               + ". Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed",
           error);
     }
+  }
+
+  /** Return how many requests it has had. */
+  long requests() {
+    return requestCount;
   }
 
   boolean isAlive() {
@@ -84,6 +90,7 @@ final class PythonProcess implements AutoCloseable {
   void send(byte[] request) {
     try {
       heardNanos = System.nanoTime();
+      requestCount++;
       requests.writeByte(REQUEST);
       requests.writeInt(request.length);
       requests.write(request);

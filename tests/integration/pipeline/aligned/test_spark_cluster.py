@@ -22,6 +22,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.in_process import ClusterNode, cluster_node
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
+from tests.support.spark.accelerator import Way, released_jar
 from tests.support.spark.aligned_queries import has_ended
 from tests.support.spark.asof_world import (
     FEBRUARY_S,
@@ -44,7 +45,8 @@ from tests.support.spark.cluster_query import (
     records,
     run_in_local_mode,
 )
-from tests.support.spark.hidden_folder import Way, hide
+from tests.support.spark.hidden_folder import Way as HidingWay
+from tests.support.spark.hidden_folder import hide
 from tests.support.spark.process import JOBS, SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.standalone import StandaloneCluster, executor_of, standalone_cluster
@@ -61,7 +63,7 @@ ROWS = PER_PARTITION * PARTITIONS * len(TOPICS)
 HELD = 2
 
 
-def hidden(*ways: Way) -> Callable[[Path], Sequence[str]]:
+def hidden(*ways: HidingWay) -> Callable[[Path], Sequence[str]]:
     """What hides the driver's folder from workers, if one of these ways works here."""
 
     def hiding(folder: Path) -> Sequence[str]:
@@ -115,12 +117,13 @@ def fill_folders(root: Path, logs: Logs) -> dict[str, str]:
 
 @contextmanager
 def submitted(
-    cluster: StandaloneCluster, name: str, options: Mapping[str, str], *more: str
+    cluster: StandaloneCluster, name: str, options: Mapping[str, str], *more: str, way: Way = "python"
 ) -> Iterator[tuple[SparkJob, Path]]:
     """The query as a job, and its folder; it ends at the end of the block, and well."""
     folder = cluster.shared / name
     folder.mkdir()
-    script = [str(JOBS / "cluster_job.py"), str(folder), "--options", json.dumps(options)]
+    script = ["--jars", str(released_jar())] if way == "jar" else []
+    script += [str(JOBS / "cluster_job.py"), str(folder), "--options", json.dumps(options)]
     with cluster.submitted(*script, "--private", str(cluster.driver_folder), *more) as job:
         yield job, folder
         (folder / "end").touch()
@@ -173,15 +176,16 @@ def test_a_cluster_gives_the_rows_order_and_answers_of_local_mode_and_its_names_
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["kafka", "files"])
-def test_other_inputs_give_the_rows_order_and_answers_of_local_mode_too(
-    request: pytest.FixtureRequest, spark: SparkSession, cluster: StandaloneCluster, tmp_path: Path, kind: str
+def test_other_inputs_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
+    request: pytest.FixtureRequest, cluster: StandaloneCluster, tmp_path: Path, *, kind: str, way: Way
 ) -> None:
+    spark: SparkSession = request.getfixturevalue("spark")
     logs = records(PER_PARTITION)
     if kind == "kafka":
         options = fill_kafka(request.getfixturevalue("broker"), logs)
     else:
-        options = fill_folders(cluster.shared / "input", logs)
-    with submitted(cluster, kind, options) as (job, folder):
+        options = fill_folders(cluster.shared / f"input-{way}", logs)
+    with submitted(cluster, f"{kind}-{way}", options, way=way) as (job, folder):
         output = Output(folder / "output")
         job.wait_until(lambda: output.count() == ROWS, what="every row")
         assert_executors_see_nothing(job, cluster)
@@ -193,7 +197,7 @@ def test_other_inputs_give_the_rows_order_and_answers_of_local_mode_too(
 @pytest.mark.full
 @pytest.mark.parametrize("way", ["away", "denied"])
 def test_an_executor_that_is_killed_in_a_batch_changes_no_row_no_place_and_no_answer(
-    spark: SparkSession, server: RedisServer, tmp_path: Path, way: Way
+    spark: SparkSession, server: RedisServer, tmp_path: Path, way: HidingWay
 ) -> None:
     logs = records(PER_PARTITION)
     options = fill_redis(server.url, logs)

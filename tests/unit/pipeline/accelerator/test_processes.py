@@ -69,6 +69,10 @@ class Asked:
     def load(self, options: dict[str, str]) -> dict[str, Any]:
         return self.call("load", options=options, has_schema=False, is_batch=False)
 
+    def has_loaded(self, package: str) -> bool:
+        """Whether it has imported a compiled module of a package."""
+        return f"/{package}/" in Path(f"/proc/{self.process.pid}/maps").read_text()
+
     def close(self) -> int:
         """Close the pipe, as the jar does and as a JVM that is killed; return the exit code."""
         self._requests.close()
@@ -111,6 +115,7 @@ def test_a_batch_goes_into_the_spool_as_rows_and_the_same_rows_come_from_the_inp
         (letters,) = (tmp_path / "aside").iterdir()
         aside = letters.read_bytes()
         assert json.loads(planner.call("metrics")["metrics"])["records-total"] == 3
+        assert not planner.has_loaded("pandas")
         assert planner.close() == 0
     assert list((tmp_path / "spool").iterdir()) == [], "it removed its spool"
     letters.unlink()
@@ -121,6 +126,7 @@ def test_a_batch_goes_into_the_spool_as_rows_and_the_same_rows_come_from_the_inp
             with pa.ipc.open_stream(b"".join(data)) as stream:
                 assert stream.read_all().equals(spooled)
         assert letters.read_bytes() == aside
+        assert not reader.has_loaded("pandas")
         assert reader.close() == 0
 
 
