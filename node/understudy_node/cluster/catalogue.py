@@ -40,7 +40,7 @@ def _store(reader: StoreReader) -> CatalogueStore:
         is_normalised=store.is_normalised,
         partitions=reader.partitions,
         value=store.value_columns(),
-        result=store.results,
+        result=list(store.results),
         unnamed=list(store.unnamed),
         schemas=[CatalogueSchema.model_validate(schema) for schema in store.schemas],
     )
