@@ -162,7 +162,7 @@ def _reader(partitions: int) -> SimpleNamespace:
         codec=SimpleNamespace(names=("key",), num_hash_columns=None),
         is_normalised=True,
         value_columns=lambda: [{"name": "count", "type": "bigint", "nullable": False}],
-        results=(),
+        results=[],
         unnamed=(),
         schemas=({"schema_id": 0, "from_batch": None, "key": [_column("key", "string")], "value": _VALUE},),
     )

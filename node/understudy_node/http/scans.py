@@ -120,9 +120,10 @@ class NodeScans(Scans):
         asked_s = monotonic()
         bound = bound_at(reader.application_id, reader.lineage, version)
         reading = await _reading(reader, place.partition, bound)
-        room = room._replace(until_s=room.until_s + monotonic() - asked_s)  # an older version may have been opened
-        view = reading.view.stores[reader.store.store_name]
-        await asyncio.to_thread(view.prepare_scan)
+        if not maker.is_sought:
+            await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
+        # An older version may have been opened, and all keys of a base sorted: that is no work of the page.
+        room = room._replace(until_s=room.until_s + monotonic() - asked_s)
         part = await self.long_reads.in_turns(scan_part(maker, reading, place, room, lambda: asker.is_gone))
         self.long_reads.count(part)
         return part

@@ -72,6 +72,11 @@ class RowMaker:
         """Whether it leaves keys out."""
         return self.prefix is not None or bool(self.of_key or self.of_members)
 
+    @property
+    def is_sought(self) -> bool:
+        """Whether it asks for one key, which is looked up."""
+        return self.prefix is not None and self.prefix.whole is not None
+
     def row(self, key: ScannedKey, reading: Reading, partition: int) -> bytes | None:
         """Return the row of a key, empty where rows are only counted; None for a key that is left out."""
         reader = self.reader
