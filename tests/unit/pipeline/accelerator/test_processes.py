@@ -18,7 +18,9 @@ import pytest
 from tests.support.spark.queries import wait_until
 from tools.build_jar import SOURCES
 
+from understudy_pipeline import jar_path
 from understudy_pipeline.accelerator.frames import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
+from understudy_shared.base.errors import UnderstudyError
 
 PLANNER, READER = "understudy_pipeline.accelerator.planner", "understudy_pipeline.accelerator.reader"
 _LIMIT_S = 60
@@ -184,3 +186,9 @@ def test_sigterm_ends_a_planner_and_its_spool(options: dict[str, str], tmp_path:
         planner.process.terminate()
         assert planner.process.wait(_LIMIT_S) == 128 + signal.SIGTERM
     wait_until(lambda: list((tmp_path / "spool").iterdir()) == [], what="the spool's removal")
+
+
+def test_a_package_without_a_jar_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("understudy_pipeline.accelerator.jar.JAR", tmp_path / "none.jar")
+    with pytest.raises(UnderstudyError, match=r"no accelerator jar .*none\.jar.*make jar"):
+        jar_path()

@@ -24,6 +24,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.spool import Spool, SpoolFile, read_spool
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
+from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
 from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.records import TopicPartition
 
@@ -34,10 +35,19 @@ Logs = tuple[Sequence[int], Sequence[int]]
 class SpooledQuery:
     """A query whose planner has fetched everything, and the spool that it writes."""
 
-    def __init__(self, server: ScriptedServer, folder: Path, options: AlignedOptions, *, is_ahead: bool = True) -> None:
+    def __init__(
+        self,
+        server: ScriptedServer,
+        folder: Path,
+        options: AlignedOptions,
+        *,
+        is_ahead: bool = True,
+        has_rows: bool = False,
+    ) -> None:
         self.query = PlannedQuery(server, options=options)
         self.folder = folder
-        self.ahead = SpoolAhead(Spool(folder), self.query.planner, is_ahead=is_ahead)
+        form: SpoolForm = RowsForm(self.query.options) if has_rows else RecordsForm()
+        self.ahead = SpoolAhead(Spool(folder, form.schema), self.query.planner, is_ahead=is_ahead, form=form)
         for log in server.logs:
             server.withhold(*log)
         self.query.begin()
@@ -68,9 +78,11 @@ class SpooledQuery:
 
 
 @contextmanager
-def spooled(server: ScriptedServer, options: AlignedOptions, *, is_ahead: bool = True) -> Iterator[SpooledQuery]:
+def spooled(
+    server: ScriptedServer, options: AlignedOptions, *, is_ahead: bool = True, has_rows: bool = False
+) -> Iterator[SpooledQuery]:
     with tempfile.TemporaryDirectory() as folder:
-        made = SpooledQuery(server, Path(folder), options, is_ahead=is_ahead)
+        made = SpooledQuery(server, Path(folder), options, is_ahead=is_ahead, has_rows=has_rows)
         try:
             yield made
         finally:
@@ -248,3 +260,17 @@ def test_stopping_ends_its_thread() -> None:
     with spooled(server_of(BACKLOG), options(4)) as query:
         assert query.next() is not None
     assert "understudy-spool-ahead" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_rows_that_are_written_ahead_are_those_of_the_batch_with_its_number_and_stream_time() -> None:
+    of_rows = options(4, include_stream_time=True)
+    with spooled(server_of(BACKLOG), of_rows, has_rows=True) as query:
+        form = RowsForm(query.query.options)
+        for _ in range(4):
+            planned = query.next()
+            assert planned is not None
+            batch, file = planned
+            expected = form.form(batch.ranges, batch.end).parts
+            assert in_file(file) == rows(expected)
+            query.ahead.write_next()
+        assert query.count() == 3
