@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, internal_routes, read_routes
 from understudy_node.http.scans import NodeScans, scan_hop_routes
+from understudy_node.http.several import NodeStores
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
@@ -36,6 +37,7 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
+from understudy_shared.server.several_reads import several_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -128,23 +130,28 @@ def create_app(
     app.long_reads = LongReads(node.settings.max_scans_in_flight)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
-    http.include_router(read_routes(node, reads))
-    http.include_router(internal_routes(reads))
-    scans = NodeScans(reads, app.long_reads)
-    http.include_router(scan_routes(scans))
-    http.include_router(scan_hop_routes(scans))
-    histories = NodeHistories(reads)
-    http.include_router(history_routes(histories))
-    http.include_router(history_hop_routes(histories))
+    for router in (*_reading_routes(node, reads, app), *routers):
+        http.include_router(router)
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))
     http.include_router(page_routes(node, health))
-    for router in routers:
-        http.include_router(router)
     add_document(http, "serve" if companion is None else "node", is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app
+
+
+def _reading_routes(node: Node, reads: Reads, app: NodeLookups) -> Iterator[APIRouter]:
+    """Yield the calls that read, besides lookups and hops."""
+    yield read_routes(node, reads)
+    yield internal_routes(reads)
+    scans = NodeScans(reads, app.long_reads)
+    yield scan_routes(scans)
+    yield scan_hop_routes(scans)
+    histories = NodeHistories(reads)
+    yield history_routes(histories)
+    yield history_hop_routes(histories)
+    yield several_routes(NodeStores(app, reads))
 
 
 def _report(node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:

@@ -6,6 +6,7 @@ A single lookup never yields the event loop, unless it may wait for a version; a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
 from understudy_node.http.hop import Hops
@@ -18,11 +19,11 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import Receive, bug, read_body
-from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.edge import Receive, bug
+from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.server.batches import BatchAnswer, parse_batch
+from understudy_shared.server.batches import BatchAnswer
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.settings.common import Compression
@@ -124,11 +125,18 @@ class NodeLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def batch_body(
-        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    async def look_up_many(  # noqa: PLR0917  # see `LookupsFirst`
+        self,
+        store: str,
+        keys: Sequence[object],
+        params: ReadParams,
+        receive: Receive,
+        trace: Trace | None,
+        scope: KeyScope,
+        *,
+        is_compact: bool = False,
     ) -> bytes:
         reader = self._reads.reader(store)
-        keys, params = parse_batch(await read_body(receive))
         began_s = monotonic()
         bound = await self._reads.resolved(self._reads.bound(reader, params))
         if bound.min_position is not None:

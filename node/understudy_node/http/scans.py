@@ -69,7 +69,7 @@ class NodeScans(Scans):
         bound = await self._reads.resolved(turn.bound)
         if bound.min_position is not None:
             await self._reads.learn(bound.min_position)
-        return await _first_version(self._reads.reader(turn.store.name), turn.partitions, bound)
+        return await first_version(self._reads.reader(turn.store.name), turn.partitions, bound)
 
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
         reader = self._reads.reader(turn.store.name)
@@ -111,7 +111,7 @@ class NodeScans(Scans):
         reader = _asked(self._reads, hop)
         if hop.bound.min_position is not None:
             await self._reads.learn(hop.bound.min_position)
-        version = await _first_version(reader, hop.wanted, hop.bound)
+        version = await first_version(reader, hop.wanted, hop.bound)
         _pin(reader, hop.wanted, version)
         return version
 
@@ -150,7 +150,7 @@ async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound
     return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
 
 
-async def _first_version(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> ReadVersion:
+async def first_version(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> ReadVersion:
     """Return the version that a bound names, else the newest that all of these partitions show. Raises the problem of
     one that does not keep the bound.
     """

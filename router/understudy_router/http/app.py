@@ -19,6 +19,7 @@ from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import drain_route, read_routes
 from understudy_router.http.scans import RouterScans
+from understudy_router.http.several import RouterStores
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
@@ -32,6 +33,7 @@ from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
+from understudy_shared.server.several_reads import several_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -84,6 +86,7 @@ def create_app(
     http.include_router(read_routes(router, reads))
     http.include_router(scan_routes(RouterScans(reads, forwarder, router.moments, app.long_reads)))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
+    http.include_router(several_routes(RouterStores(app, reads, forwarder, router.moments)))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

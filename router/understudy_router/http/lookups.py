@@ -20,14 +20,13 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_key
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug, read_body
-from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug
+from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import (
     BatchAnswer,
     BatchKeys,
-    parse_batch,
     problem_result,
     resolve_keys,
 )
@@ -125,11 +124,18 @@ class RouterLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def batch_body(
-        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    async def look_up_many(  # noqa: PLR0917  # see `LookupsFirst`
+        self,
+        store: str,
+        keys: Sequence[object],
+        params: ReadParams,
+        receive: Receive,
+        trace: Trace | None,
+        scope: KeyScope,
+        *,
+        is_compact: bool = False,
     ) -> bytes:
         route = self._reads.route(store)
-        keys, params = parse_batch(await read_body(receive))
         resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
         bound = await self._moments.resolved(self._reads.bound(route, params))
         asked = HopKeys(resolved.partitions, resolved.rows)

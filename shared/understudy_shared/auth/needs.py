@@ -60,7 +60,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
             return Need(NeedKind.PEER)
         case ["livez"] | ["healthz"] | ["readyz"] | [""]:
             return _NOTHING
-        case ["openapi.json"] | ["docs"] | ["v1", "stores"]:
+        case ["openapi.json"] | ["docs"] | ["v1", "stores"] | ["v1", "read"]:
             return _IDENTITY
         case ["metrics"]:
             return _MONITOR
@@ -101,7 +101,7 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
         case Need(NeedKind.NOTHING | NeedKind.IDENTITY):
             return Authorization(principal)
         case Need(NeedKind.STORE, action, store):
-            return _granted_in(principal, store, action)
+            return granted_in(principal, store, action)
         case Need(NeedKind.SERVICE, Action() as action, _, peers):
             is_allowed = principal.may(action) or (peers and principal.is_peer)
             return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")
@@ -113,7 +113,8 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
             return Authorization(principal) if principal.may(Action.ADMIN) else unknown_path(raw_path)
 
 
-def _granted_in(principal: Principal, store: str, action: Action | None) -> Authorization | Problem:
+def granted_in(principal: Principal, store: str, action: Action | None) -> Authorization | Problem:
+    """Return what a principal is granted in a store, or the problem of having no right to it."""
     if not principal.sees(store):
         return hidden_store(store)
     if action is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import PREFIX as AUDITED
@@ -24,14 +24,15 @@ from understudy_shared.http.edge import (
     Send,
     bug,
     not_allowed,
+    read_body,
     send_problem,
     send_reply,
     without_body,
 )
-from understudy_shared.http.lookup_requests import longs_as_text
+from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, split_path
-from understudy_shared.server.batches import batch_form
+from understudy_shared.server.batches import batch_form, parse_batch
 from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
 from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
@@ -83,8 +84,16 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before it replies."""
 
     @abstractmethod
-    async def batch_body(
-        self, store: str, receive: Receive, trace: Trace | None, scope: KeyScope, *, is_compact: bool
+    async def look_up_many(  # noqa: PLR0917  # what is asked, and by whom
+        self,
+        store: str,
+        keys: Sequence[object],
+        params: ReadParams,
+        receive: Receive,
+        trace: Trace | None,
+        scope: KeyScope,
+        *,
+        is_compact: bool = False,
     ) -> bytes:
         """Return the answer to a batch; `trace` is the trace of its request, `scope` the keys that it may read.
 
@@ -183,7 +192,10 @@ class LookupsFirst(ABC):
             try:
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
-                body = await self.batch_body(store, receive, recorded or trace, keys, is_compact=form.is_compact)
+                asked, params = parse_batch(await read_body(receive))
+                body = await self.look_up_many(
+                    store, asked, params, receive, recorded or trace, keys, is_compact=form.is_compact
+                )
                 body = shown_batch(principal, body)
                 if form.longs_as_text:
                     body = longs_as_text(body)

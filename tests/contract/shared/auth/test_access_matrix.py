@@ -56,7 +56,11 @@ OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "re
 OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
 OF_MONITORS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 200, "admin": 200}
 OF_ADMINS = {"of-elsewhere": 403, "watcher": 403, "reader": 403, "monitor": 403, "admin": 202}
-BODIES: dict[str, object] = {"look_up_many": {"keys": [[WORD]]}, "scan_by_body": {"limit": 1}}
+BODIES: dict[str, object] = {
+    "read_several": {"reads": [{"store": "op0", "keys": [[WORD]]}]},
+    "look_up_many": {"keys": [[WORD]]},
+    "scan_by_body": {"limit": 1},
+}
 EXPECTED = {
     "look_up": OF_READERS,
     "look_up_exactly": OF_READERS,
@@ -64,6 +68,7 @@ EXPECTED = {
     "scan": OF_READERS,
     "scan_by_body": OF_READERS,
     "count": OF_READERS,
+    "read_several": OF_READERS,
     "key_history": OF_READERS,
     "key_history_by_json": OF_READERS,
     "describe_hosts": OF_READERS,

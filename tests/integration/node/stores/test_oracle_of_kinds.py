@@ -179,6 +179,31 @@ def _assert_history(oracle: KindsCheckpoint, store: KindStore, of_key: list[obje
         assert as_text(values) == as_text(expected), f"{store.operator} {key} at {version}"
 
 
+def test_several_stores_are_read_at_one_version(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """Q64."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        for version in (None, oracle.versions[0]):
+            _assert_several(oracle, served, version)
+
+
+def _assert_several(oracle: KindsCheckpoint, served: Served, version: int | None) -> None:
+    at = version or oracle.last
+    reads = [
+        {"store": store.name, "keys": [kept.key for kept in store.kept[at][:20]]} for store in oracle.stores.values()
+    ]
+    asked = {"reads": reads} if version is None else {"reads": reads, "version": version}
+    reply = served.post("/v1/read", json.dumps(asked).encode())
+    assert (reply.status, reply.body["version"]) == (200, at), reply
+    read: Any = reply.body["reads"]
+    for store, answers in zip(oracle.stores.values(), read, strict=True):
+        assert answers["store"] == store.name
+        for kept, answer in zip(store.kept[at][:20], answers["results"], strict=True):
+            _assert_answer(oracle, store, kept, answer, version=at)
+    again = served.post("/v1/read", json.dumps({"reads": reads, "snapshot": reply.body["snapshot"]}).encode())
+    assert again.body["version"] == at
+
+
 def _first_retained(oracle: KindsCheckpoint) -> int:
     return min(int(path.name) for path in (oracle.path / "commits").iterdir() if path.name.isdigit()) + 1
 
@@ -279,6 +304,8 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
         assert {each["store"]: each["kind"] for each in kinds} == {
             store.name: store.kind for store in oracle.stores.values()
         }
+        _assert_several(oracle, router, None)
+        _assert_several(oracle, router, oracle.versions[0])
         for store in oracle.stores.values():
             _assert_batch(oracle, store, router)
             _assert_batch(oracle, store, router, version=oracle.versions[0])
