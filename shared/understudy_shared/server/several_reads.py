@@ -138,7 +138,7 @@ class SeveralStores(ABC):
         for read, scope in zip(asked.reads, scopes, strict=True):
             params = {**read.selection, "snapshot": token}
             results = await self._lookups.look_up_many(read.store, read.keys, params, receive, None, scope)
-            found.append(shown_batch(principal, results).rstrip())
+            found.append(b'{"store":%b,%b' % (orjson.dumps(read.store), shown_batch(principal, results).rstrip()[1:]))
         head = {
             "snapshot": token,
             "version": at.version,

@@ -249,6 +249,29 @@ def test_every_answer_to_a_batch_is_what_the_document_says(service: Service) -> 
         judge(document, call, status, reply.content_type, json.dumps(reply.body).encode())
 
 
+def test_every_answer_to_a_read_of_several_stores_is_what_the_document_says(service: Service) -> None:
+    read = {"store": "op0", "keys": [[WORD], ["nobody"], 7]}
+    asked: list[tuple[dict[str, object], int]] = [
+        ({"reads": [read, {"store": "op0", "keys": [], "bounds": {"limit": 5}}]}, 200),
+        ({"reads": [read], "version": 1}, 200),
+        ({"reads": [read], "snapshot": service.position}, 200),
+        ({"reads": [read], "at": "2999-01-01T00:00:00Z"}, 200),
+        ({"reads": [{"store": "nowhere", "keys": []}]}, 404),
+        ({"reads": [read], "version": 0}, 410),
+        ({"reads": [read], "version": 9, "wait_ms": 0}, 503),
+        ({"reads": [read], "snapshot": of_another(service.position)}, 409),
+        ({"reads": [{"store": "op0", "keys": [[WORD]] * 1001}]}, 413),
+        ({"reads": []}, 400),
+        ({"reads": [{"store": "op0"}]}, 400),
+        ({"reads": [{"store": "op0", "keys": [], "bounds": {"max_lag": 1}}]}, 400),
+        ({"reads": [read], "version": 1, "at": 1}, 400),
+    ]
+    for body, status in asked:
+        reply = service.client.post("/v1/read", json.dumps(body).encode())
+        assert reply.status == status, (body, reply)
+        judge(service.document, "POST /v1/read", status, reply.content_type, json.dumps(reply.body).encode())
+
+
 def test_every_answer_to_a_drain_is_what_the_document_says(service: Service) -> None:
     paths = {"/admin/v1/drain", "/admin/v1/nodes/{node_id}/drain"} & service.document["paths"].keys()
     for path in paths:
