@@ -35,6 +35,9 @@ PAST_FOLDER: Final = ".past"
 """Name of their folder in the data directory: no application's folder begins with a dot."""
 
 OPENING_THREADS: Final = 2
+READING_THREADS: Final = 1
+"""Threads of the functions that read for one reader only: they leave the others to the opening of versions."""
+
 MAX_WAITING: Final = 256
 """Limit on the versions that are being opened, or wait for it: the tasks of a large query, once."""
 
@@ -96,7 +99,10 @@ class PastVersions:
         self._root = root
         self._folders = count(1)
         self._lock = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._openers = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="past-version")
+        self._readers = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="past-reader")
+        self._clearing = threading.Lock()
+        self._is_cleared = False
         self._waiting: set[_Key] = set()
         self._running = 0
         self._failed: OrderedDict[_Key, tuple[float, PastRefusal]] = OrderedDict()
@@ -116,7 +122,7 @@ class PastVersions:
             if len(self._waiting) >= MAX_WAITING:
                 return PastRefusal(None)
             self._waiting.add(key)
-            self._started().submit(self._open, task, wanted)
+            self._openers.submit(self._open, task, wanted)
         return OPENING
 
     def run(self, work: Callable[[LocalBases], T]) -> Future[T]:
@@ -131,7 +137,7 @@ class PastVersions:
                 what = f"{self._running} histories are being read"
                 raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
             self._running += 1
-            future = self._started().submit(self._run, work)
+            future = self._readers.submit(self._run, work)
         future.add_done_callback(self._ran)  # also when it is cancelled before it begins
         return future
 
@@ -148,23 +154,21 @@ class PastVersions:
             disk.release()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _started(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            if self._root is not None:
-                shutil.rmtree(self._root, ignore_errors=True)  # what an earlier process left
-            self._threads = ThreadPoolExecutor(OPENING_THREADS, thread_name_prefix="past-version")
-        return self._threads
-
     def _new_folder(self) -> Path:
+        """Return a new folder. Only the threads call it: what an earlier process left may take long to remove."""
         assert self._root is not None, "nothing is opened without a folder"
+        with self._clearing:
+            if not self._is_cleared:
+                shutil.rmtree(self._root, ignore_errors=True)
+                self._is_cleared = True
         return self._root / str(next(self._folders))
 
     def close(self) -> None:
         """Open no more. What is being opened is finished, and dropped with the process."""
         with self._lock:
             self._is_closed = True
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._openers, self._readers):  # without the lock, which those that are cancelled take
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _open(self, task: PastTask, wanted: ReadVersion) -> None:
         refusal: PastRefusal | None = None

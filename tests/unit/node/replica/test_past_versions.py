@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -106,3 +107,50 @@ def test_without_a_folder_or_after_the_end_older_versions_are_gone(tmp_path: Pat
     past.close()
     for each in (PastVersions(), past):
         assert each.open(Task(), ReadVersion(1)).refusal is Refusal.VERSION_GONE
+
+
+def test_histories_leave_the_opening_of_versions_its_threads(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    task = Task()
+    with closing(PastVersions(tmp_path / "past")) as past:
+        histories = [past.run(lambda disk: wait_for(go_on)) for _ in range(past_versions.MAX_RUNNING)]
+        past.open(task, ReadVersion(4))
+        wait_until(lambda: len(task.kept) == 1, what="the version")
+        go_on.set()
+        for history in histories:
+            history.result(10)
+
+
+def test_what_an_earlier_process_left_is_removed_by_a_thread_and_not_by_the_one_that_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removers: list[tuple[Path, threading.Thread]] = []
+    (tmp_path / "past" / "1").mkdir(parents=True)
+
+    def removed(path: Path, *, ignore_errors: bool) -> None:
+        removers.append((path, threading.current_thread()))
+        really_remove(path, ignore_errors=ignore_errors)
+
+    really_remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    task = Task()
+    with closing(PastVersions(tmp_path / "past")) as past:
+        past.open(task, ReadVersion(4))
+        past.open(task, ReadVersion(5))
+        wait_until(lambda: len(task.kept) == 2, what="the versions")
+    assert removers[0][0] == tmp_path / "past"
+    assert [path for path, _ in removers].count(tmp_path / "past") == 1
+    assert threading.current_thread() not in [thread for _, thread in removers]
+
+
+def test_the_end_cancels_the_histories_that_wait(tmp_path: Path) -> None:
+    go_on = threading.Event()
+    past = PastVersions(tmp_path / "past")
+    histories = [past.run(lambda disk: wait_for(go_on)) for _ in range(past_versions.MAX_RUNNING)]
+    wait_until(histories[0].running, what="the first one")
+    closing_it = threading.Thread(target=past.close, daemon=True)
+    closing_it.start()
+    closing_it.join(10)
+    go_on.set()
+    assert not closing_it.is_alive()
+    assert histories[-1].cancelled()
