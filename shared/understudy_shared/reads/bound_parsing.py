@@ -44,7 +44,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         min_position=position,
         require_active=parse_flag(parameters, "require_active"),
         unknown_lag=_unknown_lag(parameters.get("unknown_lag")),
-        wait_ms=_wait_ms(parameters, has_target=any(each is not None for each in (position, snapshot, version))),
+        wait_ms=_wait_ms(parameters, has_target=any(each is not None for each in (position, snapshot, version, at_us))),
         selection=selection,
     )
     if version is None and snapshot is None and at_us is None:

@@ -289,6 +289,7 @@ def test_a_reader_with_a_position_waits_a_little_by_default() -> None:
     token = SEEN.encode()
     assert parse_bound({"min_position": token}).wait_ms == WAIT_WITH_POSITION_MS
     assert parse_bound({"min_position": token, "wait_ms": "0"}).wait_ms == 0
+    assert parse_bound({"at": "1500"}).wait_ms == WAIT_WITH_POSITION_MS, "the newest commit may not be visible yet"
     assert parse_bound({"max_lag": "3"}).wait_ms == 0
 
 
