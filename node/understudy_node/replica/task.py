@@ -187,7 +187,7 @@ class TaskReplica:
 
     def pin(self, view: TaskView) -> None:
         """Pin a version that a reader pages through, so that it stays readable when it is no longer shown."""
-        self._pinned.pin(self.task, view, self.progress.now_ms())
+        self._hold(view)
 
     def view_at(self, wanted: ReadVersion) -> TaskView | None:
         """Return the version of that commit, while it is shown or pinned."""
@@ -223,8 +223,15 @@ class TaskReplica:
     def keep_past(self, view: TaskView) -> None:
         """See `PastTask`."""
         shown = self.view
-        if not self._closed and shown is not None:
-            self._pinned.pin(self.task, view, self.progress.now_ms(), extra_bytes=extra_bytes(view, shown))
+        if shown is not None:
+            self._hold(view, extra_bytes(view, shown))
+
+    def _hold(self, view: TaskView, extra: int = 0) -> None:
+        if self._closed:
+            return
+        self._pinned.pin(self.task, view, self.progress.now_ms(), extra_bytes=extra)
+        if self._closed:  # meanwhile, by another thread
+            self._pinned.release(self.task)
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
@@ -256,8 +263,11 @@ class TaskReplica:
         return self._wants_prefetch
 
     def close(self) -> None:
-        """Take no further step. Views in flight stay readable."""
+        """Take no further step. Views in flight stay readable. Pinned ones go: in another layout, a task of that name
+        holds other keys.
+        """
         self._closed = True
+        self._pinned.release(self.task)
         self.origin.enter(ReplicaState.CLOSED)
 
     def leave(self) -> None:

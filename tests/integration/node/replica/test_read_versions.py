@@ -295,3 +295,21 @@ def test_a_history_goes_on_where_its_page_ended(node: ServedNode, monkeypatch: p
 def test_a_history_that_cannot_be_read_says_why(node: ServedNode, query: str, status: int, says: str) -> None:
     reply = node.get(f"{STORE}/history/{quote(WORDS[0])}?{query}")
     assert (reply.status, says in reply.text.replace('"', "'")) == (status, True), reply
+
+
+def test_a_version_from_before_a_repartition_is_gone_though_it_was_open(tmp_path: Path) -> None:
+    """In the new layout a key is in another partition: that of the old one would say that it is absent."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(*range(1, 5))
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(4)
+        for word in WORDS:
+            assert_is_version(look_up(node, "version=3", word), 3)
+        repartitioned = HandmadeCheckpoint(checkpoint.path, partitions=5)
+        repartitioned.write_state(5)
+        for partition in range(repartitioned.partitions):
+            repartitioned.write(repartitioned.snapshot_path(5, partition), repartitioned.snapshot(5, partition))
+        repartitioned.commit(5)
+        node.wait_for_version(5, partitions=repartitioned.partitions)
+        for word in WORDS:
+            gone = look_up(node, "version=3", word)
+            assert (gone.status, gone.problem) == (410, "version-gone"), gone
