@@ -255,7 +255,7 @@ class StoreReplica:
 
     def _open(self, file: StateFile) -> Generator[None, None, Base]:
         around, directory = self._around, self._choice.local_directory
-        record = around.history.record(file.version)
+        record = self._committed.record(file.version)  # a substitute for a purged commit proves nothing after a restart
         # Settings change only at a restart, so for a purged commit the oldest known batch is the best substitute.
         properties = around.history.nearest(file.version).offsets.properties
         snapshot = ChosenSnapshot(

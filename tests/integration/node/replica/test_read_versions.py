@@ -313,3 +313,17 @@ def test_a_version_from_before_a_repartition_is_gone_though_it_was_open(tmp_path
         for word in WORDS:
             gone = look_up(node, "version=3", word)
             assert (gone.status, gone.problem) == (410, "version-gone"), gone
+
+
+def test_a_local_copy_of_a_purged_version_has_no_commit_time_that_a_later_start_could_take_for_proof(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    for partition in range(checkpoint.partitions):
+        checkpoint.write(checkpoint.snapshot_path(5, partition), checkpoint.snapshot(5, partition))
+    for version in range(1, 6):
+        (checkpoint.path / "commits" / str(version - 1)).unlink()
+        (checkpoint.path / "offsets" / str(version - 1)).unlink()
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST)
+        records = [json.loads(each.read_bytes().partition(b" ")[2]) for each in (tmp_path / "data").rglob("base.json")]
+    assert [(each["version"], each["committed_at_ns"]) for each in records] == [(5, None)] * checkpoint.partitions
