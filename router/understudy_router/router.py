@@ -84,7 +84,7 @@ class Router:
             RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
         )
-        self.moments = Moments(self.tables, self.nodes)
+        self.moments = Moments(self.tables, self.nodes, deadline_ms=settings.deadline_ms)
         self._neighbour_applications = NeighbourApplications(
             self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
         )

@@ -75,6 +75,8 @@ class CommitHistory:
         self._files = files
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
         self._purged: OrderedDict[int, None] = OrderedDict()
+        self._times_us: dict[int, int] = {}
+        """The times of retained commits that were asked for by a moment."""
         self._lock = Lock()
 
     def record(self, version: int) -> CommitRecord | None:
@@ -112,11 +114,18 @@ class CommitHistory:
         """Return the newest version that was committed at that moment or before, and its time in us; None for a moment
         before the first version that is retained.
 
-        Versions count, not times: those of files may be equal, step back, or be those of a copy. Lists the log.
+        Versions count, not times: those of files may be equal, step back, or be those of a copy. Lists the log, and
+        asks for the times that are not known yet: they never change.
         """
-        ids = batch_ids(self._files.list("commits") or [])
-        stats = self._files.stats([f"commits/{batch}" for batch in ids])
-        times = {batch + 1: stat.mtime_ns // 1000 for batch, stat in zip(ids, stats, strict=True) if stat is not None}
+        versions = [batch + 1 for batch in batch_ids(self._files.list("commits") or [])]
+        with self._lock:
+            times = {version: self._times_us[version] for version in versions if version in self._times_us}
+        unknown = [version for version in versions if version not in times]
+        stats = self._files.stats([f"commits/{version - 1}" for version in unknown])
+        found = zip(unknown, stats, strict=True)
+        times |= {version: stat.mtime_ns // 1000 for version, stat in found if stat is not None}
+        with self._lock:
+            self._times_us = times
         newest = max((version for version, time_us in times.items() if time_us <= at_us), default=None)
         return None if newest is None else (newest, times[newest])
 

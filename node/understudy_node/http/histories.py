@@ -16,7 +16,7 @@ from understudy_node.http.reads import Reads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.key_history import HistoryPage, HistoryQuestion, read_history
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.base.errors import MissingVersionError
+from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
@@ -88,7 +88,7 @@ class NodeHistories(Histories):
     async def _page(self, reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion) -> HistoryPage:
         try:
             return await asyncio.wrap_future(replica.in_thread(partial(read_history, reader, replica, asked)))
-        except MissingVersionError:
+        except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
             retained = await asyncio.to_thread(replica.retained)
             candidate = replica.origin.as_candidate(None, Refusal.VERSION_GONE)
             gone = refused(Refusal.VERSION_GONE, candidates=[candidate], retained=retained)

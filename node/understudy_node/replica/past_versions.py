@@ -66,8 +66,8 @@ class PastTask(Protocol):
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
         """Read a version from the checkpoint into the folder of `disk`. Raises UnderstudyError."""
 
-    def keep_past(self, view: TaskView) -> None:
-        """Keep a version that was read, for its readers."""
+    def keep_past(self, view: TaskView, disk_bytes: int) -> None:
+        """Keep a version that was read, for its readers. `disk_bytes` is the size of its files."""
 
     def retained(self) -> tuple[int, int] | None:
         """Return the first and the last version that the checkpoint retains."""
@@ -190,7 +190,7 @@ class PastVersions:
     def _tried(self, task: PastTask, wanted: ReadVersion) -> PastRefusal | None:
         """Open a version, or return why it cannot be opened."""
         try:
-            task.keep_past(self._read(partial(task.read_past, wanted)))
+            task.keep_past(*self._read(partial(task.read_past, wanted)))
         except UnderstudyError as error:
             log.info("%s", error, extra={"action": "past-version-not-opened", "task": str(task.task)})
             if isinstance(error, LineageChangedError):
@@ -201,8 +201,10 @@ class PastVersions:
         self.opened += 1
         return None
 
-    def _read(self, read: Callable[[LocalBases], TaskView]) -> TaskView:
-        """Read a version into a new folder, which goes with the version's bases, or at once if that fails."""
+    def _read(self, read: Callable[[LocalBases], TaskView]) -> tuple[TaskView, int]:
+        """Read a version into a new folder, which goes with the version's bases, or at once if that fails. Return it,
+        and the size of its files.
+        """
         for attempt in count(1):
             folder = self._new_folder()
             disk = LocalBases(folder)
@@ -218,7 +220,7 @@ class PastVersions:
             # Files stay readable for who has them open, so any base of the version may own the folder of all.
             owner = next(iter(view.stores.values())).base
             weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-            return view
+            return view, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         raise AssertionError("the last attempt raises or returns")
 
 

@@ -9,7 +9,7 @@ first. A dropped version is opened from the checkpoint when it is asked for agai
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ HOLD_MS: Final = 30_000
 
 MAX_PINNED_VIEWS: Final = 256
 MAX_PINNED_BYTES: Final = 256 * 1024 * 1024
+MAX_PINNED_DISK_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""Limit on the files of versions that were opened for readers, linked ones too: Spark may delete its own any time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,13 +36,22 @@ class _Pin:
     until_ms: float
     extra_bytes: int = 0
     """Memory that only this version holds."""
+    disk_bytes: int = 0
+    """Size of the files that it was opened with."""
 
 
 class PinnedViews:
     """The pinned versions of a node. Workers publish while the serving loop reads."""
 
-    def __init__(self, *, max_bytes: int = MAX_PINNED_BYTES, max_views: int = MAX_PINNED_VIEWS) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_PINNED_BYTES,
+        max_views: int = MAX_PINNED_VIEWS,
+        max_disk_bytes: int = MAX_PINNED_DISK_BYTES,
+    ) -> None:
         self._max_bytes = max_bytes
+        self._max_disk_bytes = max_disk_bytes
         self._max_views = max_views
         self._lock = threading.Lock()
         self._pins: list[_Pin] = []
@@ -55,11 +66,13 @@ class PinnedViews:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0) -> None:
-        """Pin a version from now on. `extra_bytes` is memory that only this version holds, of one that is not shown."""
+    def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0, disk_bytes: int = 0) -> None:
+        """Pin a version from now on. `extra_bytes` is memory, and `disk_bytes` the size of files, that only it holds: a
+        version that is not shown.
+        """
         with self._lock:
             known = next((pin for pin in self._pins if pin.task == task and pin.view is view), None)
-            self._hold(known or _Pin(task, view, 0, extra_bytes), now_ms)
+            self._hold(known or _Pin(task, view, 0, extra_bytes, disk_bytes), now_ms)
 
     def find(self, task: TaskId, wanted: ReadVersion, now_ms: float) -> TaskView | None:
         """Return a pinned version of a task, and hold it from now on."""
@@ -101,14 +114,18 @@ class PinnedViews:
     def _drop(self, now_ms: float) -> None:
         """Apply the limits. The newest pin stays: its reader comes for it in a moment."""
         kept = [pin for pin in self._pins if now_ms < pin.until_ms][-self._max_views :]
-        total = sum(pin.extra_bytes for pin in kept)
-        while total > self._max_bytes:
-            oldest = next((pin for pin in kept[:-1] if pin.extra_bytes), None)
-            if oldest is None:
-                break
-            kept.remove(oldest)
-            total -= oldest.extra_bytes
-        self._pins = kept
+        kept = _within(self._max_bytes, kept, lambda pin: pin.extra_bytes)
+        self._pins = _within(self._max_disk_bytes, kept, lambda pin: pin.disk_bytes)
+
+
+def _within(limit: int, pins: Sequence[_Pin], size_of: Callable[[_Pin], int]) -> list[_Pin]:
+    """Return the pins without the oldest ones that exceed a limit together with the others."""
+    kept, total = list(pins), sum(map(size_of, pins))
+    for pin in pins[:-1]:
+        if total > limit and size_of(pin):
+            kept.remove(pin)
+            total -= size_of(pin)
+    return kept
 
 
 def extra_bytes(old: TaskView, current: TaskView) -> int:

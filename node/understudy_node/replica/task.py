@@ -220,16 +220,17 @@ class TaskReplica:
         """See `PastTask`."""
         return self._retained()
 
-    def keep_past(self, view: TaskView) -> None:
+    def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         """See `PastTask`."""
         shown = self.view
         if shown is not None:
-            self._hold(view, extra_bytes(view, shown))
+            self._hold(view, extra_bytes(view, shown), disk_bytes)
 
-    def _hold(self, view: TaskView, extra: int = 0) -> None:
+    def _hold(self, view: TaskView, extra: int = 0, disk_bytes: int = 0) -> None:
         if self._closed:
             return
-        self._pinned.pin(self.task, view, self.progress.now_ms(), extra_bytes=extra)
+        now_ms = self.progress.now_ms()
+        self._pinned.pin(self.task, view, now_ms, extra_bytes=extra, disk_bytes=disk_bytes)
         if self._closed:  # meanwhile, by another thread
             self._pinned.release(self.task)
 

@@ -16,7 +16,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import ABSENT, Hidden, StoreReader
-from understudy_shared.base.errors import MissingVersionError
+from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.base.words import LagInfo
 from understudy_shared.http.problems import Problem, ProblemError
 from understudy_shared.reads.bounds import ReadVersion
@@ -85,8 +85,8 @@ def _views(replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> It
         views = replica.read_each(_any_commit(number), asked.last, disk)
         try:
             view = next(views)
-        except MissingVersionError:
-            if number == asked.last:
+        except (MissingVersionError, VanishedError):
+            if number == asked.last or monotonic() >= asked.until_s:
                 raise
             continue
         yield view

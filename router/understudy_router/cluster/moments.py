@@ -6,11 +6,13 @@ goes on with the position: whatever its partitions, all of them are of one versi
 
 from __future__ import annotations
 
+import asyncio
+
 from understudy_router.cluster.tables import Tables
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import BadPositionError, decode_position
+from understudy_shared.reads.position import BadPositionError, Position, decode_position
 
 MAX_ASKED = 3
 """Number of nodes that are asked until a moment is refused."""
@@ -19,9 +21,11 @@ MAX_ASKED = 3
 class Moments:
     """The versions at moments, as the nodes of `tables` know them."""
 
-    def __init__(self, tables: Tables, nodes: NodeCalls) -> None:
+    def __init__(self, tables: Tables, nodes: NodeCalls, *, deadline_ms: int) -> None:
+        """Take the nodes. `deadline_ms` is the time for all that are asked together."""
         self._tables = tables
         self._nodes = nodes
+        self._deadline_s = deadline_ms / 1000
 
     async def resolved(self, bound: Bound) -> Bound:
         """Return the bound with the version of the moment that it names.
@@ -30,14 +34,26 @@ class Moments:
         """
         if bound.at_us is None:
             return bound
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return bound.resolved_at(await self._position_at(bound.at_us))
+        except TimeoutError:
+            what = f"no node said within {self._deadline_s:g} s which version was the newest then"
+            raise ProblemError(Problem(ProblemType.DEADLINE, what, "at", "Retry, or name the version")) from None
+
+    async def _position_at(self, at_us: int) -> Position:
         # A node that is further knows at least as many commits as the others.
         nodes = sorted(self._tables.nodes.values(), key=lambda node: -(node.heartbeat.applied.version or 0))
         said = "no node is known"
         for node in nodes[:MAX_ASKED]:
             try:
-                status, reply = await self._nodes.position_at(node.heartbeat.endpoint.host_info(), bound.at_us)
+                status, reply = await self._nodes.position_at(node.heartbeat.endpoint.host_info(), at_us)
                 if status == 200:
-                    return bound.resolved_at(decode_position(str(reply.get("position"))))
+                    position = decode_position(str(reply.get("position")))
+                    if self._is_current(position):
+                        return position
+                    said = f"{node.heartbeat.node_id} follows another history"
+                    continue
             except (NodeCallError, BadPositionError) as error:
                 said = error.what
                 continue
@@ -48,6 +64,11 @@ class Moments:
         raise ProblemError(
             Problem(ProblemType.NO_ACCEPTABLE_REPLICA, f"no node says which version was the newest then: {said:.200}")
         )
+
+    def _is_current(self, position: Position) -> bool:
+        """Whether a position is of the history in use: a node may not have noticed a new one yet."""
+        assignment = self._tables.assignment
+        return assignment is None or position.lineage == assignment.lineage
 
 
 _MEMBERS = frozenset(("type", "title", "status", "detail", "where", "fix"))

@@ -38,7 +38,7 @@ class Task:
         store = View.of(EmptyBase(), wanted.number)
         return TaskView(wanted.number, {"default": store}, None, None, None, frozenset(), b"", b"")
 
-    def keep_past(self, view: TaskView) -> None:
+    def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         self.kept.append(view)
 
     def retained(self) -> tuple[int, int] | None:

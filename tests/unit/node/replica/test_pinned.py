@@ -100,3 +100,14 @@ def test_memory_that_pinned_versions_share_counts_once() -> None:
     pinned.published(TASKS[0], shown(View.of(EmptyBase(), 6)), 1)
     parts = {id(tier): tier.resident_bytes for old in olds for tier in old.tiers}
     assert pinned.extra_bytes == sum(parts.values()) < 2 * large.overlay_bytes
+
+
+def test_the_files_of_opened_versions_are_bounded_but_for_the_newest() -> None:
+    pinned = PinnedViews(max_disk_bytes=100)
+    views = [shown(View.of(EmptyBase(), version)) for version in range(1, 5)]
+    for now_ms, view in enumerate(views):
+        pinned.pin(TASKS[0], view, now_ms, disk_bytes=60)
+        assert len(pinned) == 1
+        assert pinned.find(TASKS[0], ReadVersion(view.version, of_any_commit=True), now_ms) is view
+    pinned.pin(TASKS[1], views[0], 5)
+    assert len(pinned) == 2, "what has no files is not dropped for those of others"
