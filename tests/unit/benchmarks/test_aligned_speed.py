@@ -18,7 +18,7 @@ def test_the_share_of_latest_offset_is_the_median_of_rounds() -> None:
 
 
 def test_the_source_that_writes_nothing_ahead_differs_by_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.source._on_sigterm", lambda _: None)
+    monkeypatch.setattr("understudy_pipeline.aligned.source.remove_spool_on_sigterm", lambda _: None)
     assert AtOnce.name() != AlignedSource.name()
     options = AlignedOptions(inputs=(), topics=())
     for reader, is_ahead in ((AlignedStreamReader(options), True), (AtOnceReader(options), False)):
