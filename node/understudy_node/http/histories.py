@@ -11,7 +11,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.http.asked_reader import asked_reader
-from understudy_node.http.hop_lookups import outdated
+from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.key_history import HistoryPage, HistoryQuestion, read_history
@@ -63,7 +63,7 @@ class NodeHistories(Histories):
         if isinstance(reader, Problem):
             raise ProblemError(reader)
         if reader.store.codec.place(hop.row, reader.partitions) != hop.partition:
-            raise ProblemError(outdated("this is no key of this partition as Spark would have stored it"))
+            raise ProblemError(MISPLACED)
         return await self._read(reader, hop.partition, hop.row, hop.range)
 
     async def _read(self, reader: StoreReader, partition: int, row: bytes, asked: HistoryRange) -> bytes:

@@ -49,7 +49,10 @@ TOO_LARGE = outcome_of(
 )
 """The outcome of keys that were not looked up. A router drops such a reply and asks for half of the keys."""
 
-_MISPLACED = outcome_of(outdated("this is no key of this partition as Spark would have stored it"))
+MISPLACED = outdated("Spark would have stored this key in another partition")
+"""The problem of a key that the asking router placed by another catalogue."""
+
+_MISPLACED = outcome_of(MISPLACED)
 
 
 class GroupLookups:

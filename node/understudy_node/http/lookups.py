@@ -83,7 +83,7 @@ class NodeLookups(LookupsFirst):
     async def _answer_from(self, target: bytes, request: Request, exchange: Exchange, began_s: float) -> None:
         """Answer a lookup of a version that may have to be learned, opened or waited for."""
         try:
-            bound = await self._reads.resolved(request.bound)
+            bound = await self._resolved(request.bound)
             if bound.min_position is not None:
                 await self._reads.learn(bound.min_position)
             outcome = request.reader.look_up(request.key, bound)
@@ -95,6 +95,16 @@ class NodeLookups(LookupsFirst):
         except Exception as error:
             self.reply_problem(exchange, bug(error), request.counts)
         request.counts.duration_ms.observe((monotonic() - began_s) * 1000)
+
+    async def _resolved(self, bound: Bound) -> Bound:
+        """Return the bound with the version of its moment. That lists the commit log, so it counts as in flight."""
+        if bound.at_us is None:
+            return bound
+        self.begin()
+        try:
+            return await self._reads.resolved(bound)
+        finally:
+            self.in_flight -= 1
 
     def _reply(self, request: Request, outcome: LookupAnswer | Problem, exchange: Exchange) -> None:
         if isinstance(outcome, Problem):

@@ -122,7 +122,7 @@ class NodeScans(Scans):
         reading = await _reading(reader, place.partition, bound)
         if not maker.is_sought:
             await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
-        # An older version may have been opened, and all keys of a base sorted: that is no work of the page.
+        # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)
         part = await self.long_reads.in_turns(scan_part(maker, reading, place, room, lambda: asker.is_gone))
         self.long_reads.count(part)

@@ -56,6 +56,8 @@ class PinnedViews:
         self._lock = threading.Lock()
         self._pins: list[_Pin] = []
         """Pins in order of their last read, the newest last."""
+        self._dropped: list[_Pin] = []
+        """Pins that were dropped, until `expire`: closing their files takes too long for the serving loop."""
 
     @property
     def extra_bytes(self) -> int:
@@ -95,10 +97,14 @@ class PinnedViews:
             self._drop(now_ms)
 
     def expire(self, now_ms: float) -> None:
-        """Drop what was not read for a while, though no other version is read or published."""
-        if self._pins:
+        """Drop what was not read for a while, and close what was dropped. Called by the thread that follows the
+        checkpoint.
+        """
+        if self._pins or self._dropped:
             with self._lock:
                 self._drop(now_ms)
+                dropped, self._dropped = self._dropped, []
+            dropped.clear()
 
     def release(self, task: TaskId) -> None:
         """Drop all pins of a task: it begins again, or leaves."""
@@ -115,7 +121,10 @@ class PinnedViews:
         """Apply the limits. The newest pin stays: its reader comes for it in a moment."""
         kept = [pin for pin in self._pins if now_ms < pin.until_ms][-self._max_views :]
         kept = _within(self._max_bytes, kept, lambda pin: pin.extra_bytes)
-        self._pins = _within(self._max_disk_bytes, kept, lambda pin: pin.disk_bytes)
+        kept = _within(self._max_disk_bytes, kept, lambda pin: pin.disk_bytes)
+        if len(kept) < len(self._pins):
+            self._dropped += [pin for pin in self._pins if pin not in kept]
+            self._pins = kept
 
 
 def _within(limit: int, pins: Sequence[_Pin], size_of: Callable[[_Pin], int]) -> list[_Pin]:

@@ -5,6 +5,7 @@ What differs between nodes and routers is how a version is chosen and how the ke
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from time import monotonic
@@ -24,12 +25,16 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType, 
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
 from understudy_shared.reads.position import Position
+from understudy_shared.server.direct import ReaderLeftError
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.times import utc_text
 
 MAX_READS: Final = 64
 """Limit on the stores of one request."""
+
+SEVERAL_S: Final = 40.0
+"""Time of one request: a little more than the longest wait for a version."""
 
 _MEMBERS: Final = frozenset(("reads", "wait_ms", "min_position", *VERSION_PARAMETERS))
 _OF_A_READ: Final = frozenset(("store", "keys", "bounds"))
@@ -117,11 +122,18 @@ class SeveralStores(ABC):
         try:
             self._lookups.begin()
             try:
-                answer = await self._answer(parse_several(body), principal, receive)
+                async with asyncio.timeout(SEVERAL_S):
+                    answer = await self._answer(parse_several(body), principal, receive)
             finally:
                 self._lookups.in_flight -= 1
             outcome = "answered"
             return answer
+        except ReaderLeftError:
+            outcome = "cancelled"
+            raise _left() from None
+        except TimeoutError:
+            outcome = ProblemType.DEADLINE.slug
+            raise _late() from None
         except UnderstudyError as error:
             outcome = problem_of(error).type.slug
             raise
@@ -164,6 +176,15 @@ def _scope(principal: Principal, store: str) -> KeyScope:
     if isinstance(granted, Problem):
         raise ProblemError(granted)
     return granted.keys
+
+
+def _left() -> ProblemError:
+    return ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its answer was whole"))
+
+
+def _late() -> ProblemError:
+    what = f"the stores were not read within {SEVERAL_S:g} s"
+    return ProblemError(Problem(ProblemType.DEADLINE, what, where="reads", fix="Retry, or read fewer stores at once"))
 
 
 def _bad(what: str, where: str) -> ProblemError:

@@ -39,7 +39,7 @@ ABSENT = "op9"
 """A store that is not there, with a name as long as that of the hidden one."""
 
 CONTRADICTING = (*LAG_PARAMETERS, "min_position", "cursor")
-"""What is not sent with a version: it asks for another one."""
+"""Parameters that ask for another version than the one that is named: they are left out then."""
 
 schemathesis.openapi.format("position", strategies.just(TOLD.position))
 schemathesis.openapi.format("moment", strategies.sampled_from(["2999-01-01T00:00:00Z", "1764115200000"]))

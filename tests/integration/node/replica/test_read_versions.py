@@ -25,6 +25,7 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_C
 from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.replica import past_versions, pinned
+from understudy_node.replica.task_stores import TaskStores
 from understudy_node.stores import key_history
 
 STORE = "/v1/stores/op0"
@@ -327,3 +328,20 @@ def test_a_local_copy_of_a_purged_version_has_no_commit_time_that_a_later_start_
         node.wait_for_version(LAST)
         records = [json.loads(each.read_bytes().partition(b" ")[2]) for each in (tmp_path / "data").rglob("base.json")]
     assert [(each["version"], each["committed_at_ns"]) for each in records] == [(5, None)] * checkpoint.partitions
+
+
+def test_a_version_that_a_rewind_replaces_while_it_is_read_is_refused(
+    node: ServedNode, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_each = TaskStores.read_each
+
+    def rewound_then_read(stores: TaskStores, *given: Any) -> Any:
+        views = list(read_each(stores, *given))
+        commit_at(checkpoint, {4: 5.0})
+        return iter(views)
+
+    position = look_up(node, "version=4").body["position"]
+    node.node._around.pinned._pins.clear()
+    monkeypatch.setattr(TaskStores, "read_each", rewound_then_read)
+    refused = look_up(node, f"snapshot={position}")
+    assert (refused.status, refused.problem) == (409, "lineage-changed"), refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +113,14 @@ def test_the_files_of_opened_versions_are_bounded_but_for_the_newest() -> None:
         assert pinned.find(TASKS[0], ReadVersion(view.version, of_any_commit=True), now_ms) is view
     pinned.pin(TASKS[1], views[0], 5)
     assert len(pinned) == 2, "what has no files is not dropped for those of others"
+
+
+def test_a_dropped_version_is_closed_by_the_next_turn_and_not_by_the_reader_who_drops_it() -> None:
+    pinned, base = PinnedViews(max_views=1), EmptyBase()
+    gone = weakref.ref(base)
+    pinned.pin(TASKS[0], shown(View.of(base, 1)), 0)
+    del base
+    pinned.pin(TASKS[0], shown(View.of(EmptyBase(), 2)), 1)
+    assert (len(pinned), gone() is None) == (1, False)
+    pinned.expire(2)
+    assert gone() is None
