@@ -40,7 +40,10 @@ PINNED_AHEAD = 16
 """Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
 
 OPEN_WAIT_S = 2.0
-"""Longest time that a page waits for an older version to be opened: less than a router waits for a node."""
+"""Longest time that a page waits for an older version to be opened."""
+
+ROUTER_WAIT_S = 0.5
+"""Longest time that a router waits for a version: it asks again, and gives a node up that is silent for a second."""
 
 LOOK_AGAIN_S = 0.02
 
@@ -101,7 +104,8 @@ class NodeScans(Scans):
         until_s = monotonic() + hop.budget_ms / 1000
         room = Room(hop.rows, hop.room_bytes, until_s, hop.is_empty, hop.is_confined)
         with self.long_reads.begun():
-            part = await self._read(maker, Place(hop.partition, hop.after), room, hop.version, Asker())
+            place = Place(hop.partition, hop.after)
+            part = await self._read(maker, place, room, hop.version, Asker(), wait_s=ROUTER_WAIT_S)
         if not part.is_end:
             _pin(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
         return part
@@ -111,15 +115,24 @@ class NodeScans(Scans):
         reader = _asked(self._reads, hop)
         if hop.bound.min_position is not None:
             await self._reads.learn(hop.bound.min_position)
-        version = await first_version(reader, hop.wanted, hop.bound)
+        version = await first_version(reader, hop.wanted, hop.bound, wait_s=ROUTER_WAIT_S)
         _pin(reader, hop.wanted, version)
         return version
 
-    async def _read(self, maker: RowMaker, place: Place, room: Room, version: ReadVersion, asker: Asker) -> PartPage:
+    async def _read(
+        self,
+        maker: RowMaker,
+        place: Place,
+        room: Room,
+        version: ReadVersion,
+        asker: Asker,
+        *,
+        wait_s: float = OPEN_WAIT_S,
+    ) -> PartPage:
         reader = maker.reader
         asked_s = monotonic()
         bound = bound_at(reader.application_id, reader.lineage, version)
-        reading = await _reading(reader, place.partition, bound)
+        reading = await _reading(reader, place.partition, bound, wait_s)
         if not maker.is_sought:
             await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
@@ -150,18 +163,22 @@ async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound
     return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
 
 
-async def first_version(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> ReadVersion:
-    """Return the version that a bound names, else the newest that all of these partitions show. Raises the problem of
-    one that does not keep the bound.
+async def first_version(
+    reader: StoreReader, partitions: Sequence[int], bound: Bound, *, wait_s: float | None = None
+) -> ReadVersion:
+    """Return the version that a bound names, else the newest that all of these partitions show. Waits for at most
+    `wait_s`, if it is given. Raises the problem of a partition that does not keep the bound.
     """
     asked = partitions if bound.read_version is None else partitions[:1]
-    views = [(await _reading(reader, partition, bound)).view for partition in asked]
+    views = [(await _reading(reader, partition, bound, wait_s)).view for partition in asked]
     oldest = min(views, key=lambda view: view.version)
     return version_of(oldest.version, oldest.committed_at_us)
 
 
-async def _reading(reader: StoreReader, partition: int, bound: Bound) -> Reading:
-    """Return the version of a partition that a bound asks for, when it is there. Raises its problem."""
+async def _reading(reader: StoreReader, partition: int, bound: Bound, longest_s: float | None = None) -> Reading:
+    """Return the version of a partition that a bound asks for, when it is there: waits as the bound says, and for at
+    most `longest_s`, if it is given. Raises its problem.
+    """
     began_s = monotonic()
     while True:
         found = reader.read_from(partition, bound)
@@ -169,7 +186,7 @@ async def _reading(reader: StoreReader, partition: int, bound: Bound) -> Reading
             return found
         refusal = found.refusal
         wait_s = OPEN_WAIT_S if refusal is Refusal.VERSION_OPENING else bound.wait_ms / 1000
-        left_s = began_s + wait_s - monotonic()
+        left_s = began_s + (wait_s if longest_s is None else min(wait_s, longest_s)) - monotonic()
         if refusal is None or not refusal.may_pass or left_s <= 0:
             raise ProblemError(found)
         await asyncio.sleep(min(LOOK_AGAIN_S, left_s))

@@ -1,6 +1,7 @@
 """Asks nodes for the version of a scan, and for the parts of its pages: one candidate after another, as lookups do.
 
-A scan is not hedged: it is long, and a second copy of it would only add to the load.
+A scan is not hedged: it is long, and a second copy of it would only add to the load. A node that says nothing for far
+longer than a part takes is given up for the next one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ AGREE_TURNS: Final = 3
 
 AGREE_S: Final = 0.02
 """Time between two of these: a commit becomes visible on all nodes within moments."""
+
+ATTEMPT_S: Final = 1.0
+"""Time of an attempt, beyond what the page takes, while other candidates are left."""
+
+OPENING_S: Final = 0.05
+"""Time until a node that opens the version is asked again."""
 
 T = TypeVar("T")
 
@@ -118,10 +125,10 @@ class ScanForwarder:
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
         candidate = plan.next()
         while candidate is not None:
-            said = await self._asked(candidate, call, deadline_s)
+            said = await self._asked(candidate, call, _attempt_until_s(plan, until_s, deadline_s))
             if not isinstance(said, Rejection):
                 return said
-            candidate = self._after(plan, candidate, said)
+            candidate = await self._after(plan, candidate, said, deadline_s)
         raise _refused(plan, bound, began_s, deadline_s)
 
     async def _of_nodes(
@@ -141,8 +148,12 @@ class ScanForwarder:
             bodies = [_body(route, bound, wanted) for _, wanted in asked]
             replies = await asyncio.gather(
                 *(
-                    self._asked(candidate, Call(path, body, MAX_SMALL_BYTES, decode), deadline_s)
-                    for (candidate, _), body in zip(asked, bodies, strict=True)
+                    self._asked(
+                        candidate,
+                        Call(path, body, MAX_SMALL_BYTES, decode),
+                        min(_attempt_until_s(plans[each], began_s, deadline_s) for each in wanted),
+                    )
+                    for (candidate, wanted), body in zip(asked, bodies, strict=True)
                 )
             )
             for (candidate, wanted), said in zip(asked, replies, strict=True):
@@ -150,7 +161,7 @@ class ScanForwarder:
                     found.append(said)
                 for each in wanted:
                     if isinstance(said, Rejection):
-                        next_of[each] = self._after(plans[each], candidate, said)
+                        next_of[each] = await self._after(plans[each], candidate, said, deadline_s)
                     else:
                         del next_of[each]
         return found
@@ -172,9 +183,16 @@ class ScanForwarder:
         except NodeCallError as error:
             return Rejection(WireError.REFUSED, error.what)
 
-    def _after(self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection) -> Candidate | None:
-        """Return the candidate to ask after a rejection. Raises the problem of a mistake that all nodes would find."""
+    async def _after(
+        self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection, deadline_s: float
+    ) -> Candidate | None:
+        """Return the candidate to ask after a rejection: the same one in a moment, while it opens the version. Raises
+        the problem of a mistake that all nodes would find.
+        """
         context, reason = self.context, rejection.reason
+        if next_step(reason) is Step.WAIT and monotonic() + OPENING_S < deadline_s:
+            await asyncio.sleep(OPENING_S)
+            return candidate
         plan.begin(candidate.node_id, candidate)
         plan.ended(candidate.node_id, rejection)
         context.fallbacks[reason] += 1
@@ -185,6 +203,13 @@ class ScanForwarder:
         if next_step(reason) is Step.STOP:
             raise ProblemError(readers_mistake(rejection))
         return plan.after(reason, lambda step: context.may_send(step, 1))
+
+
+def _attempt_until_s(plan: ReplicaPlan, page_until_s: float, deadline_s: float) -> float:
+    """Return when an attempt is given up: with the deadline if no other candidate is left."""
+    if len(plan.rest) <= 1:
+        return deadline_s
+    return min(deadline_s, max(monotonic(), page_until_s) + ATTEMPT_S)
 
 
 def _body(route: StoreRoute, bound: Bound, wanted: tuple[int, ...]) -> bytes:

@@ -11,7 +11,7 @@ from tests.system.proof.history import Read
 
 def bounds_are_kept(case: Case) -> ClaimResult:
     """(c) By what an answer declares and by the truth, it is inside its reader's bound."""
-    needed = ("max_lag", "max_staleness_ms", "min_version", "require_active")
+    needed = ("max_lag", "max_staleness_ms", "min_version", "version", "require_active")
     tally = Tally(case, "bounds", "no answer breaks its reader's bound", needed)
     for read in case.answers():
         bounds = read.bounds
@@ -21,10 +21,7 @@ def bounds_are_kept(case: Case) -> ClaimResult:
         if bounds.max_staleness_ms is not None:
             tally.looked("max_staleness_ms", read.store)
             _judge_max_staleness(case, tally, read, bounds.max_staleness_ms)
-        if bounds.min_version is not None:
-            tally.looked("min_version", read.store)
-            if read.version is None or read.version < bounds.min_version:
-                tally.accuse(read, f"the reader wanted version {bounds.min_version} or later")
+        _judge_version(tally, read)
         if bounds.require_active:
             tally.looked("require_active", read.store)
             if read.role != "active":
@@ -34,6 +31,18 @@ def bounds_are_kept(case: Case) -> ClaimResult:
             if not bounds.serves_unknown_lag:
                 tally.accuse(read, "the lag is unknown, and the reader did not accept that")
     return tally.result()
+
+
+def _judge_version(tally: Tally, read: Read) -> None:
+    least, named = read.bounds.min_version, read.bounds.version
+    if least is not None:
+        tally.looked("min_version", read.store)
+        if read.version is None or read.version < least:
+            tally.accuse(read, f"the reader wanted version {least} or later")
+    if named is not None:
+        tally.looked("version", read.store)
+        if read.version != named:
+            tally.accuse(read, f"the reader wanted version {named}")
 
 
 def _judge_max_lag(case: Case, tally: Tally, read: Read, max_lag: int) -> None:

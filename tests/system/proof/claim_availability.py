@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol
 
 from tests.system.proof.claims import Case, ClaimResult, Tally
 from tests.system.proof.history import Bounds, Read
@@ -25,7 +26,7 @@ def reads_are_answered(case: Case) -> ClaimResult:
             tally.accuse(read, f"failed: {read.detail or read.problem or read.status}")
         elif read.outcome == "refused":
             tally.looked("refusals", read.store)
-            if not is_excused(read, _may_refuse(case, read)):
+            if not is_excused(read, may_refuse(case, read.began_ms, read.ended_ms)):
                 said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
                 tally.accuse(read, f"refused ({read.status} {read.problem}; {said}) with {read.bounds}")
         limit_ms = _slowest_ms(case, read)
@@ -34,7 +35,20 @@ def reads_are_answered(case: Case) -> ClaimResult:
     return tally.result()
 
 
-def is_excused(read: Read, may_refuse: frozenset[str]) -> bool:
+class Refused(Protocol):
+    """What a refusal has that is judged."""
+
+    @property
+    def bounds(self) -> Bounds: ...
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def candidates(self) -> tuple[tuple[str, str], ...]: ...
+
+
+def is_excused(read: Refused, excused: frozenset[str]) -> bool:
     """Whether a refusal is one that the reader's bound asked for, or that an active fault excuses.
 
     The bound explains it when at least one candidate was kept from answering by the bound alone; the others may be gone
@@ -44,7 +58,7 @@ def is_excused(read: Read, may_refuse: frozenset[str]) -> bool:
     by_bound = reasons_of(read.bounds)
     if any(reason in by_bound for reason in reasons):
         return True
-    return read.problem in may_refuse or (bool(reasons) and all(reason in may_refuse for reason in reasons))
+    return read.problem in excused or (bool(reasons) and all(reason in excused for reason in reasons))
 
 
 def reasons_of(bounds: Bounds) -> frozenset[str]:
@@ -61,8 +75,9 @@ def reasons_of(bounds: Bounds) -> frozenset[str]:
     return frozenset(found)
 
 
-def _may_refuse(case: Case, read: Read) -> frozenset[str]:
-    active = case.faults.during(read.began_ms, read.ended_ms)
+def may_refuse(case: Case, began_ms: float, ended_ms: float) -> frozenset[str]:
+    """The reasons and problems that the faults of a time excuse."""
+    active = case.faults.during(began_ms, ended_ms)
     return frozenset(reason for each in active if each.fault in MENU for reason in MENU[each.fault].may_refuse)
 
 

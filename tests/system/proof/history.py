@@ -19,6 +19,7 @@ from typing import Any, Literal, Self, cast
 import orjson
 
 Outcome = Literal["found", "absent", "refused", "failed"]
+ScanOutcome = Literal["whole", "refused", "failed"]
 FaultPhase = Literal["injected", "healed", "skipped"]
 Value = dict[str, Any]
 """The JSON of a stored value, as an answer has it."""
@@ -28,7 +29,7 @@ HISTORY_NAME = "history.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a reader sent. `min_version` is the version of the position token it carried."""
+    """What a reader sent. `min_version` is the version of the position token it carried, `version` the one it named."""
 
     max_lag: int | None = None
     max_staleness_ms: int | None = None
@@ -36,6 +37,7 @@ class Bounds:
     require_active: bool = False
     unknown_lag: Literal["serve", "refuse"] | None = None
     wait_ms: int = 0
+    version: int | None = None
 
     @property
     def limits_lag(self) -> bool:
@@ -95,6 +97,33 @@ class Read:
     @property
     def took_ms(self) -> float:
         return self.ended_ms - self.began_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One scan of a store as its reader saw it, page after page: `whole` when it came to its end.
+
+    `asked_version` is the version that the reader named, `versions` are those that the pages state. `below`: only keys
+    whose last column is a text below that. `rows` are pairs of a key, as a canonical JSON array, and what it has.
+    """
+
+    number: int
+    began_ms: float
+    ended_ms: float
+    store: str
+    asked_version: int | None
+    below: str | None
+    outcome: ScanOutcome
+    problem: str = ""
+    candidates: tuple[tuple[str, str], ...] = ()
+    detail: str = ""
+    pages: int = 0
+    versions: tuple[int, ...] = ()
+    rows: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(version=self.asked_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +208,7 @@ class Meta:
     kinds: dict[str, str] = field(default_factory=dict)
 
 
-Record = Read | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
+Record = Read | Scan | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
 Seen = Commit | Watched | Memory | Bases
 """What is recorded of the world itself, whoever reads from it."""
 
@@ -191,6 +220,7 @@ _KINDS: dict[str, type[Record]] = {
     "bases": Bases,
     "fault": FaultEvent,
     "read": Read,
+    "scan": Scan,
     "final": FinalReplica,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -202,6 +232,7 @@ class History:
 
     meta: Meta
     reads: list[Read] = field(default_factory=list)
+    scans: list[Scan] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     faults: list[FaultEvent] = field(default_factory=list)
     finals: list[FinalReplica] = field(default_factory=list)
@@ -213,6 +244,8 @@ class History:
         match record:
             case Read():
                 self.reads.append(record)
+            case Scan():
+                self.scans.append(record)
             case Commit():
                 self.commits.append(record)
             case FaultEvent():
@@ -241,7 +274,7 @@ class HistoryWriter:
         line = orjson.dumps([_NAMES[type(record)], record], option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
             self._file.write(line)
-            if not isinstance(record, Read):
+            if not isinstance(record, Read | Scan):
                 self._file.flush()
 
     def close(self) -> Path:
@@ -315,4 +348,7 @@ class _Decoder:
             fields["candidates"] = tuple((sys.intern(node), sys.intern(why)) for node, why in fields["candidates"])
             for name in ("router", "store", "key", "problem", "node", "role", "outcome"):
                 fields[name] = sys.intern(fields[name])
+        if kind is Scan:
+            for name in ("candidates", "versions", "rows"):
+                fields[name] = tuple(tuple(each) if isinstance(each, list) else each for each in fields[name])
         return cast("Callable[..., Record]", kind)(**fields)

@@ -16,19 +16,23 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import uvloop
 from tests.support.services.load_balancer import is_out_of_service
-from tests.system.proof.history import HistoryWriter, Read
-from tests.system.proof.http_talk import Pool
+from tests.system.proof.history import HistoryWriter, Read, Scan
+from tests.system.proof.http_talk import HttpReply, Pool
 from tests.system.proof.question import Question, with_next_page
+from tests.system.proof.scanning import Scanning, choose_scan
 from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
 from tests.system.proof.subjects import SUBJECTS, Subject
 
 DEADLINE_S = 5.0
 VERSION_GONE = "version-gone"
 """The problem of a page whose version no replica holds any more."""
+
+BETWEEN_SCANS_S = 0.3
 
 MAX_SESSIONS = 20_000
 """Readers that wait at once: far above what a working system leaves waiting, and an end to what a hung one takes."""
@@ -61,7 +65,7 @@ class Load:
 
     async def run(self) -> None:
         """Start reads when they are due until ended; return when the last has its answer or its deadline."""
-        due_s = time.monotonic()
+        due_s, scanning = time.monotonic(), asyncio.ensure_future(self._scan_on())
         while not self.is_ended:
             due_s += self.chance.expovariate(self.rate)
             pause_s = due_s - time.monotonic()
@@ -70,7 +74,7 @@ class Load:
             reading = asyncio.ensure_future(self._read(self._free_session()))
             self._in_flight.add(reading)
             reading.add_done_callback(self._in_flight.discard)
-        await asyncio.gather(*self._in_flight)
+        await asyncio.gather(scanning, *self._in_flight)
         for pool in self._pools.values():
             pool.close()
 
@@ -92,7 +96,7 @@ class Load:
         routers = [*self._pools]
         self.chance.shuffle(routers)
         question = self._question()
-        asked = Asked(session.number, session.next_seq(), now_ms(), question, session.bounds)
+        asked = Asked(session.number, session.next_seq(), now_ms(), question, session.bounds(self.newest))
         replied = await self._ask_for_all(asked, session, question, routers)
         if replied.position is not None:
             session.took(replied.position)
@@ -107,11 +111,13 @@ class Load:
 
     async def _ask_for_all(self, asked: Asked, session: Session, question: Question, routers: Sequence[str]) -> Replied:
         """Ask page by page until nothing is left; from the beginning when the version of the pages is gone."""
-        replied = first = await self._ask_in_time(asked, request_of(session, question), routers)
+        first_page = request_of(session, asked.bounds, question)
+        replied = first = await self._ask_in_time(asked, first_page, routers)
         while replied.next_cursor is not None and replied.read.answered:
-            page = await self._ask_in_time(asked, request_of(session, question, replied.next_cursor), routers)
+            next_page = request_of(session, asked.bounds, question, replied.next_cursor)
+            page = await self._ask_in_time(asked, next_page, routers)
             if page.read.problem == VERSION_GONE:
-                replied = first = await self._ask_in_time(asked, request_of(session, question), routers)
+                replied = first = await self._ask_in_time(asked, first_page, routers)
                 continue
             replied = Replied(with_next_page(replied.read, page.read), first.position, page.next_cursor)
         return replied
@@ -124,6 +130,14 @@ class Load:
             return Replied(asked.failed(now_ms(), routers[0], f"no answer within {DEADLINE_S:g} s"))
 
     async def _ask(self, asked: Asked, request: bytes, routers: Sequence[str]) -> Replied:
+        try:
+            router, reply = await self._reply_to(request, routers)
+        except OSError as error:
+            return Replied(asked.failed(now_ms(), routers[-1], str(error)))
+        return asked.replied(now_ms(), router, reply)
+
+    async def _reply_to(self, request: bytes, routers: Sequence[str]) -> tuple[str, HttpReply]:
+        """Return the reply of the first router that is in service. OSError when there is none."""
         why = []
         for router in routers:
             try:
@@ -132,9 +146,38 @@ class Load:
                 why.append(f"{router}: {error}")
                 continue
             if not is_out_of_service(reply.status, reply.body):
-                return asked.replied(now_ms(), router, reply)
+                return router, reply
             why.append(f"{router}: {reply.body[:200].decode(errors='replace')}")
-        return Replied(asked.failed(now_ms(), routers[-1], "; ".join(why)))
+        raise ConnectionError("; ".join(why))
+
+    async def _scan_on(self) -> None:
+        """Scan one store after another until ended."""
+        columns: dict[str, str] = {}
+        for number in count(1):
+            while (question := choose_scan(self.subject, self.chance, self.newest, columns)).store in self.not_there:
+                pass
+            scan = await self._scan(Scanning(number, question, now_ms()), columns)
+            self.outcomes[f"scans {scan.outcome}"] += 1
+            self.writer.write(scan)
+            if self.is_ended:
+                return
+            await asyncio.sleep(BETWEEN_SCANS_S)
+
+    async def _scan(self, scanning: Scanning, columns: dict[str, str]) -> Scan:
+        """Ask page by page, each at any router."""
+        while True:
+            routers = [*self._pools]
+            self.chance.shuffle(routers)
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    _, reply = await self._reply_to(scanning.question.request(scanning.cursor), routers)
+            except TimeoutError:
+                return scanning.ended(now_ms(), "failed", detail=f"no page within {DEADLINE_S:g} s")
+            except OSError as error:
+                return scanning.ended(now_ms(), "failed", detail=str(error))
+            scan = scanning.took(now_ms(), reply, columns)
+            if scan is not None:
+                return scan
 
     def _note(self, read: Read) -> None:
         self.outcomes[read.outcome] += 1

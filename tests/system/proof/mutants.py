@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.system.proof import bus_mutants, cluster_mutants, engine_mutants, kind_mutants
+from tests.system.proof import bus_mutants, cluster_mutants, engine_mutants, kind_mutants, scan_mutants
 from tests.system.proof.patching import patch
 from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 
@@ -274,6 +274,11 @@ MUTANTS = {
         state_format=MOODS.formats[0],
     ),
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
+    "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans"),
+    "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans"),
+    "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans"),
+    "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans"),
+    "ignore-named-versions": Mutant((scan_mutants.read_past_versions_as_shown,), (), "bounds"),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),
     "reverse-lists": _of_kinds(kind_mutants.reverse_lists, "list"),

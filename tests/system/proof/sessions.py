@@ -30,10 +30,14 @@ class Kind:
 
     bounds: Bounds = NO_BOUNDS
     is_monotonic: bool = False
+    versions_back: int | None = None
+    """It names the version that lies so many before the newest."""
 
 
 KINDS: tuple[tuple[int, Kind], ...] = (
-    (30, Kind()),
+    (28, Kind()),
+    (1, Kind(versions_back=4)),
+    (1, Kind(versions_back=40)),
     (8, Kind(Bounds(max_lag=1))),
     (8, Kind(Bounds(max_lag=3))),
     (5, Kind(Bounds(max_lag=2, unknown_lag="serve"))),
@@ -60,9 +64,11 @@ class Session:
         self._reads += 1
         return self._reads
 
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds of the session's next read."""
+    def bounds(self, newest: int) -> Bounds:
+        """The bounds of the session's next read, when a version is the newest."""
+        if self.kind.versions_back is not None:
+            version = max(1, newest - self.kind.versions_back)
+            return replace(self.kind.bounds, version=version, wait_ms=WAIT_WITH_POSITION_MS)
         if not self.kind.is_monotonic or self.position is None:
             return self.kind.bounds
         return replace(self.kind.bounds, min_version=self.position.version, wait_ms=WAIT_WITH_POSITION_MS)
@@ -82,9 +88,9 @@ def choose_kind(chance: random.Random) -> Kind:
     return chance.choices([kind for _, kind in KINDS], weights=[share for share, _ in KINDS])[0]
 
 
-def request_of(session: Session, question: Question, cursor: str | None = None) -> bytes:
+def request_of(session: Session, bounds: Bounds, question: Question, cursor: str | None = None) -> bytes:
     """The lookup as bytes, or that of the page at a cursor."""
-    bounds, parameters = session.bounds, []
+    parameters = []
     if question.limit is not None:
         parameters.append(f"limit={question.limit}")
     if cursor is not None:
@@ -97,6 +103,8 @@ def request_of(session: Session, question: Question, cursor: str | None = None) 
         parameters.append("require_active=true")
     if bounds.unknown_lag is not None:
         parameters.append(f"unknown_lag={bounds.unknown_lag}")
+    if bounds.version is not None:
+        parameters.append(f"version={bounds.version}&wait_ms={bounds.wait_ms}")
     if bounds.min_version is not None and session.position is not None:
         parameters.append(f"min_position={session.position.encode()}")
     target = question.path + (f"?{'&'.join(parameters)}" if parameters else "")

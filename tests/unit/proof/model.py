@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.system.proof.claim_memory import FILLING
-from tests.system.proof.history import Bounds, Commit, FaultEvent, FinalReplica, History, Memory, Meta, Read, Value
+from tests.system.proof.history import (
+    Bounds,
+    Commit,
+    FaultEvent,
+    FinalReplica,
+    History,
+    Memory,
+    Meta,
+    Read,
+    Scan,
+    Value,
+)
 from tests.system.proof.schedule import short
 from tests.system.proof.truth_of_state import Truth
 
@@ -103,6 +114,7 @@ class Model:
             for name in NODES
         ]
         self.history.reads = self._reads(reads)
+        self.history.scans = self._scans(reads // 5)
         self.history.finals = self._finals(commits)
 
     def _appearances(self, commits: int) -> list[Appearance]:
@@ -146,7 +158,28 @@ class Model:
             ]
             carries = read.session % 2 and seen
             carried.append(self._read(read.session, read.seq, read.began_ms, max(seen)) if carries else read)
-        return carried
+        # A tenth of those without another bound name the version that answers them.
+        return [
+            replace(read, bounds=Bounds(version=read.version))
+            if read.bounds == Bounds() and read.seq % 10 == 0
+            else read
+            for read in carried
+        ]
+
+    def _scans(self, number: int) -> list[Scan]:
+        found = []
+        for seq in range(1, number + 1):
+            dice = Random(f"{self.history.meta.seed} scan {seq}")
+            began_ms = dice.uniform(self.log[0].at_ms + 4_000, self.ends_ms)
+            version = self._nodes["node-1"].version_at(began_ms)
+            below = dice.choice((None, "k3", "k5"))
+            rows = self.truth.state(STORE, version).items()
+            shown = [(key, value) for key, value in rows if below is None or key[2:-2] < below]
+            asked = version if dice.random() < 0.3 else None
+            pages = dice.choice((1, 3))
+            of = (seq, began_ms, began_ms + 5, STORE, asked, below)
+            found.append(Scan(*of, "whole", pages=pages, versions=(version,), rows=tuple(shown)))
+        return found
 
     def _read(self, session: int, seq: int, began_ms: float, min_version: int | None) -> Read:
         dice = Random(f"{self.history.meta.seed} {session} {seq}")

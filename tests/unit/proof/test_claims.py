@@ -13,7 +13,7 @@ from tests.system.proof.base_counts import MANY_BASES
 from tests.system.proof.checker import CLAIMS, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult, Limits
-from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read
+from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read, Scan
 from tests.system.proof.schedule import MENU
 from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import KEYS, PARTITIONS, STORE, Model
@@ -196,6 +196,12 @@ def refuses_without_cause(model: Model) -> Iterator[tuple[int, Read]]:
             yield place, replace(read, outcome="refused", status=503, candidates=candidates, problem="deadline")
 
 
+def reads_another_version(model: Model) -> Iterator[tuple[int, Read]]:
+    for place, read, version in served(model):
+        if read.bounds.version is not None and version > 1:
+            yield place, at_version(model, read, version - 1)
+
+
 Plant = Callable[[Model], Iterator[tuple[int, Read]]]
 """Every read of a right run that can be made wrong in one way: its place, and what it becomes."""
 
@@ -210,6 +216,7 @@ PLANTS: dict[Plant, str] = {
     forgets_the_session: "sessions",
     carries_an_old_token: "sessions",
     forgets_the_token: "bounds",
+    reads_another_version: "bounds",
     loses_the_position: "sessions",
     ignores_max_lag: "bounds",
     hides_that_it_breaks_max_lag: "bounds",
@@ -237,6 +244,29 @@ def test_a_planted_bug_in_one_read_is_found_and_the_read_is_named(plant: Plant, 
     claim = check(model.history, model.truth).claims[PLANTS[plant]]
     assert not claim.holds
     assert any(f"read {read.session}/{read.seq} of {read.store}" in violation.text for violation in claim.violations)
+
+
+SPOILT: dict[str, Callable[[Scan], Scan]] = {
+    "a key twice": lambda scan: replace(scan, rows=(*scan.rows, scan.rows[0])),
+    "a key lost": lambda scan: replace(scan, rows=scan.rows[1:]),
+    "another value": lambda scan: replace(scan, rows=((scan.rows[0][0], {"count": -1}), *scan.rows[1:])),
+    "a page of another version": lambda scan: replace(scan, versions=(scan.versions[0], scan.versions[0] + 1)),
+    "another version than was asked for": lambda scan: replace(scan, asked_version=scan.versions[0] + 1),
+    "a version that says another": lambda scan: replace(scan, versions=(1,), asked_version=None),
+    "a filter that is ignored": lambda scan: replace(scan, below="k1" if scan.rows[-1][0] > '["k1"]' else "k0"),
+    "a failure": lambda scan: replace(scan, outcome="failed", detail="no page"),
+    "a refusal without cause": lambda scan: replace(scan, outcome="refused", problem="version-gone"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
+def test_a_planted_bug_in_one_scan_is_found(spoil: Callable[[Scan], Scan]) -> None:
+    place = next(place for place, scan in enumerate(GOOD.history.scans) if len(scan.rows) > 4 and not scan.below)
+    scans = [*GOOD.history.scans]
+    scans[place] = spoil(scans[place])
+    claim = check(changed(scans=scans), GOOD.truth).claims["scans"]
+    assert claim.found, "the bug was not seen"
+    assert {violation.at_ms for violation in claim.violations} == {scans[place].began_ms}
 
 
 def test_a_time_lag_that_counts_from_the_last_confirmation_is_found() -> None:
@@ -311,10 +341,16 @@ def test_a_truth_that_does_not_reach_the_last_version_shows_no_convergence() -> 
 
 
 def test_a_claim_that_examined_nothing_fails() -> None:
-    verdict = check(changed(reads=[], finals=[], memory=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
+    verdict = check(changed(reads=[], scans=[], finals=[], memory=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
     assert {name: claim.found for name, claim in verdict.claims.items()} == dict.fromkeys(verdict.claims, 0)
     assert not any(claim.holds for claim in verdict.claims.values())
-    assert verdict.claims["bounds"].vacuous == ("max_lag", "max_staleness_ms", "min_version", "require_active")
+    assert verdict.claims["bounds"].vacuous == (
+        "max_lag",
+        "max_staleness_ms",
+        "min_version",
+        "version",
+        "require_active",
+    )
 
 
 def test_a_bound_that_no_reader_gave_is_a_claim_that_was_not_shown() -> None:

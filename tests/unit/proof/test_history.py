@@ -18,6 +18,7 @@ from tests.system.proof.history import (
     Meta,
     Read,
     Record,
+    Scan,
     Value,
     Watched,
     load,
@@ -33,7 +34,8 @@ FAULT = FaultEvent(11.0, "kill-active", "node-1", "injected")
 FINAL = FinalReplica("node-1", "words", 0, 1, {'["a",1]': {"count": 3}, '["b",1]': None})
 MEMORY = Memory(12.0, "node-1", 17, 1 << 20)
 BASES = Bases(13.0, "node-1", 17, 25)
-RECORDS: list[Record] = [META, COMMIT, READ, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
+SCAN = Scan(1, 5.0, 9.0, "words", 1, "b", "whole", pages=2, versions=(1,), rows=(('["a",1]', {"count": 3}),))
+RECORDS: list[Record] = [META, COMMIT, READ, SCAN, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
 
 
 def written(folder: Path) -> HistoryWriter:
@@ -47,7 +49,7 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path).close()
     assert path.suffix == ".gz"
     assert not (tmp_path / HISTORY_NAME).exists()
-    recorded = History(META, [READ, REFUSED], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
+    recorded = History(META, [READ, REFUSED], [SCAN], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
     assert load(path) == load(tmp_path) == recorded
 
 
