@@ -16,7 +16,8 @@ from tests.support.measurements import measured
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult
-from tests.system.proof.history import History, load
+from tests.system.proof.history import History
+from tests.system.proof.history_file import load
 from tests.system.proof.hunting import hunt
 from tests.system.proof.kinds_keys import WITH_PAGES
 from tests.system.proof.mutants import MUTANTS

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from tests.system.proof.checker import check
-from tests.system.proof.history import load
+from tests.system.proof.history_file import load
 from tests.system.proof.report import as_json, as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import Schedule, StorageKind, faults_in, long, random_schedule, short

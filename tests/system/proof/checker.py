@@ -9,7 +9,8 @@ The claims, by their letters in docs/proof.md:
 - (e) `convergence`: after healing all replicas hold the final state;
 - (f) `availability`: every read is answered;
 - (g) `memory`: hostile connections do not fill a service;
-- (h) `scans`: a scan has every key of one version once.
+- (h) `scans`: a scan has every key of one version once;
+- (i) `snapshots`: reads of several stores are of one version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.system.proof.claim_age import bounds_are_kept, declared_offset_lag_is
 from tests.system.proof.claim_answers import answers_are_the_truth, no_session_goes_back, replicas_converge
 from tests.system.proof.claim_availability import Latencies, latencies, reads_are_answered
 from tests.system.proof.claim_memory import memory_is_kept
-from tests.system.proof.claim_scans import scans_are_the_truth
+from tests.system.proof.claim_scans import scans_are_the_truth, snapshots_agree
 from tests.system.proof.claims import Case, ClaimResult, Limits
 from tests.system.proof.history import History
 from tests.system.proof.truth_of_state import Truth
@@ -36,6 +37,7 @@ CLAIMS: dict[str, Callable[[Case], ClaimResult]] = {
     "availability": reads_are_answered,
     "memory": memory_is_kept,
     "scans": scans_are_the_truth,
+    "snapshots": snapshots_agree,
 }
 
 

@@ -1,4 +1,4 @@
-"""Claim (h): a scan has every key of one version once, and what Spark has of it (pure)."""
+"""Claims (h) and (i): scans, and reads of several stores, are of one version, and what Spark has of it (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import orjson
 from tests.system.proof.claim_availability import is_excused, may_refuse
 from tests.system.proof.claims import Case, ClaimResult, Tally
-from tests.system.proof.history import Scan, Value
+from tests.system.proof.history import Scan, SnapshotRead, Value
 
 MAX_SHOWN = 3
 """How many keys a violation names."""
@@ -20,7 +20,9 @@ def scans_are_the_truth(case: Case) -> ClaimResult:
     """(h) All pages of a scan are of one version, the one that its reader named if he did; it was committed; its rows
     are Spark's state at it, each key once, no more and no fewer than the filter lets through. None fails, and one is
     refused only for a reason that the menu excuses of a fault that was active."""
-    tally = Tally(case, "scans", "a scan has every key of one version once, as Spark has it", NEEDED)
+    tally = Tally(
+        case, "scans", "a scan has every key of one version once, as Spark has it", NEEDED, needs_each_kind=False
+    )
     for scan in case.history.scans:
         if scan.outcome == "whole":
             _look(tally, scan)
@@ -28,6 +30,59 @@ def scans_are_the_truth(case: Case) -> ClaimResult:
             faults = case.faults_at(scan.began_ms, scan.ended_ms)
             tally.accuse_at(scan.began_ms, f"{_name_of(case, scan)}: {wrong}; faults then: {faults}", scan.store)
     return tally.result()
+
+
+def snapshots_agree(case: Case) -> ClaimResult:
+    """(i) A read of several stores states one version, the one that its reader named if he did, and every result is
+    Spark's state at it. It is refused, as a whole or of a key, only for a reason that an active fault excuses."""
+    needed = ("found", "absent", "of a named version")
+    tally = Tally(
+        case, "snapshots", "reads of several stores are of one version, and true", needed, needs_each_kind=False
+    )
+    for read in case.history.snapshots:
+        for store, *_, value, problem in read.results:
+            tally.looked("refused" if problem else "absent" if value is None else "found", store)
+            if read.asked_version is not None:
+                tally.looked("of a named version", store)
+        for wrong in _wrong_snapshot(case, read):
+            when = f"at {read.began_ms - case.began_ms:.0f} ms"
+            faults = case.faults_at(read.began_ms, read.ended_ms)
+            text = f"snapshot read {read.number} {when}, version {read.version}: {wrong}; faults then: {faults}"
+            tally.accuse_at(read.began_ms, text)
+    return tally.result()
+
+
+def _wrong_snapshot(case: Case, read: SnapshotRead) -> Iterator[str]:
+    if read.outcome == "failed":
+        yield f"failed: {read.detail or read.problem}"
+        return
+    excused = may_refuse(case, read.began_ms, read.ended_ms)
+    if read.outcome == "refused" or read.version is None:
+        if not is_excused(read, excused):
+            said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
+            yield f"refused ({read.problem}; {said}): {read.detail}"
+        return
+    if read.asked_version not in (None, read.version):
+        yield f"version {read.asked_version} was asked for"
+    if case.commits.surely_uncommitted(read.version, read.ended_ms):
+        yield "the version was not committed yet when its answer had come"
+    for store, key, version, value, problem in read.results:
+        if problem and problem not in excused:
+            yield f"{store} {key} was refused: {problem}"
+        elif not problem and version != read.version:
+            yield f"{store} {key} is of version {version}"
+        elif not problem:
+            yield from _wrong_value(case, store, key, read.version, value)
+
+
+def _wrong_value(case: Case, store: str, key: str, version: int, value: Value | None) -> Iterator[str]:
+    try:
+        true = case.truth.at(store, key, version)
+    except LookupError as error:
+        yield str(error)
+        return
+    if value != true:
+        yield f"{store} {key} is {value!r:.200}, Spark has {true!r:.200}"
 
 
 def _look(tally: Tally, scan: Scan) -> None:

@@ -1,30 +1,18 @@
-"""What a run of the proof recorded, as a file of JSON lines.
+"""What a run of the proof recorded: each kind of record, and all of a run together.
 
-One machine records: every `_ms` is its monotonic clock, in milliseconds. A line is written when its thing has happened,
-so the history of a run that was cut off can be read, but for its last moments. `close` compresses it.
+One machine records: every `_ms` is its monotonic clock, in milliseconds.
 """
 
 from __future__ import annotations
 
-import gzip
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
-from threading import Lock
-from types import TracebackType
-from typing import Any, Literal, Self, cast
-
-import orjson
+from typing import Any, Literal
 
 Outcome = Literal["found", "absent", "refused", "failed"]
 ScanOutcome = Literal["whole", "refused", "failed"]
 FaultPhase = Literal["injected", "healed", "skipped"]
 Value = dict[str, Any]
 """The JSON of a stored value, as an answer has it."""
-
-HISTORY_NAME = "history.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +115,31 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotRead:
+    """One read of keys of several stores at one version, as its reader saw it.
+
+    `asked_version` is the version that the reader named, `version` the one of the answer, `snapshot` its token.
+    `results` are store, key, version, value (None: absent), and the slug of a problem in place of both.
+    """
+
+    number: int
+    began_ms: float
+    ended_ms: float
+    asked_version: int | None
+    outcome: ScanOutcome
+    problem: str = ""
+    candidates: tuple[tuple[str, str], ...] = ()
+    detail: str = ""
+    version: int | None = None
+    snapshot: str = ""
+    results: tuple[tuple[str, str, int | None, Value | None, str], ...] = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(version=self.asked_version)
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The commit file that made `version`, as a watcher of the live commit log saw it appear.
 
@@ -208,22 +221,9 @@ class Meta:
     kinds: dict[str, str] = field(default_factory=dict)
 
 
-Record = Read | Scan | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
+Record = Read | Scan | SnapshotRead | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
 Seen = Commit | Watched | Memory | Bases
 """What is recorded of the world itself, whoever reads from it."""
-
-_KINDS: dict[str, type[Record]] = {
-    "meta": Meta,
-    "commit": Commit,
-    "watched": Watched,
-    "memory": Memory,
-    "bases": Bases,
-    "fault": FaultEvent,
-    "read": Read,
-    "scan": Scan,
-    "final": FinalReplica,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 @dataclass(slots=True)
@@ -233,6 +233,7 @@ class History:
     meta: Meta
     reads: list[Read] = field(default_factory=list)
     scans: list[Scan] = field(default_factory=list)
+    snapshots: list[SnapshotRead] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     faults: list[FaultEvent] = field(default_factory=list)
     finals: list[FinalReplica] = field(default_factory=list)
@@ -241,114 +242,22 @@ class History:
     bases: list[Bases] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
-        match record:
-            case Read():
-                self.reads.append(record)
-            case Scan():
-                self.scans.append(record)
-            case Commit():
-                self.commits.append(record)
-            case FaultEvent():
-                self.faults.append(record)
-            case FinalReplica():
-                self.finals.append(record)
-            case Memory():
-                self.memory.append(record)
-            case Bases():
-                self.bases.append(record)
-            case Watched():
-                self.watched_until_ms = record.until_ms
-            case Meta():
-                self.meta = record
-
-
-class HistoryWriter:
-    """Appends records to `folder/history.jsonl`; any thread may write."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / HISTORY_NAME
-        self._file = self.path.open("wb", buffering=1 << 16)
-        self._lock = Lock()
-
-    def write(self, record: Record) -> None:
-        line = orjson.dumps([_NAMES[type(record)], record], option=orjson.OPT_APPEND_NEWLINE)
-        with self._lock:
-            self._file.write(line)
-            if not isinstance(record, Read | Scan):
-                self._file.flush()
-
-    def close(self) -> Path:
-        """Compress the file; returns where it is now."""
-        with self._lock:
-            self._file.close()
-        packed = self.path.with_name(self.path.name + ".gz")
-        with self.path.open("rb") as plain, gzip.open(packed, "wb", compresslevel=6) as out:
-            while block := plain.read(1 << 20):
-                out.write(block)
-        self.path.unlink()
-        return packed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def load(path: Path) -> History:
-    """The history in a file, or in a folder that has one; compressed or not.
-
-    Raises ValueError when there is no `Meta` in it, or a line that is none of ours. The last line of a file that was
-    not closed may be cut; it is left out.
-    """
-    if path.is_dir():
-        packed = path / (HISTORY_NAME + ".gz")
-        path = packed if packed.exists() else path / HISTORY_NAME
-    history: History | None = None
-    for record in _records(path):
-        if isinstance(record, Meta) and history is None:
-            history = History(record)
-        elif history is None:
-            raise ValueError(f"{path} does not begin with what was run")
+        """Add what was recorded next."""
+        if isinstance(record, Meta):
+            self.meta = record
+        elif isinstance(record, Watched):
+            self.watched_until_ms = record.until_ms
         else:
-            history.add(record)
-    if history is None:
-        raise ValueError(f"{path} is empty")
-    return history
+            getattr(self, _LISTS[type(record)]).append(record)
 
 
-def _records(path: Path) -> Iterator[Record]:
-    decode = _Decoder()
-    opened: Callable[[Path, str], AbstractContextManager[Iterable[bytes]]]
-    opened = gzip.open if path.suffix == ".gz" else open  # type: ignore[assignment]  # both give lines of bytes for "rb"
-    with opened(path, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return  # the writer was cut off in the middle of it
-            try:
-                name, fields = orjson.loads(line)
-                record = decode(_KINDS[name], fields)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}, line {number}: {error!r}") from error
-            yield record
-
-
-class _Decoder:
-    """Makes records of their fields; equal bounds and texts become one object, since there are very many reads."""
-
-    def __init__(self) -> None:
-        self._bounds: dict[tuple[object, ...], Bounds] = {}
-
-    def __call__(self, kind: type[Record], fields: dict[str, Any]) -> Record:
-        if kind is Read:
-            given = fields["bounds"]
-            fields["bounds"] = self._bounds.setdefault(tuple(given.values()), Bounds(**given))
-            fields["candidates"] = tuple((sys.intern(node), sys.intern(why)) for node, why in fields["candidates"])
-            for name in ("router", "store", "key", "problem", "node", "role", "outcome"):
-                fields[name] = sys.intern(fields[name])
-        if kind is Scan:
-            for name in ("candidates", "versions", "rows"):
-                fields[name] = tuple(tuple(each) if isinstance(each, list) else each for each in fields[name])
-        return cast("Callable[..., Record]", kind)(**fields)
+_LISTS: dict[type[Record], str] = {
+    Read: "reads",
+    Scan: "scans",
+    SnapshotRead: "snapshots",
+    Commit: "commits",
+    FaultEvent: "faults",
+    FinalReplica: "finals",
+    Memory: "memory",
+    Bases: "bases",
+}

@@ -15,7 +15,8 @@ from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.finals import final_replicas
-from tests.system.proof.history import FaultEvent, FinalReplica, HistoryWriter, Seen, load
+from tests.system.proof.history import FaultEvent, FinalReplica, Seen
+from tests.system.proof.history_file import HistoryWriter, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule

@@ -21,11 +21,13 @@ from pathlib import Path
 
 import uvloop
 from tests.support.services.load_balancer import is_out_of_service
-from tests.system.proof.history import HistoryWriter, Read, Scan
+from tests.system.proof.history import Read, Scan, SnapshotRead
+from tests.system.proof.history_file import HistoryWriter
 from tests.system.proof.http_talk import HttpReply, Pool
 from tests.system.proof.question import Question, with_next_page
 from tests.system.proof.scanning import Scanning, choose_scan
 from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
+from tests.system.proof.snapshot_reads import SnapshotQuestion, choose_snapshot
 from tests.system.proof.subjects import SUBJECTS, Subject
 
 DEADLINE_S = 5.0
@@ -151,17 +153,35 @@ class Load:
         raise ConnectionError("; ".join(why))
 
     async def _scan_on(self) -> None:
-        """Scan one store after another until ended."""
+        """Scan one store after another until ended, and read several together between."""
         columns: dict[str, str] = {}
+        snapshot: str | None = None
         for number in count(1):
             while (question := choose_scan(self.subject, self.chance, self.newest, columns)).store in self.not_there:
                 pass
             scan = await self._scan(Scanning(number, question, now_ms()), columns)
             self.outcomes[f"scans {scan.outcome}"] += 1
             self.writer.write(scan)
+            together = choose_snapshot(self.subject, self.chance, self.newest, snapshot, self.not_there)
+            read = await self._read_together(number, together)
+            snapshot = read.snapshot or snapshot
+            self.outcomes[f"snapshots {read.outcome}"] += 1
+            self.writer.write(read)
             if self.is_ended:
                 return
             await asyncio.sleep(BETWEEN_SCANS_S)
+
+    async def _read_together(self, number: int, question: SnapshotQuestion) -> SnapshotRead:
+        routers, began_ms = [*self._pools], now_ms()
+        self.chance.shuffle(routers)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                _, reply = await self._reply_to(question.request, routers)
+        except TimeoutError:
+            return question.failed(number, began_ms, now_ms(), f"no answer within {DEADLINE_S:g} s")
+        except OSError as error:
+            return question.failed(number, began_ms, now_ms(), str(error))
+        return question.replied(number, began_ms, now_ms(), reply)
 
     async def _scan(self, scanning: Scanning, columns: dict[str, str]) -> Scan:
         """Ask page by page, each at any router."""

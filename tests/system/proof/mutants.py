@@ -278,6 +278,7 @@ MUTANTS = {
     "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans"),
     "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans"),
     "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans"),
+    "each-its-own-version": Mutant((follow_behind, scan_mutants.read_past_versions_as_shown), (), "snapshots"),
     "ignore-named-versions": Mutant((scan_mutants.read_past_versions_as_shown,), (), "bounds"),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),

@@ -19,7 +19,8 @@ import pyspark
 from tests.support.spark.formats import StateFormat
 from tests.system.proof.conductor import Conductor
 from tests.system.proof.finals import final_replicas
-from tests.system.proof.history import HISTORY_NAME, FaultEvent, HistoryWriter, Meta
+from tests.system.proof.history import FaultEvent, Meta
+from tests.system.proof.history_file import HISTORY_NAME, HistoryWriter
 from tests.system.proof.processes import Talking
 from tests.system.proof.schedule import Schedule
 from tests.system.proof.truth_of_state import Truth

@@ -21,6 +21,7 @@ from tests.system.proof.history import (
     Meta,
     Read,
     Scan,
+    SnapshotRead,
     Value,
 )
 from tests.system.proof.schedule import short
@@ -115,6 +116,7 @@ class Model:
         ]
         self.history.reads = self._reads(reads)
         self.history.scans = self._scans(reads // 5)
+        self.history.snapshots = self._snapshot_reads(reads // 5)
         self.history.finals = self._finals(commits)
 
     def _appearances(self, commits: int) -> list[Appearance]:
@@ -216,6 +218,20 @@ class Model:
                 )
             refusals.append((node, why))
         return replace(read, problem="no-acceptable-replica", candidates=tuple(refusals))
+
+    def _snapshot_reads(self, number: int) -> list[SnapshotRead]:
+        found = []
+        for seq in range(1, number + 1):
+            dice = Random(f"{self.history.meta.seed} snapshot {seq}")
+            began_ms = dice.uniform(self.log[0].at_ms + 4_000, self.ends_ms)
+            version = self._nodes["node-1"].version_at(began_ms)
+            asked = version if dice.random() < 0.3 else None
+            results = tuple(
+                (STORE, key, version, self.truth.at(STORE, key, version), "") for key in dice.sample(KEYS, 3)
+            )
+            of = (seq, began_ms, began_ms + 5, asked)
+            found.append(SnapshotRead(*of, "whole", version=version, results=results))
+        return found
 
     def _finals(self, last: int) -> list[FinalReplica]:
         state = self.truth.state(STORE, last)

@@ -13,7 +13,7 @@ from tests.system.proof.base_counts import MANY_BASES
 from tests.system.proof.checker import CLAIMS, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult, Limits
-from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read, Scan
+from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read, Scan, SnapshotRead
 from tests.system.proof.schedule import MENU
 from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import KEYS, PARTITIONS, STORE, Model
@@ -269,6 +269,31 @@ def test_a_planted_bug_in_one_scan_is_found(spoil: Callable[[Scan], Scan]) -> No
     assert {violation.at_ms for violation in claim.violations} == {scans[place].began_ms}
 
 
+def with_first(read: SnapshotRead, *, version: int | None, value: object, problem: str = "") -> SnapshotRead:
+    store, key, *_ = read.results[0]
+    return replace(read, results=((store, key, version, value, problem), *read.results[1:]))  # type: ignore[arg-type]
+
+
+SPOILT_READS: dict[str, Callable[[SnapshotRead], SnapshotRead]] = {
+    "a result of another version": lambda read: with_first(read, version=1, value=read.results[0][3]),
+    "another value": lambda read: with_first(read, version=read.version, value={"count": -1}),
+    "a problem without cause": lambda read: with_first(read, version=None, value=None, problem="version-gone"),
+    "another version than was asked for": lambda read: replace(read, asked_version=(read.version or 0) + 1),
+    "a failure": lambda read: replace(read, outcome="failed", detail="no answer", results=()),
+    "a refusal without cause": lambda read: replace(read, outcome="refused", problem="version-gone", results=()),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT_READS.values(), ids=SPOILT_READS.keys())
+def test_a_planted_bug_in_one_read_of_several_stores_is_found(
+    spoil: Callable[[SnapshotRead], SnapshotRead],
+) -> None:
+    read, *others = GOOD.history.snapshots
+    claim = check(changed(snapshots=[spoil(read), *others]), GOOD.truth).claims["snapshots"]
+    assert claim.found, "the bug was not seen"
+    assert {violation.at_ms for violation in claim.violations} == {read.began_ms}
+
+
 def test_a_time_lag_that_counts_from_the_last_confirmation_is_found() -> None:
     """The last confirmation of an end that stands still says nothing of how long a replica has been behind it."""
     model = Model(7, counts_from="confirmed")
@@ -341,7 +366,11 @@ def test_a_truth_that_does_not_reach_the_last_version_shows_no_convergence() -> 
 
 
 def test_a_claim_that_examined_nothing_fails() -> None:
-    verdict = check(changed(reads=[], scans=[], finals=[], memory=[]), GOOD.truth, claims=set(CLAIMS) - {"convergence"})
+    verdict = check(
+        changed(reads=[], scans=[], snapshots=[], finals=[], memory=[]),
+        GOOD.truth,
+        claims=set(CLAIMS) - {"convergence"},
+    )
     assert {name: claim.found for name, claim in verdict.claims.items()} == dict.fromkeys(verdict.claims, 0)
     assert not any(claim.holds for claim in verdict.claims.values())
     assert verdict.claims["bounds"].vacuous == (

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import pytest
 from tests.system.proof.history import (
-    HISTORY_NAME,
     Bases,
     Bounds,
     Commit,
     FaultEvent,
     FinalReplica,
     History,
-    HistoryWriter,
     Memory,
     Meta,
     Read,
     Record,
     Scan,
+    SnapshotRead,
     Value,
     Watched,
-    load,
 )
+from tests.system.proof.history_file import HISTORY_NAME, HistoryWriter, load
 from tests.system.proof.schedule import short
 from tests.system.proof.truth_of_state import ABSENT, Truth
 
@@ -35,7 +34,8 @@ FINAL = FinalReplica("node-1", "words", 0, 1, {'["a",1]': {"count": 3}, '["b",1]
 MEMORY = Memory(12.0, "node-1", 17, 1 << 20)
 BASES = Bases(13.0, "node-1", 17, 25)
 SCAN = Scan(1, 5.0, 9.0, "words", 1, "b", "whole", pages=2, versions=(1,), rows=(('["a",1]', {"count": 3}),))
-RECORDS: list[Record] = [META, COMMIT, READ, SCAN, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
+SNAPSHOT = SnapshotRead(1, 9.0, 9.5, None, "whole", version=1, results=(("words", '["a",1]', 1, {"count": 3}, ""),))
+RECORDS: list[Record] = [META, COMMIT, READ, SCAN, SNAPSHOT, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
 
 
 def written(folder: Path) -> HistoryWriter:
@@ -49,7 +49,7 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path).close()
     assert path.suffix == ".gz"
     assert not (tmp_path / HISTORY_NAME).exists()
-    recorded = History(META, [READ, REFUSED], [SCAN], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
+    recorded = History(META, [READ, REFUSED], [SCAN], [SNAPSHOT], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
     assert load(path) == load(tmp_path) == recorded
 
 
