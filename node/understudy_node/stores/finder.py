@@ -46,6 +46,11 @@ class Finder(Protocol):
         one of them.
         """
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """Return the bytes, behind `first_bytes`, with which the keys of records begin whose key's row begins with
+        `start`; None where other keys lie between them. `row_bytes` is the size of these rows; None: it differs.
+        """
+
 
 class ByVersion:
     """A finder that uses the finder of each version: columns may have changed between two."""
@@ -71,6 +76,10 @@ class ByVersion:
     def own_bytes(self, kept: bytes) -> bytes:
         """See `Finder`. Keys never change their columns."""
         return self._newest.own_bytes(kept)
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`. Keys never change their columns."""
+        return self._newest.start_bytes(start, row_bytes)
 
 
 MakeFinder = Callable[[bytes], Finder]

@@ -52,6 +52,9 @@ class FindingReader(StoreReader):
     def own_bytes(self, kept: bytes) -> bytes:
         return self.finder.own_bytes(kept)
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        return self.finder.start_bytes(start, row_bytes)
+
     def find_many(
         self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
     ) -> list[Said]:

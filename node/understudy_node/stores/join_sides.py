@@ -109,6 +109,10 @@ class JoinSide:
         """See `Finder`."""
         return kept
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
+        """See `Finder`."""
+        return self._row_prefix + start
+
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._tables.expired})
 
@@ -159,6 +163,10 @@ class TimedJoinSide:
     def own_bytes(self, kept: bytes) -> bytes:
         """See `Finder`. All but the event time."""
         return kept[:-_TIME_BYTES]
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
+        """See `Finder`."""
+        return self._row_prefix + start
 
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._expired})

@@ -167,6 +167,10 @@ class StoreReader:
         """Return the bytes with which the keys of all records of one key begin, and of no other."""
         return kept
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`."""
+        return self.row_prefix + start
+
     def _named_version(
         self, replica: TaskReplica, shown: TaskView, bound: Bound, wanted: ReadVersion
     ) -> TaskView | Problem:

@@ -21,6 +21,10 @@ from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_
 
 Columns = tuple[object, ...]
 
+_LENGTH: Final = struct.Struct("<i")
+_WRAPPED: Final = struct.Struct("<qii")
+"""The bytes before the grouping key in a row of which it is the only column: null bits, its size, its offset."""
+
 
 class RowForm(Protocol):
     """The conversion between rows and stored bytes. A key that cannot be stored is None."""
@@ -33,6 +37,14 @@ class RowForm(Protocol):
 
     def first(self, grouping: Columns) -> bytes | None:
         """Return the stored form of the first part of a key with two parts."""
+
+    def start(self, row_start: bytes) -> bytes | None:
+        """Return how the stored forms of keys begin whose rows begin so; None where that says nothing of them."""
+
+    def first_start(self, row_start: bytes, row_bytes: int) -> bytes | None:
+        """Return how the first parts, with their length, of keys with two parts begin whose grouping keys are rows of
+        that size which begin so; None where that says nothing of them.
+        """
 
     def grouping(self, kept: bytes) -> Columns:
         """Return the grouping key in the first part."""
@@ -90,6 +102,15 @@ class UnsafeRows:
     def first(self, grouping: Columns) -> bytes:
         """See `RowForm`."""
         return self._prefix + self._encode_first((grouping,))
+
+    def start(self, row_start: bytes) -> bytes:
+        """See `RowForm`."""
+        return self._prefix + row_start
+
+    def first_start(self, row_start: bytes, row_bytes: int) -> bytes:
+        """See `RowForm`. The grouping key is the one column of a row."""
+        length = len(self._prefix) + _WRAPPED.size + row_bytes
+        return _LENGTH.pack(length) + self._prefix + _WRAPPED.pack(0, row_bytes, _WRAPPED.size) + row_start
 
     def grouping(self, kept: bytes) -> Columns:
         """See `RowForm`."""
@@ -159,6 +180,14 @@ class AvroRecords:
             return self._prefix + self._first((grouping,))
         except NoSuchKeyError:
             return None
+
+    def start(self, row_start: bytes) -> None:
+        """See `RowForm`."""
+        return
+
+    def first_start(self, row_start: bytes, row_bytes: int) -> None:
+        """See `RowForm`."""
+        return
 
     def grouping(self, kept: bytes) -> Columns:
         """See `RowForm`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from understudy_node.engine.scan_order import after_prefix
@@ -21,18 +21,28 @@ class ScannedKey(NamedTuple):
     value: bytes
 
 
-def keys_after(reader: StoreReader, view: TaskView, after: bytes | None) -> Iterator[ScannedKey]:
+def keys_after(
+    reader: StoreReader, view: TaskView, after: bytes | None, starts: Sequence[bytes] = (b"",)
+) -> Iterator[ScannedKey]:
     """Yield the keys of a partition behind `after`, the own bytes of a key; None: from the first on.
 
-    No key is the beginning of another, because its slots determine its size. So all that begins with a key's own bytes
-    belongs to it.
+    `starts`, in order, are the bytes behind the store's first ones with which the wanted keys begin. No key is the
+    beginning of another, because its slots determine its size. So all that begins with a key's own bytes belongs to it.
     """
     first = reader.first_bytes(view)
     if first is None:
         return
+    for each in starts:
+        yield from _keys_of(reader, view, after, first + each)
+
+
+def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: bytes) -> Iterator[ScannedKey]:
+    """Yield the keys that begin with `first`, and are behind `after`."""
     records, end = view.stores[reader.store.store_name], after_prefix(first)
     start: bytes | None = first
     if after is not None:
+        if end is not None and after >= end:
+            return
         start = after_prefix(after)
         if start is None:  # nothing is behind it: the only key of a store has no columns, and may have no bytes
             return

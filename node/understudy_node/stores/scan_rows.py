@@ -66,6 +66,8 @@ class RowMaker:
     selection: Selection
     longs_as_text: bool
     only_counts: bool
+    starts: tuple[bytes, ...] | None = None
+    """The bytes with which the wanted keys begin, where a prefix of some columns is sought."""
 
     @property
     def is_filtered(self) -> bool:
@@ -162,16 +164,27 @@ def row_maker(
     store = reader.store
     columns = columns_of(store)
     terms = compile_where(question.where, columns)
+    prefix = parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None
     return RowMaker(
         reader,
-        parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None,
+        prefix,
         tuple(each for each in terms if each.column.part == "key"),
         tuple((each, _printed_parser(each.column)) for each in terms if each.column.part != "key"),
         None if question.fields is None else _fields(columns, question.fields),
         selection,
         longs_as_text,
         question.operation == "count",
+        _starts(reader, prefix),
     )
+
+
+def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] | None:
+    """Return how the stored keys with a prefix begin; None where other keys lie between them."""
+    rows = None if prefix is None else prefix.rows
+    if rows is None:
+        return None
+    starts = [reader.start_bytes(start, rows.row_bytes) for start in rows.starts]
+    return None if None in starts else tuple(sorted(cast("list[bytes]", starts)))
 
 
 def _printed_parser(column: Column) -> Parse:

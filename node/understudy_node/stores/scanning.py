@@ -29,7 +29,8 @@ def scan_part(
     rows: list[bytes] = []
     found, looked_at, size_bytes, after = 0, 0, 0, place.after
     is_end = True
-    for key in keys_after(maker.reader, reading.view, place.after):
+    starts = (b"",) if maker.starts is None else maker.starts
+    for key in keys_after(maker.reader, reading.view, place.after, starts):
         if looked_at and (monotonic() >= room.until_s or has_left()):
             if room.is_confined:
                 raise ProblemError(_TOO_MANY)
@@ -52,7 +53,7 @@ def scan_part(
             size_bytes += len(row) + 1
         after = key.own
         yield
-    access: Access = "filtered-pass" if maker.is_filtered else "pass"
+    access: Access = "seek" if maker.starts is not None else "filtered-pass" if maker.is_filtered else "pass"
     return _part(reading.view, rows, found, looked_at, access, next_after=after, is_end=is_end)
 
 

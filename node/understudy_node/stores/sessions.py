@@ -23,7 +23,7 @@ from understudy_node.stores.results import ResultPrinter
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
-from understudy_shared.spark.layout import fixed_bytes
+from understudy_shared.spark.layout import bitmap_words, fixed_bytes
 from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
 
@@ -73,6 +73,7 @@ class Sessions:
         self._encode, self._decode = compile_row_encoder(key), compile_row_decoder(key)
         self._order = session_order(key, one_row=not row_prefix)
         self._rest_bytes = _START_ROW_BYTES if row_prefix else SLOT_BYTES
+        self._has_same_bitmap = bitmap_words(len(prefix_type.fields)) == bitmap_words(len(key.fields))
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
@@ -100,6 +101,16 @@ class Sessions:
     def own_bytes(self, kept: bytes) -> bytes:
         """See `Finder`. All but the start."""
         return kept[: -self._rest_bytes]
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`. RocksDB's keys begin with the length of the row; the other provider's rows have one column
+        more, which takes a bit where there is room for it.
+        """
+        if not self._row_prefix:
+            return start if self._has_same_bitmap else None
+        if row_bytes is None:
+            return None
+        return _LENGTH.pack(len(self._row_prefix) + row_bytes) + self._row_prefix + start
 
     def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
         """Return a function that prints a session; None for one that is left out."""

@@ -29,6 +29,7 @@ class ExpiringSet:
     def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
         self._store_name = store_name
         self._expiry = expiry
+        self._row_prefix = row_prefix
         self._skip = len(row_prefix)
         self._decode = compile_row_decoder(value)
 
@@ -61,12 +62,17 @@ class ExpiringSet:
         """See `Finder`."""
         return kept
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
+        """See `Finder`."""
+        return self._row_prefix + start
+
 
 class SeenSet:
     """A finder of a key that is stored for ever."""
 
     def __init__(self, store_name: str, row_prefix: bytes) -> None:
         self._store_name = store_name
+        self._row_prefix = row_prefix
         self._skip = len(row_prefix)
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
@@ -84,6 +90,10 @@ class SeenSet:
     def own_bytes(self, kept: bytes) -> bytes:
         """See `Finder`."""
         return kept
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
+        """See `Finder`."""
+        return self._row_prefix + start
 
 
 class EitherZero:
@@ -117,6 +127,10 @@ class EitherZero:
     def own_bytes(self, kept: bytes) -> bytes:
         """See `Finder`."""
         return self._finder.own_bytes(kept)
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`."""
+        return self._finder.start_bytes(start, row_bytes)
 
 
 def either_zero(make_finder: MakeFinder, key: StructType) -> MakeFinder | None:

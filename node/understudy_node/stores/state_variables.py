@@ -97,6 +97,10 @@ class ValueVariable:
         """See `Finder`."""
         return kept
 
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`."""
+        return self._form.start(start)
+
     def _kept(self, view: TaskView, stored: bytes) -> bytes | None:
         first, key = self.first_bytes(view), self._form.key(stored)
         return None if first is None or key is None else view.stores[self._table.store].get(first + key)
@@ -137,6 +141,10 @@ class _ByPrefix:
         """See `Finder`. All but the second part."""
         (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
         return kept[: FAMILY_BYTES + _LENGTH.size + length]
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """See `Finder`."""
+        return None if row_bytes is None else self._form.first_start(start, row_bytes)
 
     def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
         """Return the bytes with which the keys of a grouping key's records begin; None where no record can exist."""

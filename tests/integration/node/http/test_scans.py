@@ -305,6 +305,44 @@ class PairsCheckpoint(HandmadeCheckpoint):
         ]
 
 
+class NumbersCheckpoint(HandmadeCheckpoint):
+    """Keys of a number and a text, either of which may be null."""
+
+    KEYS = StructType((Field("n", LongType()), Field("tenant", StringType())))
+
+    def _records(self, version: int, partition: int) -> list[spark.Record]:
+        codec, value = KeyCodec(self.KEYS), compile_row_encoder(VALUE)
+        prefix = b"" if self.provider == spark.HDFS else b"\x00"
+        keys = [(number, tenant) for tenant in ("a", "bc", "", None) for number in (-1, 0, 1, 255, 256, None)]
+        return [
+            (prefix + codec.encode(key), prefix + value((key[0], version)))
+            for key in keys
+            if codec.partition(key, self.partitions) == partition
+        ]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_prefix_of_numbers_is_sought_and_one_of_texts_is_passed_over(provider: str, tmp_path: Path) -> None:
+    """Q6: rows looked at are those returned, on every page."""
+    columns = (("n", "long"), ("tenant", "string"))
+    numbers = NumbersCheckpoint(tmp_path / "n", provider=provider, partitions=2, key_columns=columns).create().add(1)
+    with serving(numbers, tmp_path / "data") as served:
+        for number in (-1, 0, 1, 255, 256, None):
+            for limit in (1, 1000):
+                found = list(pages(served, "op0", prefix=[number], limit=limit, explain=True))
+                rows = [row["key"] for page in found for row in page["rows"]]
+                assert sorted(map(repr, rows)) == sorted(
+                    repr({"n": number, "tenant": tenant}) for tenant in ("a", "bc", "", None)
+                )
+                assert all(page["explain"]["access"] == "seek" for page in found)
+                assert all(page["explain"]["looked_at"] == len(page["rows"]) for page in found)
+        assert asked(served, "count", prefix=[256]).body["count"] == 4
+        assert asked(served, "count", prefix=[7]).body["count"] == 0
+        narrowed = asked(served, prefix=[256], where=[["tenant", "=", "a"]], explain=True).body
+        assert [row["key"] for row in narrowed["rows"]] == [{"n": 256, "tenant": "a"}]  # type: ignore[attr-defined]
+        assert narrowed["explain"]["looked_at"] == 4  # type: ignore[index]
+
+
 def test_pages_of_a_role_of_some_keys_end_at_its_own_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Q62: with a prefix of some columns other keys are passed over, and neither cursor nor explain shows them."""
     columns = (("tenant", "string"), ("n", "long"))

@@ -211,3 +211,18 @@ def test_a_value_that_cannot_be_read_whole_is_no_answer(kept: bytes, says: str) 
 def test_a_key_by_another_schema_is_damage() -> None:
     with pytest.raises(CorruptFileError, match="known schema"):
         value_of.key_row(FAMILY + numbered(1, KEY, ("a", 1)))
+
+
+@given(st.tuples(st.integers(-2, 2), st.none() | st.text("ab", max_size=9)), st.integers(0, 3))
+def test_the_parts_of_keys_begin_as_the_rows_of_their_grouping_keys_do(key: tuple[int, str | None], more: int) -> None:
+    """For a scan that seeks a prefix of some columns (Q6)."""
+    columns = StructType((Field("n", LongType()), Field("word", StringType())))
+    form = row_form(replace(MAP, key=columns, avro=None), PREFIX)
+    row = compile_row_encoder(columns)(key)
+    start = row[: 8 + 8 * (more % 3)]
+    first, length = form.first(key), form.first_start(start, len(row))
+    assert first is not None
+    assert length is not None
+    assert (struct.pack("<i", len(first)) + first).startswith(length)
+    assert form.start(start) == PREFIX + start
+    assert row_form(MAP, PREFIX).first_start(start, len(row)) is None, "Avro has no slots"
