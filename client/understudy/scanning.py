@@ -35,6 +35,8 @@ def question_options(command: Command) -> Command:
         ),
         click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
+        click.option("--from", help="The least value of the first key column; of a window, its least start."),
+        click.option("--to", help="The end of the range of the first key column: rows are before it."),
         click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
         click.option(
             "--where", "comparisons", multiple=True,
@@ -49,12 +51,22 @@ def question_options(command: Command) -> Command:
 @click.argument("store")
 @question_options
 @click.option("--fields", help="The value and result columns to show, with commas between them.")
+@click.option("--order", help="Rows in the order of this column, or of all key columns: key.")
+@click.option("--reverse", is_flag=True, help="Turn the order around.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many rows.  [default: all]")
 @longs_option
 @bound_options
 @server_options
 def scan(
-    store: str, *, fields: str | None, limit: int | None, longs: str | None, options: ServerOptions, **given: Any
+    store: str,
+    *,
+    fields: str | None,
+    order: str | None,
+    reverse: bool,
+    limit: int | None,
+    longs: str | None,
+    options: ServerOptions,
+    **given: Any,
 ) -> None:
     """Print the rows of STORE, a JSON object per line, all of one version.
 
@@ -64,9 +76,11 @@ def scan(
     Examples:
       understudy scan aircraft --limit 10
       understudy scan aircraft --where '["flights", ">", 100]' --fields flights
+      understudy scan aircraft --order flights --reverse --limit 3
       understudy scan aircraft --json > aircraft.jsonl
     """
     question = {**_question(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
+    question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
     left = limit
     with options.server() as server, _Progress() as progress:
         while True:

@@ -14,6 +14,7 @@ from understudy_node.http.reads import Reads
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.ordered_scanning import ordered_part
 from understudy_node.stores.scan_rows import RowMaker, row_maker
 from understudy_node.stores.scanning import scan_part
 from understudy_shared.http.edge import read_body
@@ -137,7 +138,8 @@ class NodeScans(Scans):
             await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)
-        part = await self.long_reads.in_turns(scan_part(maker, reading, place, room, lambda: asker.is_gone))
+        read = scan_part if maker.order is None else ordered_part
+        part = await self.long_reads.in_turns(read(maker, reading, place, room, lambda: asker.is_gone))
         self.long_reads.count(part)
         return part
 

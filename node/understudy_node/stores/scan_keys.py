@@ -36,6 +36,11 @@ def keys_after(
         yield from _keys_of(reader, view, after, first + each)
 
 
+def key_of(reader: StoreReader, view: TaskView, own: bytes) -> ScannedKey:
+    """Return the key with these own bytes, which is there."""
+    return next(_keys_of(reader, view, None, own))
+
+
 def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: bytes) -> Iterator[ScannedKey]:
     """Yield the keys that begin with `first`, and are behind `after`."""
     records, end = view.stores[reader.store.store_name], after_prefix(first)

@@ -15,6 +15,7 @@ import orjson
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_node.stores.row_order import Parse, RowOrder, row_order
 from understudy_node.stores.scan_keys import ScannedKey
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError
@@ -27,9 +28,9 @@ from understudy_shared.reads.scan_hop import MAX_ROW_BYTES
 from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix, row_columns
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import EVERYTHING, Selection
-from understudy_shared.reads.where import Term, compile_where
+from understudy_shared.reads.where import Term, compile_range, compile_where
 from understudy_shared.spark.json_values import compile_json_parser
-from understudy_shared.spark.key_codec import Row
+from understudy_shared.spark.key_codec import Row, is_window
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import Field, StructType
 
@@ -50,9 +51,6 @@ def columns_of(store: ServedStore) -> Columns:
     return Columns(key, value, store.result_types)
 
 
-Parse = Callable[[object], object]
-
-
 @dataclass(frozen=True, slots=True)
 class RowMaker:
     """The maker of the rows of one question from one store."""
@@ -68,6 +66,7 @@ class RowMaker:
     only_counts: bool
     starts: tuple[bytes, ...] | None = None
     """The bytes with which the wanted keys begin, where a prefix of some columns is sought."""
+    order: RowOrder | None = None
 
     @property
     def is_filtered(self) -> bool:
@@ -90,6 +89,32 @@ class RowMaker:
         if self.only_counts and not self.of_members and self.selection.include_expired:
             return b""
         return self._row_of(key_row, self._said(key, key_row, reading, partition))
+
+    def ranked(
+        self, key: ScannedKey, reading: Reading, partition: int, is_wanted: Callable[[bytes], bool]
+    ) -> bytes | None:
+        """Return the rank of a key; None for one that is left out, or whose rank is not wanted. What decides is read as
+        cheaply as it can be.
+        """
+        assert self.order is not None, "used only for ordered rows"
+        key_row = self.reader.key_row(key.kept)
+        row = self.reader.store.codec.decode(key_row)
+        by_key = self.order.key_bytes(row)
+        rank = None if by_key is None else by_key + key.own
+        if not self._has_key(row) or (rank is not None and not is_wanted(rank)):
+            return None
+        if rank is not None and not self.of_members and self.selection.include_expired:
+            return rank
+        said = self._said(key, key_row, reading, partition)
+        if isinstance(said, Hidden):
+            return None
+        printed: Mapping[str, Any] = {}
+        if not isinstance(said, Problem):
+            printed = orjson.loads(b"{%b}" % cast(bytes, said)[len(_FOUND) : -1])
+            if not self._matches(printed):
+                return None
+        rank = self.order.member_bytes(printed) + key.own if rank is None else rank
+        return rank if is_wanted(rank) else None
 
     def found(self, key_row: bytes, said: Said) -> bytes | None:
         """Return the row of a key that was looked up."""
@@ -162,8 +187,10 @@ def row_maker(
     Raises BadBoundError that names the member, and the column, at fault.
     """
     store = reader.store
-    columns = columns_of(store)
+    columns, keys = columns_of(store), _key_columns(store)
     terms = compile_where(question.where, columns)
+    if question.has_range:
+        terms = (*terms, *compile_range(_ranged(keys), question.low, question.high))
     prefix = parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None
     return RowMaker(
         reader,
@@ -175,7 +202,26 @@ def row_maker(
         longs_as_text,
         question.operation == "count",
         _starts(reader, prefix),
+        None
+        if question.order is None
+        else row_order(question.order, columns, keys, _printed_parser, is_reversed=question.reverse),
     )
+
+
+def _key_columns(store: ServedStore) -> tuple[Column, ...]:
+    codec = store.codec
+    named = list(zip(codec.names, codec.key.fields, strict=True))[: row_columns(codec)]
+    return tuple(Column("key", (name,), (at,), each.type) for at, (name, each) in enumerate(named))
+
+
+def _ranged(keys: Sequence[Column]) -> Column:
+    """Return the column of a range: the first of the key, of a window its start."""
+    if not keys:
+        raise BadBoundError("the key of this store has no columns", where="from", fix="Leave out from and to")
+    first = keys[0]
+    if is_window(first.type):
+        return Column("key", (*first.path, "start"), (*first.indexes, 0), cast(StructType, first.type).fields[0].type)
+    return first
 
 
 def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] | None:

@@ -16,11 +16,21 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.scan_cursor import decode_scan_cursor
-from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_SCAN_ROWS, ScanOperation, ScanQuestion, ScanRequest
+from understudy_shared.reads.scan_question import (
+    MAX_FIELDS,
+    MAX_ORDER_CHARS,
+    MAX_SCAN_ROWS,
+    ScanOperation,
+    ScanQuestion,
+    ScanRequest,
+)
 from understudy_shared.reads.where import parse_where
 
-_OWN: Final = ("limit", "cursor", "partition", "prefix", "where", "fields", "explain", "estimate")
-_NOT_OF_A_COUNT: Final = ("limit", "fields", "longs")
+_OWN: Final = (
+    *("limit", "cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
+    *("from", "to", "order", "reverse"),
+)
+_NOT_OF_A_COUNT: Final = ("limit", "fields", "longs", "order", "reverse")
 _MAX_PARTITION: Final = 2**31 - 1
 
 
@@ -44,11 +54,14 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
         parse_where(_json(members["where"], "where")) if "where" in members else (),
         _fields(members),
         "include_expired" not in members or parse_flag(members, "include_expired"),
+        _bound(members, "from"),
+        _bound(members, "to"),
+        *_order(members),
     )
     is_estimate = parse_flag(members, "estimate")
     if is_estimate and (question.is_filtered or cursor is not None):
         what = "an estimate is of a whole store or partition, and comes at once"
-        raise BadBoundError(what, where="estimate", fix="Leave out prefix, where and cursor, or estimate")
+        raise BadBoundError(what, where="estimate", fix="Leave out what selects rows, and cursor, or estimate")
     longs = {name: str(value) for name, value in members.items() if name == "longs"}
     return ScanRequest(
         question,
@@ -91,10 +104,38 @@ def _prefix(members: Mapping[str, object]) -> tuple[object, ...]:
     if "prefix" not in members:
         return ()
     values = _json(members["prefix"], "prefix")
-    if isinstance(values, list) and values:
+    if isinstance(values, list) and values and _is_printable(values):
         return tuple(values)
     fix = 'Send a JSON array of values for the first key columns, as ["a"]'
     raise BadBoundError(f"the prefix is {clipped(values)}, not an array of values", where="prefix", fix=fix)
+
+
+def _is_printable(value: object) -> bool:
+    """Whether a value can be sent on as JSON: not if it is nested too deeply."""
+    try:
+        return bool(orjson.dumps([[value]]))
+    except TypeError:
+        return False
+
+
+def _bound(members: Mapping[str, object], name: str) -> str | None:
+    """Return a bound of the first key column."""
+    value = members.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    fix = "Send a value of the first key column as a text, as it is in a path"
+    raise BadBoundError(f"{name} is {clipped(value)}, not a text", where=name, fix=fix)
+
+
+def _order(members: Mapping[str, object]) -> tuple[str | None, bool]:
+    """Return the column by which rows are ordered, and whether the order is reversed."""
+    order, reverse = members.get("order"), parse_flag(members, "reverse")
+    fix = "Send order=key, or the name of a column"
+    if order is not None and (not isinstance(order, str) or not 0 < len(order) <= MAX_ORDER_CHARS):
+        raise BadBoundError(f"order is {clipped(order)}, not the name of a column", where="order", fix=fix)
+    if reverse and order is None:
+        raise BadBoundError("reverse is of rows that are ordered", where="reverse", fix=fix)
+    return order, reverse
 
 
 def _fields(members: Mapping[str, object]) -> tuple[str, ...] | None:

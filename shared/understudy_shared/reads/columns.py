@@ -51,6 +51,10 @@ class Columns:
                         self._full[full] = column
                         self._short.setdefault(short, []).append(full)
 
+    def has(self, name: str) -> bool:
+        """Whether there is a column of that name."""
+        return name in self._short
+
     def find(self, name: str, where: str) -> Column:
         """Return the column of that name. Raises BadBoundError with those that exist. `where` is the member."""
         of_short = self._short.get(name, [])

@@ -114,6 +114,7 @@ def encode_part(part: PartPage) -> bytes:
         "stamp": part.stamp,
         "committed_at_us": part.committed_at_us,
         "access": part.access,
+        **({"ranks": [[_text_of(rank), size] for rank, size in part.ranks]} if part.ranks else {}),
     }
     return b"%b%b%b]}\n" % (orjson.dumps(head)[:-1], _ROWS, part.rows)
 
@@ -137,9 +138,21 @@ def decode_part(body: bytes) -> PartPage:
             stamp,
             optional_whole(fields, "committed_at_us"),
             cast(Access, access),
+            _ranks(fields.get("ranks", [])),
         )
     except KeyError as error:
         raise BadHopError(f"the reply to a scan has no {error}") from None
+
+
+def _ranks(value: object) -> tuple[tuple[bytes, int], ...]:
+    found = []
+    for each in value if isinstance(value, list) else [value]:
+        match each:
+            case [str(rank), int(size)] if size >= 0:
+                found.append((_bytes_of(rank) or b"", size))
+            case _:
+                raise BadHopError("the reply to a scan has a row without a rank")
+    return tuple(found)
 
 
 def _question(members: object) -> ScanQuestion:
@@ -148,6 +161,9 @@ def _question(members: object) -> ScanQuestion:
     prefix, fields = members.get("prefix", []), members.get("fields")
     if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
         raise BadHopError("the prefix or the fields of the hop are no lists")
+    low, high, order = (members.get(name) for name in ("from", "to", "order"))
+    if not all(each is None or isinstance(each, str) for each in (low, high, order)):
+        raise BadHopError("the range or the order of the hop is no text")
     return ScanQuestion(
         cast(ScanOperation, members["operation"]),
         None,
@@ -155,6 +171,10 @@ def _question(members: object) -> ScanQuestion:
         parse_where(members.get("where", [])),
         None if fields is None else tuple(fields),
         _flag({"include_expired": True, **members}, "include_expired"),
+        low=low,
+        high=high,
+        order=order,
+        reverse=_flag({"reverse": False, **members}, "reverse"),
     )
 
 

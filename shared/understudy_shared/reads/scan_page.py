@@ -76,6 +76,8 @@ class PartPage(NamedTuple):
     stamp: Stamp
     committed_at_us: int | None
     access: Access
+    ranks: tuple[tuple[bytes, int], ...] = ()
+    """The bytes by which each row is ordered, and its size; empty where rows are not ordered."""
 
 
 ReadPart = Callable[[Place, Room], Awaitable[PartPage]]
@@ -95,6 +97,14 @@ class ScanPage:
     access: Access = "pass"
     partitions: list[int] = field(default_factory=list)
     """The partitions that were read for it."""
+
+    def add(self, partition: int, part: PartPage) -> None:
+        """Add what a part says beside its rows."""
+        self.looked_at += part.looked_at
+        self.committed_at_us, self.access = part.committed_at_us, part.access
+        self.partitions.append(partition)
+        marks = sorted({*_marks(self.stamp), *_marks(part.stamp)})
+        self.stamp = {**part.stamp, **({"marks": marks} if marks else {})}
 
     def explained(self, *, is_confined: bool) -> dict[str, object]:
         """Return how its rows were found; `is_confined`: without what tells of other keys."""
@@ -129,22 +139,14 @@ async def read_page(
         rows = None if limit is None else limit - page.found
         part = await read_part(place, Room(rows, left, until_s, not page.found, is_confined))
         left -= len(part.rows)
-        _add(page, partition, part)
+        if part.rows:
+            page.rows.append(part.rows)
+        page.found += part.found
+        page.add(partition, part)
         if not part.is_end:
             page.next = Place(partition, part.after)
             break
     return page
-
-
-def _add(page: ScanPage, partition: int, part: PartPage) -> None:
-    if part.rows:
-        page.rows.append(part.rows)
-    page.found += part.found
-    page.looked_at += part.looked_at
-    page.committed_at_us, page.access = part.committed_at_us, part.access
-    page.partitions.append(partition)
-    marks = sorted({*_marks(page.stamp), *_marks(part.stamp)})
-    page.stamp = {**part.stamp, **({"marks": marks} if marks else {})}
 
 
 def _marks(stamp: Stamp) -> list[str]:

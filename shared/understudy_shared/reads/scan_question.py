@@ -26,12 +26,19 @@ MAX_SCAN_BYTES: Final = 1024 * 1024
 
 MAX_FIELDS: Final = 256
 
+MAX_ORDER_CHARS: Final = 1024
+"""Limit on the name of the column that orders."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScanQuestion:
     """The rows that are wanted: of one `partition`, or of all; those whose leading key columns have the values of
     `prefix`, which is parsed JSON; those that `where` matches. `fields` names the value and result columns to show;
     None: all. Without `include_expired`, elements that have surely expired are left out, as in a lookup.
+
+    `low` and `high` are bounds of the first key column, texts as in a path: the first belongs to the range, the last
+    does not. `order` is `key`, or the name of a column; `reverse` turns it around. None: the order in
+    which keys are stored.
     """
 
     operation: ScanOperation = "scan"
@@ -40,11 +47,20 @@ class ScanQuestion:
     where: tuple[RawTerm, ...] = ()
     fields: tuple[str, ...] | None = None
     include_expired: bool = True
+    low: str | None = None
+    high: str | None = None
+    order: str | None = None
+    reverse: bool = False
 
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves rows out."""
-        return bool(self.prefix or self.where)
+        return bool(self.prefix or self.where) or self.has_range
+
+    @property
+    def has_range(self) -> bool:
+        """Whether it has a bound of the first key column."""
+        return self.low is not None or self.high is not None
 
     def members(self) -> dict[str, object]:
         """Return its members as JSON; those that are not given are left out."""
@@ -57,7 +73,11 @@ class ScanQuestion:
             found["where"] = [[each.column, each.op, each.literal] for each in self.where]
         if self.fields is not None:
             found["fields"] = list(self.fields)
-        return found if self.include_expired else {**found, "include_expired": False}
+        if not self.include_expired:
+            found["include_expired"] = False
+        given = (("from", self.low), ("to", self.high), ("order", self.order))
+        found |= {name: value for name, value in given if value is not None}
+        return {**found, "reverse": True} if self.reverse else found
 
     def digest(self, asker: str) -> str:
         """Return the digest of the question of a principal: a cursor does not show the question itself."""

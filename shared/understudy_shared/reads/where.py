@@ -16,7 +16,7 @@ from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column, Columns
-from understudy_shared.spark.json_values import compile_json_parser, example_of
+from understudy_shared.spark.json_values import compile_json_parser, compile_segment_parser, example_of
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import (
     BINARY_COLLATION,
@@ -35,6 +35,8 @@ MAX_WHERE_BYTES: Final = 8 * 1024
 """Limit on a filter as JSON. It travels in URLs, and is judged for each row."""
 
 WHERE: Final = "where"
+FROM: Final = "from"
+TO: Final = "to"
 _FORM: Final = 'Send [["column", "<", value], ...] as JSON; operators are = != < <= > >= in is_null not_null'
 
 Matches = Callable[[Any], bool]
@@ -106,6 +108,37 @@ def _raw_term(value: object) -> RawTerm:
 def compile_where(terms: Sequence[RawTerm], columns: Columns) -> tuple[Term, ...]:
     """Compile a filter for the columns of a store. Raises BadBoundError that names the column."""
     return tuple(_term(each, columns.find(each.column, WHERE)) for each in terms)
+
+
+def compile_range(column: Column, low: str | None, high: str | None) -> tuple[Term, ...]:
+    """Compile the range of a column from `low` to before `high`; None: without that bound. A bound is a text, as in a
+    path. Raises BadBoundError.
+    """
+    order = order_of(column.type)
+    if order is None:
+        raise BadBoundError(f"values of {column} are not compared", where=FROM, fix="Leave out from and to")
+    compared: dict[str, Any] = {
+        name: order(_parsed_bound(column, name, bound))
+        for name, bound in ((FROM, low), (TO, high))
+        if bound is not None
+    }
+    first, end = compared.get(FROM), compared.get(TO)
+    if first is not None and end is not None and first >= end:
+        what = f"from={clipped(low)} is not before to={clipped(high)}, which is not in the range"
+        raise BadBoundError(what, where=FROM, fix="Send the end of the range as to")
+    terms = []
+    if FROM in compared:
+        terms.append(Term(column, lambda value: value is not None and order(value) >= first))
+    if TO in compared:
+        terms.append(Term(column, lambda value: value is not None and order(value) < end))
+    return tuple(terms)
+
+
+def _parsed_bound(column: Column, name: str, bound: str) -> object:
+    try:
+        return compile_segment_parser(column.type, ".".join(column.path))(bound)
+    except BadKeyError as error:
+        raise BadBoundError(error.what, where=f"{name}, {error.where}", fix=error.fix) from None
 
 
 def _term(term: RawTerm, column: Column) -> Term:

@@ -22,6 +22,7 @@ from understudy_shared.http.problems import problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body
 from understudy_shared.http.target import parse_query
 from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.ordered_page import read_ordered_page
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart, ScanPage, read_page, version_of
 from understudy_shared.reads.scan_question import ScanOperation
@@ -31,6 +32,9 @@ from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, s
 
 CONFINED_MS = 3_000
 """Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""
+
+ORDERED_MS = 3_000
+"""Time of a page of ordered rows: it has looked at every key, or it is a problem."""
 
 
 class Scans(ABC):
@@ -92,15 +96,18 @@ class Scans(ABC):
         else:
             version = version_of(cursor.version, cursor.committed_at_us)
             start = Place(cursor.partition, cursor.after)
-        until_s = monotonic() + (CONFINED_MS if turn.is_confined else time_ms) / 1000
-        page = await read_page(
-            start,
-            turn.partitions,
-            asker.while_there(self.part_reader(turn, version, asker)),
-            limit=None if turn.is_count else turn.asked.limit,
-            until_s=until_s,
-            is_confined=turn.is_confined,
-        )
+        question, limit = turn.asked.question, turn.asked.limit
+        time_ms = ORDERED_MS if question.order is not None else CONFINED_MS if turn.is_confined else time_ms
+        until_s = monotonic() + time_ms / 1000
+        read = asker.while_there(self.part_reader(turn, version, asker))
+        parts, is_confined = turn.partitions, turn.is_confined
+        if question.order is not None:
+            page = await read_ordered_page(
+                start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
+            )
+        else:
+            rows = None if turn.is_count else limit
+            page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
         return _body(turn, page, version)
 
     @contextmanager

@@ -207,10 +207,10 @@ def _segment_parsers(key: StructType, names: Sequence[str]) -> list[Callable[[st
 
 
 def _has_segments(spark_type: SparkType) -> bool:
-    return _is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, VoidType))
+    return is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, VoidType))
 
 
-def _is_window(spark_type: SparkType) -> bool:
+def is_window(spark_type: SparkType) -> bool:
     """Whether it is the type of `window(...)` and `session_window(...)`: struct<start, end> of timestamps."""
     return (
         isinstance(spark_type, StructType)

@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import (
     ArrayType,
@@ -66,6 +66,25 @@ def read_operators(
     with settings(spark, reader_conf(checkpoint)), ThreadPoolExecutor(max_workers=2) as pool:
         found = pool.map(lambda operator: _read_versions(spark, checkpoint, operator, batch_ids, "default"), wanted)
         return dict(zip(wanted, found, strict=True))
+
+
+def ordered_keys(
+    spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int
+) -> list[tuple[int, tuple[Value, ...]]]:
+    """Every key of an operator's default store in the order of Spark's ORDER BY over its columns, each with the rank of
+    its first column.
+    """
+    with settings(spark, reader_conf(checkpoint)):
+        frame = _load(spark, checkpoint, operator_id, batch_id, "default").select("key")
+        key_type = frame.schema["key"].dataType
+        assert isinstance(key_type, StructType)
+        columns = [F.col("key")[name] for name in key_type.fieldNames()]
+        ranked = frame.select(
+            F.row_number().over(Window.orderBy(*columns)).alias("at"),
+            F.dense_rank().over(Window.orderBy(columns[0])).alias("rank"),
+            comparable(frame, "key").alias("key"),
+        )
+        return [(row["rank"], _struct(row["key"])) for row in sorted(ranked.collect(), key=lambda row: row["at"])]
 
 
 def operator_ids(checkpoint: Path) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from understudy_shared.reads.bounds import (
     WAIT_WITH_POSITION_MS,
     UnknownLag,
 )
-from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_SCAN_ROWS
+from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 from understudy_shared.reads.where import MAX_TERMS
 from understudy_shared.settings.common import DEFAULT_KEY_BYTES
@@ -188,7 +188,10 @@ def test_the_words_of_a_schema_are_those_of_the_code(schema: Json, words: list[s
     assert schema["enum"] == words
 
 
-OF_SCANS = ("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate")
+OF_SCANS = (
+    *("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
+    *("range_from", "range_to", "order", "reverse"),
+)
 
 
 def test_the_body_of_a_scan_has_its_parameters() -> None:
@@ -248,6 +251,7 @@ def test_limits_are_those_of_the_code() -> None:
         "scan_limit": MAX_SCAN_ROWS,
         "partition": 2**31 - 1,
     }
+    assert PARAMETERS["order"]["schema"]["maxLength"] == MAX_ORDER_CHARS
     assert SCHEMAS["Where"]["maxItems"] == MAX_TERMS
     assert SCHEMAS["ScanPage"]["properties"]["rows"]["maxItems"] == MAX_SCAN_ROWS
     assert SCHEMAS["ScanQuestion"]["properties"]["fields"]["maxItems"] == MAX_FIELDS

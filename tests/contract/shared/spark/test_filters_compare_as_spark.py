@@ -1,4 +1,4 @@
-"""What a filter of a scan says of two values is what Spark SQL says of them, for each type (Q7)."""
+"""What a filter and an order of a scan say of two values is what Spark SQL says of them, for each type (Q7)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.oracle.spark_reader import comparable, python_value
 from tests.support.spark.shapes import SHAPES_SCHEMA, shape_batches
 
+from understudy_shared.reads.ordering import compile_order
 from understudy_shared.reads.where import order_of
 from understudy_shared.spark.types import parse_schema
 
@@ -49,7 +50,9 @@ def compared(spark: SparkSession) -> list[Any]:
 def test_two_values_compare_as_in_spark_sql(compared: list[Any], spark: SparkSession, name: str) -> None:
     schema = parse_schema(spark.createDataFrame([], SHAPES_SCHEMA).schema.json())
     order = order_of(next(field.type for field in schema.fields if field.name == name))
+    as_bytes = compile_order(next(field.type for field in schema.fields if field.name == name))
     assert order is not None
+    assert as_bytes is not None
     seen = set()
     for row in compared:
         left, right = python_value(row[f"left_{name}"]), python_value(row[f"right_{name}"])
@@ -57,5 +60,7 @@ def test_two_values_compare_as_in_spark_sql(compared: list[Any], spark: SparkSes
             says = row[f"{name}_{index}"]
             ours = None if left is None or right is None else compare(order(left), order(right))
             assert ours is says, (left, sign, right)
+            if says is not None:
+                assert compare(as_bytes(left), as_bytes(right)) is says, (left, sign, right)
             seen.add((sign, says))
     assert {says for _, says in seen} >= {True, False}

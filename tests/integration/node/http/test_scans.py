@@ -20,6 +20,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.replica.readings import Reading
+from understudy_node.stores import ordered_scanning
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part
 from understudy_shared.base.slices import in_slices
@@ -134,6 +135,27 @@ def test_a_filtered_pass_hands_back_its_progress_when_its_time_is_over(
         assert last["count"] == len(counts.counts(1)), "the count so far is in the cursor"
 
 
+def test_an_order_that_takes_too_long_or_too_much_is_a_problem_and_no_page(
+    counts: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(counts, tmp_path / "data") as served:
+        page = asked(served, order="total", limit=2, explain=True).body
+        assert page["explain"] == {
+            "access": "pass", "looked_at": len(counts.counts(1)), "returned": 2, "partitions": [0, 1, 2],
+        }  # fmt: skip
+        token = page["next_cursor"]
+        for members in ({}, {"order": "count"}, {"order": "total", "reverse": True}):
+            assert asked(served, cursor=token, **members).body["where"] == "cursor", "it is of another question"
+        monkeypatch.setattr(scans, "ORDERED_MS", -1)
+        reply = asked(served, order="total")
+        assert (reply.status, reply.problem, reply.body["where"]) == (504, "deadline", "order")
+        assert "Narrow the scan" in reply.text
+        monkeypatch.undo()
+        monkeypatch.setattr(ordered_scanning, "MAX_RANK_BYTES", 20)
+        reply = asked(served, order="key")
+        assert (reply.status, reply.problem, reply.body["where"]) == (413, "too-large", "order")
+
+
 def test_a_count_is_that_of_the_rows_of_a_scan(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
     with serving(counts, tmp_path / "data") as served:
         whole = asked(served, "count", explain=True).body
@@ -230,6 +252,13 @@ def _keys_read(metrics: str) -> list[str]:
         pytest.param("fields=nowhere", "fields", "there is no column", id="unknown field"),
         pytest.param("explain=perhaps", "explain", "not a boolean", id="explain"),
         pytest.param("longs=words", "longs", "not a choice", id="longs"),
+        pytest.param("order=nowhere", "order", "count (long)", id="unknown order"),
+        pytest.param("order=", "order", "not the name", id="empty order"),
+        pytest.param("reverse=true", "reverse", "rows that are ordered", id="reverse alone"),
+        pytest.param("order=key&reverse=perhaps", "reverse", "not a boolean", id="reverse"),
+        pytest.param("from=b&to=a", "from", "is not before", id="range reversed"),
+        pytest.param("from=a&to=a", "from", "is not before", id="range empty"),
+        pytest.param("from=", "from, column word (string)", "cannot be empty", id="from empty"),
         pytest.param("colour=red", "bounds", "unknown bound 'colour'", id="unknown member"),
         pytest.param("estimate=true", "estimate", "takes no estimate", id="estimate of a scan"),
     ],
@@ -254,12 +283,16 @@ def test_what_cannot_start_is_a_problem_and_never_a_broken_answer(node: ServedNo
         ("/v1/stores/nowhere/scan", 404),
         ("/v1/stores/op0/scan?max_lag=0&require_active=x", 400),
         ("/v1/stores/op0/count?limit=1", 400),
+        ("/v1/stores/op0/count?order=key", 400),
         ("/v1/stores/op0/scan/more", 404),
     ):
         reply = node.get(target)
         assert (reply.status, bool(reply.problem)) == (status, True)
     assert node.post("/v1/stores/op0/scan", b"[1]").problem == "bad-request"
     assert node.post("/v1/stores/op0/scan", b"{").problem == "bad-request"
+    assert node.post("/v1/stores/op0/scan", b'{"from": [[1]]}').body["where"] == "from"
+    assert node.post("/v1/stores/op0/scan", b'{"order": 1}').body["where"] == "order"
+    assert node.post("/v1/stores/op0/scan", b'{"to": 5}').body["where"] == "to"
     status, headers, body = node.head("HEAD", "/v1/stores/op0/scan")
     assert (status, body, headers["content-type"]) == (200, b"", "application/json")
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import Served, served_node
 from tests.support.oracle.checkpoint import (
@@ -29,9 +30,9 @@ from tests.support.oracle.checkpoint import (
 )
 from tests.support.oracle.json import as_text, json_array, json_object, path_segments
 from tests.support.oracle.record import record
-from tests.support.oracle.scanned import scanned
+from tests.support.oracle.scanned import scan_target, scanned
 from tests.support.oracle.serving import Asked, served_by_a_process
-from tests.support.oracle.spark_reader import OracleRow, canonical_rows
+from tests.support.oracle.spark_reader import OracleRow, canonical_rows, ordered_keys
 from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
 from tests.support.spark.queries import wait_until
 from tests.support.spark.shapes import BRANCH_NAMES
@@ -170,6 +171,53 @@ def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_
                 assert {as_text(list(row["key"].values())): as_text(row["value"]) for row in rows} == wanted, shape.name
                 assert len(rows) == len(wanted)
             _assert_filtered(served, shape, rows)
+
+
+def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_its_between(
+    oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Q7."""
+    if oracle.state_format not in STATE_FORMATS_CI:
+        pytest.skip("an order sees no format")
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait_for_the_end(oracle, served)
+        for shape in oracle.shapes.values():
+            if shape.name == "array":
+                reply = served.get(scan_target(shape.store, order="key"))
+                assert (reply.status, reply.body["where"]) == (400, "order")
+            elif shape.key_type.fields:
+                keys = ordered_keys(spark, oracle.path, shape.operator_id, oracle.last - 1)
+                _assert_ordered(served, shape, keys)
+                _assert_ranged(served, shape, keys)
+
+
+def _assert_ordered(served: Served, shape: Shape, keys: list[tuple[int, tuple[Any, ...]]]) -> None:
+    expected = [as_text(json_array(key, shape.key_type)) for _, key in keys]
+    for limit in ("3", "1000"):
+        rows = scanned(served, shape.store, order="key", limit=limit)
+        assert [as_text(list(row["key"].values())) for row in rows] == expected, shape.name
+        rows = scanned(served, shape.store, order="key", reverse="true", limit=limit)
+        assert [as_text(list(row["key"].values())) for row in rows] == expected[::-1], shape.name
+
+
+def _assert_ranged(served: Served, shape: Shape, keys: list[tuple[int, tuple[Any, ...]]]) -> None:
+    """From the least value to before the greatest, and smaller ranges; a window is ranged by its start."""
+    if shape.name == "struct":
+        reply = served.get(scan_target(shape.store, **{"from": "1"}))
+        assert (reply.status, reply.body["where"]) == (400, "from")
+        return
+    given = [(rank, key) for rank, key in keys if key[0] is not None]
+    ranks = sorted({rank for rank, _ in given})
+    texts = {rank: (path_segments((key[0],), StructType(shape.key_type.fields[:1])) or [""])[0] for rank, key in given}
+    for low, high in ((ranks[0], ranks[-1]), (ranks[len(ranks) // 3], ranks[2 * len(ranks) // 3])):
+        if low == high or "" in (texts[low], texts[high]):
+            continue
+        rows = scanned(served, shape.store, **{"from": texts[low], "to": texts[high]})
+        found = sorted(as_text(list(row["key"].values())) for row in rows)
+        wanted = [as_text(json_array(key, shape.key_type)) for rank, key in given if low <= rank < high]
+        assert found == sorted(wanted), shape.name
+        reply = served.get(scan_target(shape.store, **{"from": texts[high], "to": texts[low]}))
+        assert (reply.status, reply.body["where"]) == (400, "from"), shape.name
 
 
 def _assert_filtered(served: Served, shape: Shape, rows: list[dict[str, Any]]) -> None:

@@ -42,16 +42,29 @@ def test_the_pages_of_a_router_are_those_of_the_nodes(
             {"prefix": [WORDS[0]]},
             {"partition": 1},
             {"longs": "string"},
+            {"order": "count", "limit": 3},
+            {"order": "total", "reverse": True, "where": [["count", ">", 1]]},
+            {"order": "key"},
+            {"from": WORDS[1], "to": WORDS[2]},
         )
         for members in questions:
             asked_of_node = asked(node, explain=True, **members).body
             assert asked(router, explain=True, **members).body == asked_of_node, members
         assert asked(router, "count").body["count"] == len(whole["rows"])
         assert asked(router, "count", estimate=True).body["count"] == len(whole["rows"])
-        for members in ({"where": [["nowhere", "=", 1]]}, {"where": [["count", "=", "x"]]}, {"prefix": [1]}):
+        for members in (
+            {"where": [["nowhere", "=", 1]]},
+            {"where": [["count", "=", "x"]]},
+            {"prefix": [1]},
+            {"order": "nowhere"},
+        ):
             of_router, of_node = asked(router, **members), asked(node, **members)
             assert of_router.status == 400
             assert of_router.body == of_node.body, "a router and a node say the same"
+        by_count = [row["value"]["count"] for row in scanned(router, "op0", order="count", limit=2)]
+        assert by_count == sorted(checkpoint.counts(VERSION).values())
+        by_word = [row["key"]["word"] for row in scanned(router, "op0", order="key", reverse=True, limit=3)]
+        assert by_word == sorted(checkpoint.counts(VERSION), reverse=True)
         token = asked(router, limit=1).body["next_cursor"]
         assert asked(node, limit=1, cursor=token).body == asked(router, limit=1, cursor=token).body
 
