@@ -70,7 +70,7 @@ class ScanQuestion:
         if self.prefix:
             found["prefix"] = list(self.prefix)
         if self.where:
-            found["where"] = [[each.column, each.op, each.literal] for each in self.where]
+            found["where"] = [each.form() for each in self.where]
         if self.fields is not None:
             found["fields"] = list(self.fields)
         if not self.include_expired:

@@ -66,6 +66,10 @@ class RawTerm(NamedTuple):
     op: str
     literal: object
 
+    def form(self) -> list[object]:
+        """Return the JSON that it was sent as, which `parse_where` takes."""
+        return [self.column, self.op] if self.op in _NULLS else [*self]
+
 
 class Term(NamedTuple):
     """A comparison of a column; `matches` judges its decoded value."""

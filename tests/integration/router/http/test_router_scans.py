@@ -39,6 +39,7 @@ def test_the_pages_of_a_router_are_those_of_the_nodes(
         questions: tuple[dict[str, Any], ...] = (
             {"where": [["count", ">", 1]], "fields": "total"},
             {"where": [["word", "in", WORDS[:2]]]},
+            {"where": [["word", "not_null"], ["count", "is_null"]]},
             {"prefix": [WORDS[0]]},
             {"partition": 1},
             {"longs": "string"},
