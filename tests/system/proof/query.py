@@ -21,9 +21,9 @@ from tests.support.oracle.kinds import join_conf
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import QueryOptions, settings
 from tests.support.spark.session import spark_session
-from tests.system.proof import kinds_keys, kinds_query, kinds_truth, moods_keys, moods_query
+from tests.system.proof import kinds_keys, kinds_query, kinds_truth, many_keys, moods_keys, moods_query
 from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
-from tests.system.proof.subjects import COUNTS, KINDS, MOODS, SUBJECTS, Subject
+from tests.system.proof.subjects import COUNTS, KINDS, MANY, MOODS, SUBJECTS, Subject
 from tests.system.proof.truth import write_truth
 
 STARTED = "the query is running"
@@ -128,8 +128,15 @@ def _counted(rows: DataFrame) -> DataFrame:
     return keyed.groupBy("slot", "word").agg(F.count("*"), F.sum("value"), F.max("value"))
 
 
+def _counted_numbers(rows: DataFrame) -> DataFrame:
+    every = F.sequence("value", F.col("value") + many_keys.KEYS - 1)  # of two literals it would be a part of the plan
+    numbers = F.when(F.col("value") == 0, every).otherwise(F.array(F.pmod("value", F.lit(many_keys.KEYS))))
+    return rows.select(F.explode(numbers).alias("number")).groupBy("number").count()
+
+
 JOBS = {
     COUNTS.name: Job(_counted, ROWS_PER_BATCH, "update", write_truth),
+    MANY.name: Job(_counted_numbers, many_keys.ROWS_PER_BATCH, "update", write_truth),
     KINDS.name: Job(
         kinds_query.build, kinds_keys.ROWS_PER_BATCH, "append", kinds_truth.write_truth, extra_conf=join_conf
     ),

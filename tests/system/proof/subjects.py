@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from tests.system.proof import keys, kinds_keys, moods_keys
+from tests.system.proof import keys, kinds_keys, many_keys, moods_keys
 from tests.system.proof.question import Question
 
 
@@ -53,4 +53,12 @@ MOODS: Final = Subject(
     formats=("rocksdb-v1",),
     added=frozenset({moods_keys.MOOD}),
 )
-SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS, MOODS)})
+MANY: Final = Subject(
+    name="many",
+    kinds=MappingProxyType({keys.STORE: "value"}),
+    partitions=4,
+    every_ms=400,
+    choose=many_keys.choose_question,
+    formats=("rocksdb", "hdfs"),
+)
+SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS, MOODS, MANY)})
