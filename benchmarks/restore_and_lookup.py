@@ -5,7 +5,8 @@
 
 Real Spark writes each checkpoint first. Everything compared is measured in the same run; while a node restores, another
 process asks it for its health every few milliseconds, and the longest wait says whether a restore holds it up. Last,
-for the provider whose snapshots have to be decompressed, lookups are timed while another partition is restored.
+pages of a scan and an older version are timed, and, for the provider whose snapshots have to be decompressed, lookups
+while another partition is restored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import orjson
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from benchmarks import large_restores
+from benchmarks import first_pages, large_restores
 from benchmarks.big_checkpoint import RAW_BYTES_PER_KEY, BigCheckpoint, session, write
 from benchmarks.load import Load, get, post, run_load
 from benchmarks.report import write_report
@@ -109,9 +110,12 @@ def measure(
         cpu_us = (node.cpu_s() - cpu_s) / (lookups.per_second * (seconds + 1)) * 1e6
         hot = run_load(node.port, singles[:1000], seconds=seconds)
         batches = run_load(node.port, list(_batches(checkpoint, picked)), connections=8, seconds=seconds)
+        pages = first_pages.measure(checkpoint, node)
         _print_restore(checkpoint, restore_s=restore_s, spark_s=spark_s, longest_wait_ms=watched.longest_wait_ms)
         _print_memory(checkpoint, node, at_rest, alone)
         _print_lookups(limit, lookups, hot, batches, cpu_us=cpu_us)
+        for row in first_pages.shown(pages, restore_s):
+            _row(*row)
         resident = node.resident_bytes() / (checkpoint.keys * RAW_BYTES_PER_KEY)
         found = {
             "": {
@@ -119,6 +123,7 @@ def measure(
                 "restore_s": restore_s,
                 "resident_of_raw": resident,
                 "longest_wait_ms": watched.longest_wait_ms,
+                **pages,
             }
         }
         if checkpoint.provider == "HDFSBacked":
