@@ -32,7 +32,7 @@ def scan_part(
     starts = (b"",) if maker.starts is None else maker.starts
     for key in keys_after(maker.reader, reading.view, place.after, starts):
         if looked_at and (monotonic() >= room.until_s or has_left()):
-            if room.is_confined:
+            if room.is_confined and room.is_empty and not found:
                 raise ProblemError(_TOO_MANY)
             is_end = False
             break

@@ -13,7 +13,7 @@ from understudy_shared.http.target import parse_query, refuse_unroutable, split_
 MAX_SHOWN_CHARS = 200
 """Limit on the characters of a path or a name in a line, which so has a bounded length."""
 
-_CALLS = frozenset(("keys", "lookup", "metadata", "scan", "count", "watch"))
+_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "watch"))
 _FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
 UNKNOWN_ROUTE = "unknown"
 
@@ -31,8 +31,8 @@ def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
     try:
         refuse_unroutable(raw_path)
         match split_path(raw_path):
-            case ["v1", "stores"]:
-                return Asked("/v1/stores")
+            case ["v1", "stores" | "read" as call]:
+                return Asked(f"/v1/{call}")
             case ["v1", "stores", store]:
                 return Asked("/v1/stores/{store}", shown(store))
             case ["v1", "stores", store, call, *key] if call in _CALLS:

@@ -15,12 +15,13 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.audit import peer_of
 from understudy_shared.auth.needs import granted_in
-from understudy_shared.auth.principals import Action, KeyScope, Principal
+from understudy_shared.auth.principals import Action, NotingScope, Principal
 from understudy_shared.auth.shown import shown_batch
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.http.edge import Receive, read_body
+from understudy_shared.http.edge import Receive, Scope, read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
@@ -116,14 +117,14 @@ class SeveralStores(ABC):
         be read at. Raises the problem of a partition that cannot be read.
         """
 
-    async def answer(self, body: bytes, principal: Principal, receive: Receive) -> bytes:
+    async def answer(self, body: bytes, scope: Scope, receive: Receive) -> bytes:
         """Return the answer to a request. Raises its problem."""
         began_s, outcome = monotonic(), "internal"
         try:
             self._lookups.begin()
             try:
                 async with asyncio.timeout(SEVERAL_S):
-                    answer = await self._answer(parse_several(body), principal, receive)
+                    answer = await self._answer(parse_several(body), scope, receive)
             finally:
                 self._lookups.in_flight -= 1
             outcome = "answered"
@@ -142,15 +143,18 @@ class SeveralStores(ABC):
             counts.count(outcome)
             counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
-    async def _answer(self, asked: SeveralReads, principal: Principal, receive: Receive) -> bytes:
-        scopes = [_scope(principal, read.store) for read in asked.reads]
+    async def _answer(self, asked: SeveralReads, scope: Scope, receive: Receive) -> bytes:
+        principal = authorization_of(scope).principal
+        granted = [_granted(principal, read.store) for read in asked.reads]
         at = await self._position(asked)
         token = at.encode()
         found = []
-        for read, scope in zip(asked.reads, scopes, strict=True):
+        for read, keys in zip(asked.reads, granted, strict=True):
             params = {**read.selection, "snapshot": token}
-            results = await self._lookups.look_up_many(read.store, read.keys, params, receive, None, scope)
+            results = await self._lookups.look_up_many(read.store, read.keys, params, receive, None, keys)
             found.append(b'{"store":%b,%b' % (orjson.dumps(read.store), shown_batch(principal, results).rstrip()[1:]))
+        if any(keys.refused for keys in granted):
+            self._lookups.access.key_refused(principal, peer_of(scope), "POST", scope["raw_path"])
         head = {
             "snapshot": token,
             "version": at.version,
@@ -170,12 +174,12 @@ class SeveralStores(ABC):
         return min(positions, key=lambda position: position.version)
 
 
-def _scope(principal: Principal, store: str) -> KeyScope:
+def _granted(principal: Principal, store: str) -> NotingScope:
     """Return the keys of a store that may be read. Raises the problem of a store that may not."""
     granted = granted_in(principal, store, Action.POINT)
     if isinstance(granted, Problem):
         raise ProblemError(granted)
-    return granted.keys
+    return NotingScope(granted.keys.prefixes)
 
 
 def _left() -> ProblemError:
@@ -199,7 +203,7 @@ def several_routes(several: SeveralStores) -> APIRouter:
     async def read(request: Request) -> Response:
         """Look keys of several stores up at one version."""
         body = await read_body(request.receive)
-        answer = await several.answer(body, authorization_of(request.scope).principal, request.receive)
+        answer = await several.answer(body, request.scope, request.receive)
         return Response(answer, media_type="application/json")
 
     return routes

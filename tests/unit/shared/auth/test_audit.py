@@ -282,6 +282,8 @@ def test_whatever_is_asked_has_a_short_route_in_one_line(path: bytes, query: byt
     [
         ("/v1/stores/words/keys/a%2Fb", Asked("/v1/stores/{store}/keys/{key}", "words", "a/b")),
         ("/v1/stores/words/metadata/a", Asked("/v1/stores/{store}/metadata/{key}", "words", "a")),
+        ("/v1/stores/words/history/a", Asked("/v1/stores/{store}/history/{key}", "words", "a")),
+        ("/v1/read", Asked("/v1/read")),
         ("/v1/stores/words/lookup", Asked("/v1/stores/{store}/lookup", "words", '["a"]')),
         ("/v1/stores/words", Asked("/v1/stores/{store}", "words")),
         ("/internal/v1/stores/words/a", Asked("/internal/v1/stores")),
