@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from understudy_shared.auth.principals import ANYBODY
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.reads.bounds import NO_BOUND, Bound
@@ -76,7 +75,7 @@ async def test_it_ends_with_a_problem_and_is_no_longer_in_flight(
     monkeypatch.setattr(several_reads, "SEVERAL_S", 0.01)
     lookups = Lookups(look_up)
     with pytest.raises(ProblemError) as refused:
-        await Several(lookups).answer(BODY, ANYBODY, nothing_received)
+        await Several(lookups).answer(BODY, {"type": "http"}, nothing_received)
     assert refused.value.problem.type is problem
     assert lookups.requests.outcomes == {("read", "", outcome): 1}
     assert lookups.in_flight == 0
