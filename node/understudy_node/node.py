@@ -28,6 +28,7 @@ from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
 from understudy_node.replica.pinned import PinnedViews
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
+from understudy_node.replica.snapshot_leases import SnapshotLeases
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
@@ -75,6 +76,7 @@ class Node:
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
         self._ceiling: int | None = None
+        self.leases = SnapshotLeases()
         self._around = Surroundings(
             files=files,
             history=CommitHistory(files),
@@ -82,6 +84,7 @@ class Node:
             cache=BlockCache(settings.statestore_cache_max_bytes),
             overlay_max_bytes=settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
+            pinned=PinnedViews(self.leases),
             past=PastVersions(settings.data_directory / PAST_FOLDER),
         )
         self._schedule = WorkSchedule(Workers(count=settings.workers), retry_ms=settings.lag_refresh_ms)
@@ -143,6 +146,11 @@ class Node:
     def past(self) -> PastVersions:
         """The opener of older versions."""
         return self._around.past
+
+    @property
+    def pinned(self) -> PinnedViews:
+        """The older versions that readers use."""
+        return self._around.pinned
 
     @property
     def history(self) -> CommitHistory:
@@ -240,6 +248,10 @@ class Node:
         """Return the time of the monotonic clock to which the times of `end` refer."""
         return self._clock.monotonic_ms()
 
+    def wall_us(self) -> int:
+        """Return the wall time, for what is printed."""
+        return self._clock.wall_us()
+
     def query_status(self) -> dict[str, object]:
         """Return the state of the query itself, as far as its files show it."""
         since_ms = self._cadence.since_commit_ms(self._clock.monotonic_ms())
@@ -278,6 +290,7 @@ class Node:
         )
         self.events.note_ready(self.generation, self._around.disk.fetched)
         self.events.note_damaged(self.measures.damaged_copies)
+        self.leases.expire(now_ms)
         self._around.pinned.expire(now_ms)
         if self._cadence.turned_idle(now_ms):
             self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
@@ -362,7 +375,9 @@ class Node:
         files = self._around.files
         self._poller = Poller(files, self._clock)
         taken_back = before.known_above(self.end.version) if self.lineage == lineage else {}
-        self._around = replace(self._around, history=CommitHistory(files, taken_back), pinned=PinnedViews())
+        self.leases.clear()
+        pinned = PinnedViews(self.leases)
+        self._around = replace(self._around, history=CommitHistory(files, taken_back), pinned=pinned)
         self.on_published()
 
     def _published(self) -> None:

@@ -16,6 +16,7 @@ from understudy_router.cluster.degraded import causes_of
 from understudy_router.cluster.moments import Moments
 from understudy_router.cluster.neighbour_applications import NeighbourApplications
 from understudy_router.cluster.remembering import RouterMemory
+from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
@@ -84,7 +85,8 @@ class Router:
             RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
         )
-        self.moments = Moments(self.tables, self.nodes, deadline_ms=settings.deadline_ms)
+        self.leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
+        self.moments = Moments(self.tables, self.nodes, self.leases, deadline_ms=settings.deadline_ms)
         self._neighbour_applications = NeighbourApplications(
             self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
         )
@@ -132,6 +134,7 @@ class Router:
         self._tasks.start("look for other applications", self._neighbour_applications.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("close unused clients", self.clients.close_unused())
+        self._tasks.start("renew snapshot leases that are used", self.leases.run())
         deadline_ms = PROBE_HOPS * self.settings.hop_timeout_ms
         probing = Probing(self.tables, self.clients, deadline_ms=deadline_ms, clock=self.clock)
         self._tasks.start("probe nodes that are not well", probing.run())

@@ -22,6 +22,7 @@ from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, internal_routes, read_routes
 from understudy_node.http.scans import NodeScans, scan_hop_routes
 from understudy_node.http.several import NodeStores
+from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
@@ -38,6 +39,7 @@ from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import several_routes
+from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -152,6 +154,10 @@ def _reading_routes(node: Node, reads: Reads, app: NodeLookups) -> Iterator[APIR
     yield history_routes(histories)
     yield history_hop_routes(histories)
     yield several_routes(NodeStores(app, reads))
+    snapshots = NodeSnapshots(node, reads)
+    reads.lease_used = snapshots.used
+    yield snapshot_routes(snapshots)
+    yield snapshot_call_routes(snapshots)
 
 
 def _report(node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:

@@ -22,7 +22,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import Receive, bug
 from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.reads.bounds import Bound, Refusal
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.server.batches import BatchAnswer
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
@@ -66,7 +66,7 @@ class NodeLookups(LookupsFirst):
         if exchange.authorization.keys.prefixes is not None:
             require_printed_key(exchange.authorization.keys, request.key.json)
         bound = request.bound
-        if bound.min_position is None and bound.at_us is None:
+        if bound is NO_BOUND or self._is_at_once(bound):
             try:
                 outcome = request.reader.look_up(request.key, bound)
             except UnderstudyError as error:
@@ -79,6 +79,12 @@ class NodeLookups(LookupsFirst):
         task = asyncio.get_running_loop().create_task(answer, name="a lookup")
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
+
+    def _is_at_once(self, bound: Bound) -> bool:
+        """Whether a bound names no moment and no position whose commit may have to be read. Renew its lease."""
+        if bound.lease is not None:
+            self._reads.lease_used(bound.lease)
+        return bound.min_position is None and bound.at_us is None
 
     async def _answer_from(self, target: bytes, request: Request, exchange: Exchange, began_s: float) -> None:
         """Answer a lookup of a version that may have to be learned, opened or waited for."""

@@ -14,6 +14,7 @@ from understudy_node.degraded import BUS_AWAY, CAUSES
 from understudy_node.http.replica_metrics import replica_metrics
 from understudy_node.measures import During
 from understudy_node.node import Node
+from understudy_node.replica.snapshot_leases import CHANGES
 from understudy_shared.base.words import WRITES_REFUSED
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -69,6 +70,7 @@ class NodeMetrics:
         yield from self._following()
         yield from replica_metrics(generation.readers if generation else {}, self._node.settings.metrics_max_partitions)
         yield from self._restores()
+        yield from self._leases()
         degraded = GaugeMetricFamily(
             "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
         )
@@ -152,6 +154,30 @@ class NodeMetrics:
         for during in During:
             errors.add_metric((during,), measures.storage_errors[during])
         yield errors
+
+    def _leases(self) -> Iterator[Metric]:
+        leases, pinned = self._node.leases, self._node.pinned.by_version()
+        of_leases = [pinned[version] for version in leases.until_ms if version in pinned]
+        yield GaugeMetricFamily("understudy_snapshot_leases", "Snapshot leases that are held", len(leases))
+        yield GaugeMetricFamily(
+            "understudy_snapshot_lease_versions", "Versions that snapshot leases are of", len(leases.until_ms)
+        )
+        yield GaugeMetricFamily(
+            "understudy_snapshot_lease_extra_bytes",
+            "Memory that leased versions hold beyond those on show",
+            sum(each.extra_bytes for each in of_leases),
+        )
+        yield GaugeMetricFamily(
+            "understudy_snapshot_lease_disk_bytes",
+            "Files of leased versions that were opened from the checkpoint",
+            sum(each.disk_bytes for each in of_leases),
+        )
+        changes = CounterMetricFamily(
+            "understudy_snapshot_lease_changes", "What became of snapshot leases", labels=("change",)
+        )
+        for change in CHANGES:
+            changes.add_metric((change,), leases.counts[change])
+        yield changes
 
     def _restores(self) -> Iterator[Metric]:
         generation = self._node.generation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from understudy_node.generation import Generation
@@ -25,6 +25,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType, 
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.position import Position
+from understudy_shared.reads.snapshot_lease import SnapshotLease
 from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
@@ -61,6 +62,8 @@ class Reads:
 
     def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
         self.requests = RequestCounts()
+        self.lease_used: Callable[[SnapshotLease], None] = _ignore
+        """The function that renews a lease whose snapshot is read."""
         self._node = node
         self.store_bounds = store_bounds
         self._generation: Generation | None = None
@@ -119,10 +122,12 @@ class Reads:
         return self._node.end.version
 
     async def resolved(self, bound: Bound) -> Bound:
-        """Return the bound with the version of the moment that it names, read off the event loop.
+        """Return the bound with the version of the moment that it names, read off the event loop. Renew its lease.
 
         Raises the problem of a moment before the first version that the checkpoint retains.
         """
+        if bound.lease is not None:
+            self.lease_used(bound.lease)
         if bound.at_us is None:
             return bound
         return bound.resolved_at(await self.position_at(bound.at_us))
@@ -212,6 +217,10 @@ def _results(
             else:
                 results[index] = answer.found + printed[index] + b"," + found + end
     return results
+
+
+def _ignore(_: SnapshotLease) -> None:
+    """Do nothing: the default of `lease_used`."""
 
 
 def _reader(generation: Generation, name: str) -> StoreReader:

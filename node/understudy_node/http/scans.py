@@ -79,6 +79,8 @@ class NodeScans(Scans):
         reader = self._reads.reader(turn.store.name)
         asked = turn.asked
         maker = row_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
+        if turn.bound.lease is not None:
+            self._reads.lease_used(turn.bound.lease)
         _pin(reader, turn.partitions, version)
 
         async def read(place: Place, room: Room) -> PartPage:
@@ -210,21 +212,21 @@ def scan_hop_routes(scans: NodeScans) -> APIRouter:
     @routes.post(VERSION_PATH)
     async def version(request: Request) -> Response:
         """Return the newest version that some partitions can be read at, and keep it for a while."""
-        with _bad_hops_refused():
+        with bad_hops_refused():
             hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
 
     @routes.post(ESTIMATE_PATH)
     async def estimate(request: Request) -> Response:
         """Return about how many keys some partitions have."""
-        with _bad_hops_refused():
+        with bad_hops_refused():
             hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
 
     @routes.post(PATH)
     async def part(request: Request) -> Response:
         """Return the rows of one partition, at one version, behind a key."""
-        with _bad_hops_refused():
+        with bad_hops_refused():
             hop = decode_scan_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
 
@@ -232,7 +234,8 @@ def scan_hop_routes(scans: NodeScans) -> APIRouter:
 
 
 @contextmanager
-def _bad_hops_refused() -> Iterator[None]:
+def bad_hops_refused() -> Iterator[None]:
+    """Raise the problem of a malformed call of another service."""
     try:
         yield
     except BadHopError as error:

@@ -3,19 +3,22 @@ version, finds it.
 
 A version that is shown costs nothing here. Another one holds the changes, spills and bases that the shown one does not
 share; these are bounded in bytes over all tasks of a node, and the version that was read the longest ago is dropped
-first. A dropped version is opened from the checkpoint when it is asked for again (`past_versions.py`).
+first. A dropped version is opened from the checkpoint when it is asked for again (`past_versions.py`). Versions of
+snapshot leases stay for as long as these.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from understudy_node.engine.base import Base
 from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
+from understudy_node.replica.snapshot_leases import SnapshotLeases
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId
 from understudy_shared.reads.bounds import ReadVersion
@@ -38,23 +41,45 @@ class _Pin:
     """Memory that only this version holds."""
     disk_bytes: int = 0
     """Size of the files that it was opened with."""
+    version: ReadVersion = field(init=False)
+    """Its version, of that commit alone."""
+
+    def __post_init__(self) -> None:
+        self.version = ReadVersion(self.view.version, self.view.committed_at_us)
+
+
+class Pinned(NamedTuple):
+    """The costs of the pins of one version, beyond the versions on show."""
+
+    views: int = 0
+    extra_bytes: int = 0
+    disk_bytes: int = 0
+
+    def and_also(self, pin: _Pin) -> Pinned:
+        """Return the sum with another pin."""
+        return Pinned(self.views + 1, self.extra_bytes + pin.extra_bytes, self.disk_bytes + pin.disk_bytes)
 
 
 class PinnedViews:
-    """The pinned versions of a node. Workers publish while the serving loop reads."""
+    """The pinned versions of a node. Workers publish while the serving loop reads. Those of `leases` stay for as long
+    as their leases, and are the last to be dropped above a limit; they do not count as views, since leases are bounded
+    by versions.
+    """
 
     def __init__(
         self,
+        leases: SnapshotLeases | None = None,
         *,
         max_bytes: int = MAX_PINNED_BYTES,
         max_views: int = MAX_PINNED_VIEWS,
         max_disk_bytes: int = MAX_PINNED_DISK_BYTES,
     ) -> None:
+        self._leases = SnapshotLeases() if leases is None else leases
         self._max_bytes = max_bytes
         self._max_disk_bytes = max_disk_bytes
         self._max_views = max_views
         self._lock = threading.Lock()
-        self._pins: list[_Pin] = []
+        self._pins: OrderedDict[tuple[TaskId, int], _Pin] = OrderedDict()
         """Pins in order of their last read, the newest last."""
         self._dropped: list[_Pin] = []
         """Pins that were dropped, until `expire`: closing their files takes too long for the serving loop."""
@@ -63,38 +88,54 @@ class PinnedViews:
     def extra_bytes(self) -> int:
         """Memory that is in use for pinned versions alone."""
         with self._lock:
-            return sum(pin.extra_bytes for pin in self._pins)
+            return sum(pin.extra_bytes for pin in self._pins.values())
 
     def __len__(self) -> int:
         return len(self._pins)
+
+    def by_version(self) -> dict[ReadVersion, Pinned]:
+        """Return what the pins of each version hold."""
+        found: dict[ReadVersion, Pinned] = {}
+        with self._lock:
+            for pin in self._pins.values():
+                found[pin.version] = found.get(pin.version, Pinned()).and_also(pin)
+        return found
 
     def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0, disk_bytes: int = 0) -> None:
         """Pin a version from now on. `extra_bytes` is memory, and `disk_bytes` the size of files, that only it holds: a
         version that is not shown.
         """
         with self._lock:
-            known = next((pin for pin in self._pins if pin.task == task and pin.view is view), None)
-            self._hold(known or _Pin(task, view, 0, extra_bytes, disk_bytes), now_ms)
+            self._pin(task, view, now_ms, extra_bytes, disk_bytes)
 
     def find(self, task: TaskId, wanted: ReadVersion, now_ms: float) -> TaskView | None:
         """Return a pinned version of a task, and hold it from now on."""
-        if not self._pins:
+        place = task, wanted.number
+        if place not in self._pins:
             return None
         with self._lock:
-            self._drop(now_ms)
-            for pin in self._pins:
-                if pin.task == task and pin.view.is_of(wanted):
-                    self._hold(pin, now_ms)
-                    return pin.view
-        return None
+            pin = self._pins.get(place)
+            if pin is None or not pin.view.is_of(wanted):
+                return None
+            if self._is_over(pin, now_ms):
+                self._dropped.append(self._pins.pop(place))
+                return None
+            self._hold(place, pin, now_ms)
+            return pin.view
 
     def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
-        """Measure the memory of a task's pinned versions after it shows another one, and apply the limits."""
-        if not self._pins:  # nearly always; a pin that comes in this moment is measured at the next version
+        """Measure the memory of a task's pinned versions after it shows another one, and apply the limits. Pin that one
+        where it is leased: this replica is behind those whose version was chosen.
+        """
+        leased = self._leases.until_ms
+        if not self._pins and not leased:  # nearly always; a pin that comes now is measured at the next version
             return
         with self._lock:
-            _measure([pin for pin in self._pins if pin.task == task], current)
-            self._drop(now_ms)
+            _measure([pin for pin in self._pins.values() if pin.task == task], current)
+            if ReadVersion(current.version, current.committed_at_us) in leased:
+                self._pin(task, current, now_ms, 0, 0)
+            else:
+                self._drop(now_ms)
 
     def expire(self, now_ms: float) -> None:
         """Drop what was not read for a while, and close what was dropped. Called by the thread that follows the
@@ -109,22 +150,43 @@ class PinnedViews:
     def release(self, task: TaskId) -> None:
         """Drop all pins of a task: it begins again, or leaves."""
         with self._lock:
-            self._pins = [pin for pin in self._pins if pin.task != task]
+            for place in [place for place in self._pins if place[0] == task]:
+                del self._pins[place]
 
-    def _hold(self, pin: _Pin, now_ms: float) -> None:
+    def _pin(self, task: TaskId, view: TaskView, now_ms: float, extra_bytes: int, disk_bytes: int) -> None:
+        place = task, view.version
+        known = self._pins.get(place)
+        if known is None or known.view is not view:
+            if known is not None:
+                self._dropped.append(known)
+            known = self._pins[place] = _Pin(task, view, 0, extra_bytes, disk_bytes)
+        self._hold(place, known, now_ms)
+        self._drop(now_ms)
+
+    def _hold(self, place: tuple[TaskId, int], pin: _Pin, now_ms: float) -> None:
         """Make a pin the newest one."""
         pin.until_ms = now_ms + HOLD_MS
-        self._pins = [*(each for each in self._pins if each is not pin), pin]
-        self._drop(now_ms)
+        self._pins.move_to_end(place)
+
+    def _is_over(self, pin: _Pin, now_ms: float) -> bool:
+        return now_ms >= pin.until_ms and now_ms >= self._leases.until_ms.get(pin.version, 0.0)
 
     def _drop(self, now_ms: float) -> None:
         """Apply the limits. The newest pin stays: its reader comes for it in a moment."""
-        kept = [pin for pin in self._pins if now_ms < pin.until_ms][-self._max_views :]
+        leased = self._leases.until_ms
+        kept = [pin for pin in self._pins.values() if not self._is_over(pin, now_ms)]
+        if leased:
+            newest = kept[-1:]
+            kept = sorted(kept[:-1], key=lambda pin: pin.version in leased) + newest
+        counted = [pin for pin in kept if pin.version not in leased] if leased else kept
+        over = counted[: max(0, len(counted) - self._max_views)]
+        kept = [pin for pin in kept if pin not in over] if over else kept
         kept = _within(self._max_bytes, kept, lambda pin: pin.extra_bytes)
         kept = _within(self._max_disk_bytes, kept, lambda pin: pin.disk_bytes)
         if len(kept) < len(self._pins):
-            self._dropped += [pin for pin in self._pins if pin not in kept]
-            self._pins = kept
+            stay = set(map(id, kept))
+            for place in [place for place, pin in self._pins.items() if id(pin) not in stay]:
+                self._dropped.append(self._pins.pop(place))
 
 
 def _within(limit: int, pins: Sequence[_Pin], size_of: Callable[[_Pin], int]) -> list[_Pin]:

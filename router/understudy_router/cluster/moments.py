@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -21,17 +22,21 @@ MAX_ASKED = 3
 class Moments:
     """The versions at moments, as the nodes of `tables` know them."""
 
-    def __init__(self, tables: Tables, nodes: NodeCalls, *, deadline_ms: int) -> None:
-        """Take the nodes. `deadline_ms` is the time for all that are asked together."""
+    def __init__(self, tables: Tables, nodes: NodeCalls, leases: SnapshotLeases, *, deadline_ms: int) -> None:
+        """Take the nodes, and the leases that reads renew. `deadline_ms` is the time for all nodes together that are
+        asked.
+        """
+        self._leases = leases
         self._tables = tables
         self._nodes = nodes
         self._deadline_s = deadline_ms / 1000
 
     async def resolved(self, bound: Bound) -> Bound:
-        """Return the bound with the version of the moment that it names.
+        """Return the bound with the version of the moment that it names. Renew its lease.
 
         Raises the problem of a moment before the first version that is retained, and of nodes that do not answer.
         """
+        self.note_use(bound)
         if bound.at_us is None:
             return bound
         try:
@@ -40,6 +45,11 @@ class Moments:
         except TimeoutError:
             what = f"no node said within {self._deadline_s:g} s which version was the newest then"
             raise ProblemError(Problem(ProblemType.DEADLINE, what, "at", "Retry, or name the version")) from None
+
+    def note_use(self, bound: Bound) -> None:
+        """Renew the lease whose snapshot a read names."""
+        if bound.lease is not None:
+            self._leases.used(bound.lease)
 
     async def _position_at(self, at_us: int) -> Position:
         # A node that is further knows at least as many commits as the others.

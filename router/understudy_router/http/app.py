@@ -20,6 +20,7 @@ from understudy_router.http.reads import Reads
 from understudy_router.http.routes import drain_route, read_routes
 from understudy_router.http.scans import RouterScans
 from understudy_router.http.several import RouterStores
+from understudy_router.http.snapshots import RouterSnapshots
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
@@ -34,6 +35,7 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import several_routes
+from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -87,6 +89,7 @@ def create_app(
     http.include_router(scan_routes(RouterScans(reads, forwarder, router.moments, app.long_reads)))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
     http.include_router(several_routes(RouterStores(app, reads, forwarder, router.moments)))
+    http.include_router(snapshot_routes(RouterSnapshots(router, reads, forwarder)))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

@@ -23,6 +23,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug
 from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import (
     BatchAnswer,
@@ -76,15 +77,21 @@ class RouterLookups(LookupsFirst):
             require_key(exchange.authorization, request.key)
         self.begin()
         done = partial(self._done, request, exchange)
-        if request.bound.at_us is not None:
+        bound = request.bound
+        if bound is not NO_BOUND and self._is_of_a_moment(bound):
             task = asyncio.get_running_loop().create_task(self._look_up_at(request, exchange, done), name="a lookup")
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
             return
         try:
-            self._forwarder.look_up(request.route, request.bound, request.keys, exchange, done)
+            self._forwarder.look_up(request.route, bound, request.keys, exchange, done)
         except Exception as error:
             done(bug(error), 0.0)
+
+    def _is_of_a_moment(self, bound: Bound) -> bool:
+        """Whether a bound names a moment, whose version nodes know. Renew its lease."""
+        self._moments.note_use(bound)
+        return bound.at_us is not None
 
     async def _look_up_at(self, request: Request, exchange: Exchange, done: Done) -> None:
         """Look up a key as it was at a moment."""

@@ -45,6 +45,7 @@ class RouterScans(Scans):
 
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
         route = self._reads.route(turn.store.name)
+        self._moments.note_use(turn.bound)
 
         async def read(place: Place, room: Room) -> PartPage:
             hop = ScanHop(

@@ -60,7 +60,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
             return Need(NeedKind.PEER)
         case ["livez"] | ["healthz"] | ["readyz"] | [""]:
             return _NOTHING
-        case ["openapi.json"] | ["docs"] | ["v1", "stores"] | ["v1", "read"]:
+        case ["openapi.json"] | ["docs"] | ["v1", "stores"] | ["v1", "read"] | ["v1", "snapshots", *_]:
             return _IDENTITY
         case ["metrics"]:
             return _MONITOR

@@ -1,8 +1,8 @@
 """Refuses changes that a page of another site makes a browser send (pure). Without identities, any caller may drain.
 
-A request that may change something must say `Content-Type: application/json`: a browser sends that to another site only
-if the site allows it by CORS, and no service here does for changes (`cors.py`). If the browser names the site of the
-page, that is checked too; a form is taken only if it does.
+A request that may change something must say `Content-Type: application/json`, or be a DELETE: a browser sends those to
+another site only if the site allows it by CORS, and no service here does for changes (`cors.py`). If the browser names
+the site of the page, that is checked too; a form is taken only if it does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
     foreign = why_foreign(headers)
     if foreign is not None:
         return foreign
+    if method == "DELETE":
+        return None  # A browser asks first whether it may send that to another site, and no service here allows it.
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == _FORM and ("sec-fetch-site" in headers or "origin" in headers):
         return None  # The browser says that a page of this service sends the form.

@@ -18,6 +18,7 @@ from understudy_shared.reads.bounds import (
 from understudy_shared.reads.cursor import decode_cursor
 from understudy_shared.reads.position import BadPositionError, Position, decode_position
 from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
+from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot
 from understudy_shared.spark.temporal import parse_timestamp
 
 MAX_MOMENT_MS = 253_402_300_799_999
@@ -35,7 +36,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
             f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
         )
     _require_one_version(parameters)
-    position, snapshot = _position(parameters, "min_position"), _position(parameters, "snapshot")
+    position, (snapshot, lease) = _position(parameters), _snapshot(parameters)
     version, at_us = parse_whole(parameters, "version", unit="batches"), _moment_us(parameters.get("at"))
     selection = _selection(parameters)
     bound = Bound(
@@ -52,7 +53,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
     if selection.cursor is not None:
         _require_same_version(selection.cursor.version, snapshot.version if snapshot is not None else version)
         at_us = None  # the pages before are of its version already
-    return replace(bound, version=version, snapshot=snapshot, at_us=at_us)
+    return replace(bound, version=version, snapshot=snapshot, at_us=at_us, lease=lease)
 
 
 VERSION_PARAMETERS = ("version", "snapshot", "at")
@@ -86,16 +87,26 @@ def _require_same_version(of_cursor: int, named: int | None) -> None:
         )
 
 
-def _position(parameters: Mapping[str, object], name: str) -> Position | None:
-    token = parameters.get(name)
+def _position(parameters: Mapping[str, object]) -> Position | None:
+    token = _token(parameters, "min_position")
+    return None if token is None else decode_position(token)
+
+
+def _snapshot(parameters: Mapping[str, object]) -> tuple[Position | None, SnapshotLease | None]:
+    token = _token(parameters, "snapshot")
     if token is None:
-        return None
-    if not isinstance(token, str):
-        raise BadBoundError(f"{name} must be a text", where=name, fix="Send the `position` of an answer")
+        return None, None
     try:
-        return decode_position(token)
+        return decode_snapshot(token)
     except BadPositionError as error:
-        raise BadPositionError(error.what, where=name, fix=error.fix) from None
+        raise BadPositionError(error.what, where="snapshot", fix=error.fix) from None
+
+
+def _token(parameters: Mapping[str, object], name: str) -> str | None:
+    token = parameters.get(name)
+    if token is None or isinstance(token, str):
+        return token
+    raise BadBoundError(f"{name} must be a text", where=name, fix="Send the `position` of an answer")
 
 
 def _moment_us(value: object) -> int | None:

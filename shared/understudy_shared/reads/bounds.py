@@ -6,7 +6,7 @@ By default there is no bound: every replica may answer, and the answer states it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 MAX_BATCH_KEYS = 1000
 """Limit on the keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
@@ -81,7 +82,8 @@ class Bound:
 
     `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was. A read is of one
     version with `version`, with `snapshot`, which is the position of that version, with `at_us`, a moment that
-    `resolved_at` turns into a snapshot, and with a cursor.
+    `resolved_at` turns into a snapshot, and with a cursor. `lease` is the one whose token was sent as the snapshot: its
+    use renews it.
     """
 
     max_lag: int | None = None
@@ -94,6 +96,7 @@ class Bound:
     version: int | None = None
     snapshot: Position | None = None
     at_us: int | None = None
+    lease: SnapshotLease | None = field(default=None, hash=False)
 
     @property
     def read_version(self) -> ReadVersion | None:

@@ -77,6 +77,10 @@ class Served:
         """`POST target`."""
         return self._ask("POST", target, body)
 
+    def delete(self, target: str) -> Reply:
+        """`DELETE target`. An answer without a body is an empty object."""
+        return self._ask("DELETE", target, None)
+
     def text(self, target: str) -> str:
         """What is not JSON, as it is."""
         connection = self._connection()
@@ -147,7 +151,7 @@ class Served:
             connection.request(method, target, body, {**kind, **self._shown()})
             response = connection.getresponse()
             content = response.read()
-            return Reply(response.status, response.headers.get_content_type(), json.loads(content))
+            return Reply(response.status, response.headers.get_content_type(), json.loads(content or b"{}"))
         finally:
             connection.close()
 

@@ -18,6 +18,8 @@ from tests.support.services.accepted_bounds import in_a_body, in_a_query
 from tests.support.services.schemathesis_runs import KNOWLEDGE, Knowledge
 
 from understudy_shared.reads.bound_parsing import LAG_PARAMETERS, VERSION_PARAMETERS
+from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 TOLD = Knowledge(**json.loads(os.environ[KNOWLEDGE]))
 WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}
@@ -44,6 +46,8 @@ CONTRADICTING = (*LAG_PARAMETERS, "min_position", "cursor")
 schemathesis.openapi.format("position", strategies.just(TOLD.position))
 schemathesis.openapi.format("moment", strategies.sampled_from(["2999-01-01T00:00:00Z", "1764115200000"]))
 schemathesis.openapi.format("cursor", strategies.just(TOLD.cursor))
+LEASE = SnapshotLease(decode_position(TOLD.position), "any", 60)
+schemathesis.openapi.format("lease", strategies.just(LEASE.encode()))
 
 
 @schemathesis.hook
@@ -64,13 +68,13 @@ def before_load_schema(context: HookContext, raw_schema: dict[str, Any]) -> None
 @schemathesis.hook
 def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
     """Let one parameter name the version: several contradict each other, which no type tells."""
-    body = case.body.get("bounds") if isinstance(case.body, dict) else None
-    for bounds in (case.query, body):
+    body = case.body if isinstance(case.body, dict) else {}
+    for bounds in (case.query, body if case.path == "/v1/snapshots" else body.get("bounds")):
         if isinstance(bounds, dict):
             named = [name for name in VERSION_PARAMETERS if str(bounds.get(name)) not in {"None", "none"}]
             for name in {*named[1:], *(CONTRADICTING if named else ())} & bounds.keys():
                 del bounds[name]
-            if named:
+            if named and bounds is not body:
                 bounds["wait_ms"] = "0"
             if "from" in bounds:
                 bounds.pop("to", None)

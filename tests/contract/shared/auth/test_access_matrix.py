@@ -27,6 +27,9 @@ from tests.support.spark.counting_query import WORDS
 
 from understudy_router.http.app import create_app as router_app
 from understudy_shared.auth.needs import NeedKind, need_of
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,7 @@ def tokens(world: World) -> dict[str, str]:
 
 
 STRANGER = SigningKey("first")
+LEASE = SnapshotLease(Position(ApplicationId("counting"), Lineage("any"), 1, None), "any", 60)
 OF_READERS = {"of-elsewhere": 404, "watcher": 403, "monitor": 403, "admin": 403, "reader": 200}
 OF_EVERYBODY = dict.fromkeys(("of-elsewhere", "watcher", "monitor", "admin", "reader"), 200)
 OF_A_STORE = {**OF_EVERYBODY, "of-elsewhere": 404}
@@ -60,6 +64,7 @@ BODIES: dict[str, object] = {
     "read_several": {"reads": [{"store": "op0", "keys": [[WORD]]}]},
     "look_up_many": {"keys": [[WORD]]},
     "scan_by_body": {"limit": 1},
+    "lease_snapshot": {"stores": ["op0"]},
 }
 EXPECTED = {
     "look_up": OF_READERS,
@@ -69,6 +74,8 @@ EXPECTED = {
     "scan_by_body": OF_READERS,
     "count": OF_READERS,
     "read_several": OF_READERS,
+    "lease_snapshot": {**OF_READERS, "reader": 201},
+    "release_snapshot": {**OF_READERS, "of-elsewhere": 403, "reader": 204},
     "key_history": OF_READERS,
     "key_history_by_json": OF_READERS,
     "describe_hosts": OF_READERS,
@@ -87,6 +94,7 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Method, path, target and name of each call."""
     for path, methods in document["paths"].items():
         target = path.replace("{store}", "op0").replace("{key}", WORD).replace("{node_id}", "n1")
+        target = target.replace("{snapshot}", LEASE.encode())
         for method, operation in methods.items():
             name = operation["operationId"]
             query = f"?key={quote(json.dumps([WORD]))}" if name in {"look_up_exactly", "key_history_by_json"} else ""
@@ -159,7 +167,7 @@ def test_every_route_of_every_service_has_a_line_in_the_table_of_needs(world: Wo
     assert len(found) > 8
     for method, path in found:
         filled = path.replace("{key:path}", "a").replace("{path:path}", "a")
-        for name in ("store", "node_id", "name"):
+        for name in ("store", "node_id", "name", "snapshot"):
             filled = filled.replace(f"{{{name}}}", "a")
         assert "{" not in filled, path
         assert need_of(method, filled.encode()).kind is not NeedKind.UNLISTED, (method, path)

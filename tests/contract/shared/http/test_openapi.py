@@ -272,6 +272,34 @@ def test_every_answer_to_a_read_of_several_stores_is_what_the_document_says(serv
         judge(service.document, "POST /v1/read", status, reply.content_type, json.dumps(reply.body).encode())
 
 
+def test_every_answer_about_snapshot_leases_is_what_the_document_says(service: Service) -> None:
+    asked: list[tuple[dict[str, object], int]] = [
+        ({}, 201),
+        ({"version": 1, "stores": ["op0"], "ttl_s": 5, "holder": "a"}, 201),
+        ({"snapshot": service.position}, 201),
+        ({"at": "2999-01-01T00:00:00Z"}, 201),
+        ({"min_position": service.position}, 201),
+        ({"stores": ["nowhere"]}, 404),
+        ({"version": 0}, 410),
+        ({"version": 9, "wait_ms": 0}, 503),
+        ({"min_position": of_the_future(service.position), "wait_ms": 0}, 503),
+        ({"snapshot": of_another(service.position)}, 409),
+        ({"min_position": of_another(service.position)}, 409),
+        ({"ttl_s": 0}, 400),
+        ({"version": 1, "at": 1}, 400),
+    ]
+    for body, status in asked:
+        reply = service.client.post("/v1/snapshots", json.dumps(body).encode())
+        assert reply.status == status, (body, reply)
+        judge(service.document, "POST /v1/snapshots", status, reply.content_type, json.dumps(reply.body).encode())
+        if status == 201:
+            held = service.client.get("/admin/v1/snapshots")
+            judge(service.document, "GET /admin/v1/snapshots", 200, held.content_type, json.dumps(held.body).encode())
+            assert service.client.delete(f"/v1/snapshots/{reply.body['snapshot']}").status == 204
+    call, refused = "DELETE /v1/snapshots/{snapshot}", service.client.delete("/v1/snapshots/ul1.x")
+    judge(service.document, call, 400, refused.content_type, json.dumps(refused.body).encode())
+
+
 def test_every_answer_to_a_drain_is_what_the_document_says(service: Service) -> None:
     paths = {"/admin/v1/drain", "/admin/v1/nodes/{node_id}/drain"} & service.document["paths"].keys()
     for path in paths:

@@ -26,8 +26,9 @@ from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import SOURCE, Service, document
 from understudy_shared.http.problems import AUTHENTICATE, ProblemType
+from understudy_shared.http.snapshot_requests import MAX_LEASED_STORES
 from understudy_shared.http.target import MAX_TARGET_BYTES
-from understudy_shared.reads import cursor, position
+from understudy_shared.reads import cursor, position, snapshot_lease
 from understudy_shared.reads.bounds import (
     MAX_BATCH_KEYS,
     MAX_LIMIT,
@@ -129,7 +130,7 @@ def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() 
         is_open = operation.get("security") == []
         assert types & OF_A_CREDENTIAL == (set() if is_open else OF_A_CREDENTIAL), operation["operationId"]
         name = operation["operationId"]
-        must_be_json = "drain" in name or name in {"scan_by_body", "read_several"}
+        must_be_json = "drain" in name or name in {"scan_by_body", "read_several", "lease_snapshot"}
         assert (types >= OF_A_CHANGE) == must_be_json
 
 
@@ -256,6 +257,11 @@ def test_limits_are_those_of_the_code() -> None:
     assert SCHEMAS["ScanPage"]["properties"]["rows"]["maxItems"] == MAX_SCAN_ROWS
     assert SCHEMAS["ScanQuestion"]["properties"]["fields"]["maxItems"] == MAX_FIELDS
     assert SCHEMAS["Batch"]["properties"]["keys"]["maxItems"] == MAX_BATCH_KEYS
+    of_a_lease = SCHEMAS["SnapshotRequest"]["properties"]
+    assert of_a_lease["ttl_s"]["maximum"] == snapshot_lease.MAX_TTL_S
+    assert f"{snapshot_lease.DEFAULT_TTL_S} by default" in of_a_lease["ttl_s"]["description"]
+    assert of_a_lease["stores"]["maxItems"] == MAX_LEASED_STORES
+    assert of_a_lease["wait_ms"]["maximum"] == MAX_WAIT_MS
     assert of_parameter("/admin/v1/lag", "limit")["maximum"] == MAX_ROWS
     assert of_parameter("/admin/v1/lag", "top")["maximum"] == MAX_ROWS
     assert of_parameter("/admin/v1/history", "minutes")["maximum"] == HISTORY_MINUTES
@@ -267,6 +273,9 @@ def test_tokens_look_as_the_code_makes_them() -> None:
     assert of_a_position["maxLength"] == position.MAX_TOKEN_CHARS
     assert of_a_cursor["pattern"] == rf"^{cursor.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
     assert of_a_cursor["maxLength"] == cursor.MAX_CURSOR_CHARS
+    of_a_lease = of_member("SnapshotLease", "snapshot")
+    assert of_a_lease["pattern"] == rf"^{snapshot_lease.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_lease["maxLength"] == position.MAX_TOKEN_CHARS
 
 
 def test_limits_in_texts_are_those_of_the_code() -> None:

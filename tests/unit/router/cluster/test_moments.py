@@ -9,6 +9,8 @@ import pytest
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
 from understudy_router.cluster.moments import Moments
+from understudy_router.cluster.snapshot_leases import SnapshotLeases
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import ProblemError
@@ -41,7 +43,9 @@ class Nodes:
 def moments(nodes: Nodes, *, deadline_ms: int = 10_000) -> Moments:
     """The first node is the furthest, so it is asked first."""
     tables = tables_of(task("a", "b"), beat("a", version=9), beat("b", version=8))
-    return Moments(tables, cast(NodeCalls, nodes), deadline_ms=deadline_ms)
+    calls = cast(NodeCalls, nodes)
+    leases = SnapshotLeases(APPLICATION, tables, calls, clock=SystemClock())
+    return Moments(tables, calls, leases, deadline_ms=deadline_ms)
 
 
 def position(version: int, lineage: str = LINEAGE) -> Position:

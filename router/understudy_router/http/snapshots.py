@@ -1,0 +1,98 @@
+"""Snapshot leases at a router: of the tasks of all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from understudy_router.cluster.moments import Moments
+from understudy_router.cluster.snapshot_leases import Listing, SnapshotLeases
+from understudy_router.forwarding.scanning import ScanForwarder
+from understudy_router.http.reads import Reads
+from understudy_router.router import Router
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.lease_calls import ShownReply
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.server.snapshots import Chosen, Snapshots, choose
+
+
+class RouterSnapshots(Snapshots):
+    """The leases of the application, by asking its nodes."""
+
+    def __init__(self, router: Router, reads: Reads, forwarder: ScanForwarder) -> None:
+        super().__init__(reads.requests)
+        self._router = router
+        self._reads = reads
+        self._forwarder = forwarder
+        self._leases: SnapshotLeases = router.leases
+        self._moments: Moments = router.moments
+
+    def stores(self) -> Collection[str]:
+        return self._router.stores().by_name
+
+    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
+        return self._reads.bound(self._reads.route(store), params)
+
+    def wall_us(self) -> int:
+        return self._router.clock.wall_us()
+
+    async def named(self, store: str, bound: Bound) -> Position:
+        route = self._reads.route(store)
+        bound = await self._moments.resolved(bound)
+        version = await self._forwarder.version(route, range(route.partitions), bound)
+        of = ApplicationId(route.application_id), Lineage(route.lineage)
+        return Position(*of, version.number, version.committed_at_us)
+
+    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+        routes = [self._reads.route(store) for store in stores]
+        lineage = routes[0].lineage
+        tasks = {(route.name, partition) for route in routes for partition in range(route.partitions)}
+
+        async def look() -> ShownReply:
+            said = await self._leases.shown(lineage, stores, bound.min_position)
+            unseen = tasks - {(each.store, each.partition) for each in said.shown}
+            if unseen:
+                store, partition = min(unseen)
+                what = f"no node shows partition {partition} of {store}"
+                fix = "Retry after a second; GET /admin/v1/lag shows why"
+                raise ProblemError(Problem(ProblemType.NO_ACCEPTABLE_REPLICA, what, where="stores", fix=fix))
+            return said._replace(shown=tuple(each for each in said.shown if (each.store, each.partition) in tasks))
+
+        return await choose(ApplicationId(routes[0].application_id), Lineage(lineage), bound, look)
+
+    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
+        return await self._leases.hold(lease, holder, stores)
+
+    async def release(self, lease: SnapshotLease) -> None:
+        await self._leases.release(lease)
+
+    async def listed(self) -> dict[str, object]:
+        return listing_document(await self._leases.listed())
+
+
+def listing_document(listing: Listing) -> dict[str, object]:
+    """Return the leases of all nodes as one list, the oldest first; `unanswered` are the nodes that are missing."""
+    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    for each in chain.from_iterable(listing.by_node.values()):
+        by_id.setdefault(each["id"], []).append(each)
+    leases = sorted(map(_merged, by_id.values()), key=lambda each: (-each["age_s"], each["id"]))
+    return {"snapshots": leases, "unanswered": listing.unanswered}
+
+
+def _merged(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a lease as several nodes hold it. One of them may have forgotten it and have it anew."""
+    oldest = max(entries, key=lambda each: each["age_s"])
+    known = next((each for each in entries if each["holder"] is not None), oldest)
+    return {
+        **oldest,
+        "holder": known["holder"],
+        "stores": known["stores"],
+        "expires_at": max(each["expires_at"] for each in entries),
+        "renewals": max(each["renewals"] for each in entries),
+        **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
+        "nodes": len(entries),
+    }

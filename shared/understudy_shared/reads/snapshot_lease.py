@@ -1,0 +1,99 @@
+"""The token of a snapshot lease: the version that nodes keep for its holder, and for how long after each use (pure).
+
+It is accepted wherever `snapshot` takes a position token, and reads what that position reads, so it grants nothing and
+is not sealed: its checksum is for accidents. It needs no table in a router, and survives every restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from understudy_shared.base.plausible import CEILING
+from understudy_shared.base.printable import clipped
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import MAX_TOKEN_CHARS, BadPositionError, Position, decode_position
+
+PREFIX: Final = "ul1."
+DEFAULT_TTL_S: Final = 60
+MAX_TTL_S: Final = 900
+"""A reader who needs longer goes on to use it: each use renews."""
+
+MAX_LEASE_ID_CHARS: Final = 32
+
+_FIX: Final = "Send the `snapshot` of an answer of POST /v1/snapshots, or the `position` of any answer, unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLease:
+    """A lease. `lease_id` tells leases of one version apart; who knows it may end the lease."""
+
+    position: Position
+    lease_id: str
+    ttl_s: int
+
+    def encode(self) -> str:
+        """Return the token: `ul1.` and URL-safe base64 of a JSON array."""
+        at = self.position
+        fields = [at.application_id, at.lineage, at.version, at.committed_at_us, self.lease_id, self.ttl_s]
+        text = json.dumps([*fields, _checksum(fields)], separators=(",", ":"), ensure_ascii=False)
+        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def new_lease(position: Position, ttl_s: int) -> SnapshotLease:
+    """Return a lease of a version with an id that cannot be guessed."""
+    return SnapshotLease(position, secrets.token_urlsafe(9), ttl_s)
+
+
+def decode_snapshot(token: str) -> tuple[Position, SnapshotLease | None]:
+    """Parse the token of a lease or of a position. Return its version, and the lease. Raises BadPositionError."""
+    if not token.startswith(PREFIX):
+        return decode_position(token), None
+    lease = decode_lease(token)
+    return lease.position, lease
+
+
+def decode_lease(token: str) -> SnapshotLease:
+    """Parse the token of a lease; BadPositionError says why it is not one."""
+    if not token.startswith(PREFIX) or len(token) > MAX_TOKEN_CHARS:
+        raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_TOKEN_CHARS} characters")
+    body = token[len(PREFIX) :]
+    try:
+        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
+        lease = _lease_of(fields)
+        is_exact = lease is not None and lease.encode() == token
+    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
+        raise _bad(token, f"its body does not decode ({error})") from None
+    if lease is None or not is_exact:
+        raise _bad(token, "its fields are not as they were issued")
+    return lease
+
+
+def _lease_of(fields: object) -> SnapshotLease | None:
+    match fields:
+        case [
+            str(application),
+            str(lineage),
+            int(version),
+            int() | None as time_us,
+            str(lease_id),
+            int(ttl_s),
+            str(),
+        ] if bool not in map(type, fields):
+            if 0 <= version <= CEILING and 1 <= ttl_s <= MAX_TTL_S and 0 < len(lease_id) <= MAX_LEASE_ID_CHARS:
+                position = Position(ApplicationId(application), Lineage(lineage), version, time_us)
+                return SnapshotLease(position, lease_id, ttl_s)
+    return None
+
+
+def _checksum(fields: Sequence[object]) -> str:
+    return blake2b(json.dumps(fields).encode(), digest_size=6).hexdigest()
+
+
+def _bad(token: str, why: str) -> BadPositionError:
+    return BadPositionError(f"{clipped(token)} is not a snapshot: {why}", where="snapshot", fix=_FIX)

@@ -1,0 +1,252 @@
+"""Snapshot leases, the same at nodes and routers: granted, counted, answered, ended.
+
+What differs is who shows which version, and who holds the lease: see `Snapshots`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Final, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.needs import granted_in
+from understudy_shared.auth.principals import Action, Principal
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.http.edge import read_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.http.snapshot_requests import MAX_HOLDER_CHARS, SnapshotRequest, parse_snapshot_request
+from understudy_shared.http.target import split_path
+from understudy_shared.reads.bounds import Bound, Refusal
+from understudy_shared.reads.lease_calls import Shown, ShownReply
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease, new_lease
+from understudy_shared.server.app import json_response
+from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.spark.times import utc_text
+
+MAX_GRANTING: Final = 8
+"""Number of leases that are granted at a time."""
+
+MAX_WAITING: Final = 128
+"""Number of requests that are being granted or wait for it."""
+
+GRANT_S: Final = 40.0
+"""Time of one request: a little more than the longest wait for a version."""
+
+LOOK_AGAIN_S: Final = 0.02
+"""Time between two looks at what tasks show: a commit becomes visible on all nodes within moments."""
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+T = TypeVar("T")
+
+
+class Chosen(NamedTuple):
+    """The version of a lease. `behind` is the task that held the newest version back, `newest` that version."""
+
+    position: Position
+    newest: int
+    behind: Shown | None = None
+
+
+class Snapshots(ABC):
+    """The answers to requests for leases. `requests` counts them."""
+
+    def __init__(self, requests: RequestCounts) -> None:
+        self._requests = requests
+        self._waiting = 0
+        self._granting = asyncio.Semaphore(MAX_GRANTING)
+
+    @abstractmethod
+    def stores(self) -> Collection[str]:
+        """Return the names of all stores. Raises the problem of a service that knows no store yet."""
+
+    @abstractmethod
+    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
+        """Return the bound of a reader of a store. Raises UnknownStoreError, and the problem of a bad bound."""
+
+    @abstractmethod
+    async def named(self, store: str, bound: Bound) -> Position:
+        """Return the position of the version that a bound names. Raises the problem of one that cannot be read."""
+
+    @abstractmethod
+    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+        """Return the newest version that all tasks of some stores show, after a wait for those that are behind. Raises
+        the problem of a task that cannot be read, or is behind the bound.
+        """
+
+    @abstractmethod
+    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
+        """Hold a lease. Return for how many seconds Spark will keep its version, about; None: that is unknown. Raises
+        the problem of a service without room.
+        """
+
+    @abstractmethod
+    async def release(self, lease: SnapshotLease) -> None:
+        """End a lease."""
+
+    @abstractmethod
+    async def listed(self) -> dict[str, object]:
+        """Return the document of the leases that are held."""
+
+    @abstractmethod
+    def wall_us(self) -> int:
+        """Return the wall time."""
+
+    async def grant(self, body: bytes, principal: Principal) -> dict[str, object]:
+        """Grant a lease. Raises the problem of a request that does not parse, is not allowed, or finds no room."""
+        if self._waiting >= MAX_WAITING:
+            what = f"{self._waiting} snapshot leases are being granted"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(GRANT_S), self._granting:
+                return await self._granted(parse_snapshot_request(body), principal)
+        except TimeoutError:
+            what = f"no version was found within {GRANT_S:g} s"
+            raise ProblemError(Problem(ProblemType.DEADLINE, what, fix="Retry after a second")) from None
+        finally:
+            self._waiting -= 1
+
+    async def end(self, token: str, principal: Principal) -> None:
+        """End a lease. Raises the problem of a malformed token, and of a principal without the right to lease."""
+        lease = decode_lease(token)
+        _allowed(None, self.stores(), principal)
+        await self.release(lease)
+
+    async def counted(self, operation: str, work: Awaitable[T]) -> T:
+        """Return what some work returns, and count it by its outcome, with its time."""
+        began_s, outcome = monotonic(), "internal"
+        try:
+            found = await work
+            outcome = "answered"
+            return found
+        except UnderstudyError as error:
+            outcome = problem_of(error).type.slug
+            raise
+        finally:
+            counts = self._requests.of(operation, NO_STORE)
+            counts.count(outcome)
+            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+
+    async def _granted(self, asked: SnapshotRequest, principal: Principal) -> dict[str, object]:
+        stores = _allowed(asked.stores, self.stores(), principal)
+        bounds = [self.bound(store, asked.params) for store in stores]
+        bound = bounds[0]
+        if bound.read_version is None and bound.at_us is None:
+            chosen = await self.newest(stores, bound)
+        else:
+            position = await self.named(stores[0], bound)
+            chosen = Chosen(position, position.version)
+        lease = new_lease(chosen.position, asked.ttl_s)
+        holder = asked.holder or principal.name[:MAX_HOLDER_CHARS]
+        retained_for_s = await self.hold(lease, holder, stores)
+        return self._answer(lease, chosen, holder, stores, retained_for_s)
+
+    def _answer(
+        self, lease: SnapshotLease, chosen: Chosen, holder: str, stores: Sequence[str], retained_for_s: int | None
+    ) -> dict[str, object]:
+        at, behind = lease.position, chosen.behind
+        held_back_by = None if behind is None else {name: getattr(behind, name) for name in Shown._fields[:3]}
+        return {
+            "snapshot": lease.encode(),
+            "version": at.version,
+            "committed_at": utc_text(at.committed_at_us),
+            "position": at.encode(),
+            "lineage": at.lineage,
+            "holder": holder,
+            "stores": list(stores),
+            "ttl_s": lease.ttl_s,
+            "expires_at": utc_text(self.wall_us() + lease.ttl_s * 1_000_000),
+            "retained_for_s": retained_for_s,
+            "newest_version": chosen.newest,
+            "held_back_by": held_back_by,
+        }
+
+
+def _allowed(asked: Sequence[str] | None, every: Collection[str], principal: Principal) -> list[str]:
+    """Return the stores of a lease: those that are asked for, else all that the principal may scan. Raises the problem
+    of one that it may not scan, or that does not exist.
+    """
+    if asked is None:
+        found = [store for store in sorted(every) if principal.keys_of(store, Action.SCAN) is not None]
+        if found:
+            return found
+        asked = sorted(every)[:1]
+        if not asked:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "no store is served", fix="Retry after a second"))
+        what = "this call needs the action scan on a store, which your credential does not have"
+        fix = "Use a key whose role has it; the operator gives roles to keys in the file of credentials"
+        raise ProblemError(Problem(ProblemType.FORBIDDEN, what, "header Authorization", fix))
+    for store in asked:
+        granted = granted_in(principal, store, Action.SCAN)
+        if isinstance(granted, Problem):
+            raise ProblemError(granted)
+    return list(asked)
+
+
+async def choose(
+    application_id: ApplicationId, lineage: Lineage, bound: Bound, look: Callable[[], Awaitable[ShownReply]]
+) -> Chosen:
+    """Return the version of a lease, by what `look` says that tasks show: that of a lease of the last second, else the
+    newest one that all tasks show. Those that are behind are waited for, until all show what the first look has seen
+    of any, for as long as the bound says. Raises the problem of a task that is behind the bound.
+    """
+    least, until_s = bound.min_position, monotonic() + bound.wait_ms / 1000
+    if least is not None and least.lineage != lineage:
+        raise ProblemError(refused(Refusal.LINEAGE_CHANGED, candidates=[]))
+    at_least = 0 if least is None else least.version
+    target: int | None = None
+    while True:
+        shown, shared = await look()
+        last, newest = (find(shown, key=lambda each: each.version) for find in (min, max))
+        if shared is not None and shared.lineage == lineage and at_least <= shared.version <= last.version:
+            return Chosen(shared, newest.version)
+        target = max(at_least, newest.version) if target is None else target
+        if last.version >= target or monotonic() >= until_s:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+    if last.version < at_least:
+        raise _behind(last, at_least)
+    position = Position(application_id, lineage, last.version, last.committed_at_us)
+    return Chosen(position, newest.version, last if last.version < target else None)
+
+
+def _behind(last: Shown, least: int) -> ProblemError:
+    problem = refused(Refusal.BELOW_MIN_POSITION, candidates=[])
+    what = f"partition {last.partition} of {last.store} shows version {last.version}, below {least}"
+    return ProblemError(replace(problem, detail=what, where="min_position"))
+
+
+def snapshot_routes(snapshots: Snapshots) -> APIRouter:
+    """Make the calls that grant, end and list leases."""
+    routes = APIRouter()
+
+    @routes.post("/v1/snapshots", status_code=201)
+    async def lease(request: Request) -> Response:
+        """Lease one version of all stores."""
+        body = await read_body(request.receive, max_bytes=MAX_BODY_BYTES)
+        work = snapshots.grant(body, authorization_of(request.scope).principal)
+        return json_response(await snapshots.counted("snapshot", work), 201)
+
+    @routes.delete("/v1/snapshots/{snapshot}")
+    async def release(request: Request) -> Response:
+        """End a lease before its time."""
+        _, _, token, *_ = split_path(request.scope["raw_path"])
+        work = snapshots.end(token, authorization_of(request.scope).principal)
+        await snapshots.counted("snapshot-release", work)
+        return Response(status_code=204)
+
+    @routes.get("/admin/v1/snapshots")
+    async def listed() -> Response:
+        """Return the leases that are held: whose they are, of which version, since when, and what they hold."""
+        return json_response(await snapshots.listed())
+
+    return routes
