@@ -21,6 +21,7 @@ _COMMANDS = {
     "lookup": ("understudy.reading", "Look keys up, each written as JSON; many at once with --stdin."),
     "scan": ("understudy.scanning", "Print the rows of a store, all or those that match."),
     "count": ("understudy.scanning", "Count them."),
+    "windows": ("understudy.windowing", "Print the windows of a key, or its sessions, in a range of time."),
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),

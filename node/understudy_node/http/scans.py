@@ -14,9 +14,7 @@ from understudy_node.http.reads import Reads
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.ordered_scanning import ordered_part
-from understudy_node.stores.scan_rows import RowMaker, row_maker
-from understudy_node.stores.scanning import scan_part
+from understudy_node.stores.part_makers import PartMaker, part_maker
 from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
@@ -63,7 +61,13 @@ class NodeScans(Scans):
         reader = self._reads.reader(name)
         held = sorted(reader.replicas)
         return ScannedStore(
-            reader.store.name, reader.application_id, reader.lineage, reader.store.codec, reader.partitions, held
+            reader.store.name,
+            reader.store.kind,
+            reader.application_id,
+            reader.lineage,
+            reader.store.codec,
+            reader.partitions,
+            held,
         )
 
     def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
@@ -78,7 +82,7 @@ class NodeScans(Scans):
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
         reader = self._reads.reader(turn.store.name)
         asked = turn.asked
-        maker = row_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
+        maker = part_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
         if turn.bound.lease is not None:
             self._reads.lease_used(turn.bound.lease)
         _pin(reader, turn.partitions, version)
@@ -103,7 +107,7 @@ class NodeScans(Scans):
         """Return the part of a page that a router asks for. Raises its problem."""
         reader = _asked(self._reads, hop)
         selection = Selection(hop.elements, include_expired=hop.question.include_expired)
-        maker = row_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
+        maker = part_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
         until_s = monotonic() + hop.budget_ms / 1000
         room = Room(hop.rows, hop.room_bytes, until_s, hop.is_empty, hop.is_confined)
         with self.long_reads.begun():
@@ -124,7 +128,7 @@ class NodeScans(Scans):
 
     async def _read(
         self,
-        maker: RowMaker,
+        maker: PartMaker,
         place: Place,
         room: Room,
         version: ReadVersion,
@@ -140,8 +144,7 @@ class NodeScans(Scans):
             await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)
-        read = scan_part if maker.order is None else ordered_part
-        part = await self.long_reads.in_turns(read(maker, reading, place, room, lambda: asker.is_gone))
+        part = await self.long_reads.in_turns(maker.part(reading, place, room, lambda: asker.is_gone))
         self.long_reads.count(part)
         return part
 

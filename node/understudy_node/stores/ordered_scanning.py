@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Final
 
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.scan_keys import key_of, keys_after
+from understudy_node.stores.scan_keys import ScannedKey, key_of, keys_after
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_node.stores.scanning import stamp_of
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -20,16 +20,26 @@ from understudy_shared.reads.scan_page import Access, PartPage, Place, Room
 MAX_RANK_BYTES: Final = 16 * 1024 * 1024
 """Limit on the ranks that a pass keeps: texts may be long."""
 
+PrintRow = Callable[[ScannedKey, Reading, int], bytes | None]
+"""A function from a key, its version and its partition to its row; None for one that is left out."""
+
 ByRank = tuple[bytes, bytes]
 """A rank, and the own bytes of its key."""
 
 
 def ordered_part(
-    maker: RowMaker, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool] = lambda: False
+    maker: RowMaker,
+    reading: Reading,
+    place: Place,
+    room: Room,
+    has_left: Callable[[], bool] = lambda: False,
+    *,
+    print_row: PrintRow | None = None,
 ) -> Generator[None, None, PartPage]:
-    """Read the first rows behind a rank, the place's `after`. It yields wherever it may be interrupted. Raises a
-    deadline problem when the time is over before all keys were looked at.
+    """Read the first rows behind a rank, the place's `after`. It yields wherever it may be interrupted. `print_row`
+    prints them in place of the maker. Raises a deadline problem when the time is over before all keys were looked at.
     """
+    print_row = maker.row if print_row is None else print_row
     first = _First(room.rows or 1, place.after, is_reversed=maker.order is not None and maker.order.is_reversed)
     starts = (b"",) if maker.starts is None else maker.starts
     looked_at = 0
@@ -44,21 +54,24 @@ def ordered_part(
     rows: list[bytes] = []
     ranks: list[tuple[bytes, int]] = []
     left, is_end = room.bytes, not first.has_more
+    after: bytes | None = None
     for rank, own in first.in_order():
         key = key_of(maker.reader, reading.view, own)
-        row = maker.row(key, reading, place.partition)
+        row = print_row(key, reading, place.partition)
         yield
-        if row is None:  # it expired since its rank was read
+        if row is None:  # it has expired
+            after = rank
             continue
         if rows and len(row) + 1 > left:
             is_end = False
             break
+        after = rank
         left -= len(row) + 1
         rows.append(row)
         ranks.append((rank, len(row)))
     access: Access = "seek" if maker.starts is not None else "filtered-pass" if maker.is_filtered else "pass"
     view = reading.view
-    after = None if is_end or not ranks else ranks[-1][0]
+    after = None if is_end else after
     stamp = stamp_of(view)
     return PartPage(
         b",".join(rows), len(rows), looked_at, after, is_end, stamp, view.committed_at_us, access, tuple(ranks)

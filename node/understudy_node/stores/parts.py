@@ -88,6 +88,8 @@ class Part:
     schemas: tuple[Schema, ...]
     short_name: str = ""
     num_group_columns: int | None = None
+    window_expiry: Expiry | None = None
+    """The expiry of a window in the key."""
 
 
 def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
@@ -156,6 +158,7 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
         value=value,
         way=way,
         schemas=schema_history(store, family.name),
+        window_expiry=Expiry(is_watermarked(family.key_schema), may_lag),
     )
 
 

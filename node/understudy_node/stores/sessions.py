@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, cast
+from operator import itemgetter
+from typing import Final, NamedTuple, cast
 
 import orjson
 
@@ -58,6 +59,14 @@ def session_printer(value: StructType, names: tuple[str, ...], print_result: Res
     return print_session
 
 
+class Session(NamedTuple):
+    """A session: what an answer shows of it, its end in microseconds, and whether it has expired."""
+
+    members: dict[str, object]
+    end_us: int
+    expired: bool | None
+
+
 class Sessions:
     """A finder of a key's sessions, in the order of their starts. `key` has the start as its last column."""
 
@@ -65,7 +74,8 @@ class Sessions:
         self, store_name: str, key: StructType, expiry: Expiry, print_session: PrintSession, row_prefix: bytes
     ) -> None:
         self._store_name = store_name
-        self._expiry = expiry
+        self.expiry = expiry
+        self.start_type = key.fields[-1].type
         self._print = print_session
         self._row_prefix = row_prefix
         prefix_type = StructType(key.fields[:-1])
@@ -77,15 +87,26 @@ class Sessions:
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
+        found = self.records(view, stored)
+        rows = by_number(value for _, value in found[selection.offset :])
+        return found_page("sessions", rows, self._printer(view, selection), selection, first=selection.offset)
+
+    def records(self, view: TaskView, stored: bytes) -> list[tuple[int, bytes]]:
+        """Return start and record of each session of a key, in the order of their starts. Raises the problem of a key
+        with too many.
+        """
         prefix = self._prefix_of(stored)
         records = view.stores[self._store_name].scan(prefix, after_prefix(prefix))
         found = list(islice(records, MAX_SORTED + 1))
         require_sortable("sessions", len(found))
         if any(len(key) != len(prefix) + self._rest_bytes for key, _ in found):
             raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
-        found.sort(key=_start_of)
-        rows = by_number(value for _, value in found[selection.offset :])
-        return found_page("sessions", rows, self._printer(view, selection), selection, first=selection.offset)
+        return sorted([(_start_of(key), value) for key, value in found], key=itemgetter(0))
+
+    def read(self, record: bytes, view: TaskView) -> Session:
+        """Read the record of a session."""
+        session, end_us = self._print(record[len(self._row_prefix) :])
+        return Session(session, end_us, self.expiry.is_expired(end_us, view))
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
@@ -114,12 +135,12 @@ class Sessions:
 
     def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
         """Return a function that prints a session; None for one that is left out."""
-        skip = len(self._row_prefix)
 
         def print_value(value: bytes) -> bytes | None:
-            session, end_us = self._print(value[skip:])
-            session["expired"] = expired = self._expiry.is_expired(end_us, view)
-            return None if expired and not selection.include_expired else orjson.dumps(session)
+            session = self.read(value, view)
+            if session.expired and not selection.include_expired:
+                return None
+            return orjson.dumps({**session.members, "expired": session.expired})
 
         return print_value
 
@@ -131,5 +152,5 @@ class Sessions:
         return self._order.kept(self._encode(row))[:-SLOT_BYTES]
 
 
-def _start_of(record: tuple[bytes, bytes]) -> int:
-    return cast(int, struct.unpack_from("<q", record[0], len(record[0]) - SLOT_BYTES)[0])
+def _start_of(key: bytes) -> int:
+    return cast(int, struct.unpack_from("<q", key, len(key) - SLOT_BYTES)[0])

@@ -28,7 +28,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
-from understudy_node.stores.expiry import may_stand_behind_join
+from understudy_node.stores.expiry import Expiry, may_stand_behind_join
 from understudy_node.stores.finder import MakeFinder
 from understudy_node.stores.parts import Part, PrintFound, parts_of
 from understudy_node.stores.result_columns import ResultError
@@ -91,6 +91,7 @@ class ServedStore:
     make_finder: MakeFinder | None
     has_keys: bool
     is_normalised: bool
+    window_expiry: Expiry | None
 
     def described(self) -> dict[str, object]:
         """Return the store's schema for `GET /v1/stores`."""
@@ -211,6 +212,7 @@ def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: Stor
         make_finder=way.make_finder,
         has_keys=any(not isinstance(field.type, VoidType) for field in key_schema.fields),
         is_normalised=part.is_normalised,
+        window_expiry=part.window_expiry,
     )
 
 

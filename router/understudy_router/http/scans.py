@@ -31,7 +31,8 @@ class RouterScans(Scans):
     def store(self, name: str) -> ScannedStore:
         route = self._reads.route(name)
         every = range(route.partitions)
-        return ScannedStore(route.name, route.application_id, route.lineage, route.codec, route.partitions, every)
+        kind = str(route.shown["kind"])
+        return ScannedStore(route.name, kind, route.application_id, route.lineage, route.codec, route.partitions, every)
 
     def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
         return self._reads.bound(self._reads.route(store.name), params)

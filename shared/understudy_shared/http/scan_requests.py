@@ -6,6 +6,7 @@ Every problem names the member at fault.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -25,11 +26,13 @@ from understudy_shared.reads.scan_question import (
     ScanRequest,
 )
 from understudy_shared.reads.where import parse_where
+from understudy_shared.reads.windows import WindowsOf, require_by
 
 _OWN: Final = (
     *("limit", "cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
     *("from", "to", "order", "reverse"),
 )
+_NOT_OF_WINDOWS: Final = ("partition", "prefix", "where", "fields", "order", "reverse", "estimate")
 _NOT_OF_A_COUNT: Final = ("limit", "fields", "longs", "order", "reverse")
 _MAX_PARTITION: Final = 2**31 - 1
 
@@ -72,6 +75,18 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
         is_estimate=is_estimate,
         bounds={name: value for name, value in members.items() if name not in _OWN and name != "longs"},
     )
+
+
+def parse_windows(given: Mapping[str, object], key: tuple[object, ...]) -> ScanRequest:
+    """Parse the members of a request for the windows of a key. Raises BadBoundError and BadCursorError."""
+    wrong = next((name for name in _NOT_OF_WINDOWS if name in given), None)
+    if wrong is not None:
+        known = ", ".join(("from", "to", "by", "limit", "cursor", "explain", "longs"))
+        what = f"a question for windows takes no {wrong}"
+        raise BadBoundError(what, where=wrong, fix=f"Leave it out; it takes {known}, and bounds")
+    by = require_by(given.get("by", "start"))
+    asked = parse_scan("scan", {name: value for name, value in given.items() if name != "by"})
+    return replace(asked, question=replace(asked.question, operation="windows", windows=WindowsOf(key, by)))
 
 
 def parse_scan_body(body: bytes) -> dict[str, object]:

@@ -33,9 +33,8 @@ async def read_ordered_page(
         part = await read_part(Place(partition, start.after), room)
         page.add(partition, part)
         best = sorted([*best, *_ranked(part)], reverse=is_reversed)
-        if not part.is_end and part.ranks:
-            last = part.ranks[-1][0]
-            end = last if end is None else max(end, last) if is_reversed else min(end, last)
+        if not part.is_end and part.after is not None:
+            end = part.after if end is None else max(end, part.after) if is_reversed else min(end, part.after)
         shown = [each for each in best if end is None or (each[0] >= end if is_reversed else each[0] <= end)]
         best = _fitting(shown, limit)
         if len(best) < len(shown):

@@ -19,6 +19,7 @@ from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_
 from understudy_shared.reads.scan_page import Access, PartPage, version_of
 from understudy_shared.reads.scan_question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion
 from understudy_shared.reads.where import parse_where
+from understudy_shared.reads.windows import WindowsOf
 
 PATH: Final = "/internal/v1/scan"
 MAX_ROW_BYTES: Final = 8 * 1024 * 1024
@@ -156,7 +157,7 @@ def _ranks(value: object) -> tuple[tuple[bytes, int], ...]:
 
 
 def _question(members: object) -> ScanQuestion:
-    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count"):
+    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count", "windows"):
         raise BadHopError("the hop has no question")
     prefix, fields = members.get("prefix", []), members.get("fields")
     if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
@@ -175,7 +176,17 @@ def _question(members: object) -> ScanQuestion:
         high=high,
         order=order,
         reverse=_flag({"reverse": False, **members}, "reverse"),
+        windows=_windows(members.get("windows")),
     )
+
+
+def _windows(value: object) -> WindowsOf | None:
+    match value:
+        case None:
+            return None
+        case {"key": list(key), "by": ("start" | "overlap") as by}:
+            return WindowsOf(tuple(key), by)
+    raise BadHopError(f"the windows of the hop are {clipped(value)}")
 
 
 def _are_texts(value: object) -> bool:

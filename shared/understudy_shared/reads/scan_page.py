@@ -111,10 +111,10 @@ class ScanPage:
         shown: dict[str, object] = {"access": self.access, "returned": self.found}
         return shown if is_confined else {**shown, "looked_at": self.looked_at, "partitions": self.partitions}
 
-    def body(self, head: Mapping[str, object], tail: Mapping[str, object]) -> bytes:
-        """Return the answer: the members of `head`, the rows, the members of `tail`."""
+    def body(self, head: Mapping[str, object], tail: Mapping[str, object], name: str = "rows") -> bytes:
+        """Return the answer: the members of `head`, the rows by that name, the members of `tail`."""
         rows = b",".join(self.rows)
-        return b'%b,"rows":[%b],%b}\n' % (orjson.dumps(head)[:-1], rows, orjson.dumps(tail)[1:-1])
+        return b'%b,"%b":[%b],%b}\n' % (orjson.dumps(head)[:-1], name.encode(), rows, orjson.dumps(tail)[1:-1])
 
 
 async def read_page(

@@ -15,8 +15,9 @@ import orjson
 
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.where import RawTerm
+from understudy_shared.reads.windows import WindowsOf
 
-ScanOperation = Literal["scan", "count"]
+ScanOperation = Literal["scan", "count", "windows"]
 
 MAX_SCAN_ROWS: Final = 1_000
 """Limit on the rows of a page, and their number by default."""
@@ -51,11 +52,18 @@ class ScanQuestion:
     high: str | None = None
     order: str | None = None
     reverse: bool = False
+    windows: WindowsOf | None = None
+    """The key whose windows are asked for. Then the range is that of their starts, or of all their moments."""
 
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves rows out."""
         return bool(self.prefix or self.where) or self.has_range
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its rows come in the order of columns; windows come in that of their starts."""
+        return self.order is not None or self.windows is not None
 
     @property
     def has_range(self) -> bool:
@@ -77,6 +85,8 @@ class ScanQuestion:
             found["include_expired"] = False
         given = (("from", self.low), ("to", self.high), ("order", self.order))
         found |= {name: value for name, value in given if value is not None}
+        if self.windows is not None:
+            found["windows"] = {"key": list(self.windows.key), "by": self.windows.by}
         return {**found, "reverse": True} if self.reverse else found
 
     def digest(self, asker: str) -> str:

@@ -138,6 +138,19 @@ def compile_range(column: Column, low: str | None, high: str | None) -> tuple[Te
     return tuple(terms)
 
 
+def compile_window_range(
+    start: Column, end: Column, low: str | None, high: str | None, *, is_overlap: bool
+) -> tuple[Term, ...]:
+    """Compile the range of windows: that of their starts, or of any moment of them, which begin with `start` and end
+    before `end`. Raises BadBoundError.
+    """
+    of_starts = compile_range(start, low, high)
+    if not is_overlap:
+        return of_starts
+    before = compile_range(start, None, high)
+    return before if low is None else (*before, _term(RawTerm(".".join(end.path), ">", low), end))
+
+
 def _parsed_bound(column: Column, name: str, bound: str) -> object:
     try:
         return compile_segment_parser(column.type, ".".join(column.path))(bound)

@@ -15,6 +15,7 @@ from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room
 from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix
 from understudy_shared.reads.scan_question import ScanQuestion, ScanRequest
+from understudy_shared.reads.windows import WindowsOf, window_key
 from understudy_shared.spark.key_codec import KeyCodec
 
 
@@ -23,6 +24,7 @@ class ScannedStore:
     """A store that is scanned. `held` are the partitions that are read here, of `partitions`."""
 
     name: str
+    kind: str
     application_id: str
     lineage: str
     codec: KeyCodec
@@ -77,14 +79,26 @@ def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorizati
     leading = question.prefix
     prefix = parse_prefix(store.codec, leading, store.partitions) if leading else None
     is_confined = authorization.keys.prefixes is not None
-    if is_confined:
-        require_key(authorization, {} if prefix is None else prefix.printed)
-    partitions = _partitions(store, question, prefix)
+    if question.windows is not None:
+        partitions = _of_windows(store, question.windows, authorization)
+    else:
+        if is_confined:
+            require_key(authorization, {} if prefix is None else prefix.printed)
+        partitions = _partitions(store, question, prefix)
     digest = question.digest(_asker_of(authorization, store))
     if asked.cursor is not None:
         asked.cursor.require_of(store.application_id, store.lineage, store.name, digest)
         _require_place(asked.cursor, partitions, bound)
     return ScanTurn(store, replace(asked, question=question), bound, partitions, digest, is_confined)
+
+
+def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorization) -> Sequence[int]:
+    """Return the partitions in which the windows of a key are. Raises the problem of a key that was not granted."""
+    key = window_key(store.codec, store.kind)
+    row = key.codec.parse_json(list(asked.key))
+    if authorization.keys.prefixes is not None:
+        require_key(authorization, key.leading(key.codec.to_json(key.codec.encode(row))))
+    return (store.codec.partition(row, store.partitions),) if key.at is None else _held(store)
 
 
 def _require_place(cursor: ScanCursor, partitions: Sequence[int], bound: Bound) -> None:
@@ -108,6 +122,10 @@ def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix |
         return (named,)
     if prefix is not None and prefix.partition is not None:
         return (prefix.partition,)
+    return _held(store)
+
+
+def _held(store: ScannedStore) -> Sequence[int]:
     if not store.held:
         what = f"this node holds no partition of {store.name}"
         raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
@@ -18,14 +18,16 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import read_body
+from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import problem_of
-from understudy_shared.http.scan_requests import parse_scan, parse_scan_body
-from understudy_shared.http.target import parse_query
+from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
+from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.ordered_page import read_ordered_page
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart, ScanPage, read_page, version_of
-from understudy_shared.reads.scan_question import ScanOperation
+from understudy_shared.reads.scan_question import ScanOperation, ScanRequest
+from understudy_shared.reads.windows import window_key
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, scan_turn
@@ -80,14 +82,30 @@ class Scans(ABC):
     ) -> bytes:
         """Return the answer to a request. Raises its problem."""
         with self._counted(operation, name, asker):
-            store, asked = self.store(name), parse_scan(operation, given)
-            turn = scan_turn(store, asked, self.bound(store, asked.bounds), authorization)
-            with self.long_reads.begun():
-                if not turn.asked.is_estimate:
-                    return await self._page(turn, asker)
-                count = await self.estimate(turn)
-                found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
-                return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
+            store = self.store(name)
+            return await self._answer(store, parse_scan(operation, given), authorization, asker)
+
+    async def answer_windows(
+        self, name: str, form: list[str], query: bytes, authorization: Authorization, asker: Asker
+    ) -> bytes:
+        """Return the windows of a key, which is given as that of a lookup. Raises the problem of the request."""
+        with self._counted("windows", name, asker):
+            store = self.store(name)
+            codec = window_key(store.codec, store.kind).codec
+            row, given = key_and_params(codec, form, query)
+            key = tuple(codec.to_json(codec.encode(row)).values())
+            return await self._answer(store, parse_windows(given, key), authorization, asker)
+
+    async def _answer(
+        self, store: ScannedStore, asked: ScanRequest, authorization: Authorization, asker: Asker
+    ) -> bytes:
+        turn = scan_turn(store, asked, self.bound(store, asked.bounds), authorization)
+        with self.long_reads.begun():
+            if not turn.asked.is_estimate:
+                return await self._page(turn, asker)
+            count = await self.estimate(turn)
+            found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
+            return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
     async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
         cursor, time_ms = turn.asked.cursor, COUNT_MS if turn.is_count else PAGE_MS
@@ -97,11 +115,11 @@ class Scans(ABC):
             version = version_of(cursor.version, cursor.committed_at_us)
             start = Place(cursor.partition, cursor.after)
         question, limit = turn.asked.question, turn.asked.limit
-        time_ms = ORDERED_MS if question.order is not None else CONFINED_MS if turn.is_confined else time_ms
+        time_ms = ORDERED_MS if question.is_ordered else CONFINED_MS if turn.is_confined else time_ms
         until_s = monotonic() + time_ms / 1000
         read = asker.while_there(self.part_reader(turn, version, asker))
         parts, is_confined = turn.partitions, turn.is_confined
-        if question.order is not None:
+        if question.is_ordered:
             page = await read_ordered_page(
                 start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
             )
@@ -139,7 +157,12 @@ def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
     head = {"store": store.name, **page.stamp, "lineage": store.lineage}
     if turn.is_count:
         return orjson.dumps({**head, "count": counted, **tail}, option=orjson.OPT_APPEND_NEWLINE)
-    return page.body(head, tail)
+    windows = turn.asked.question.windows
+    if windows is None:
+        return page.body(head, tail)
+    names = window_key(store.codec, store.kind).codec.names
+    key = dict(zip(names, windows.key, strict=True))
+    return page.body({"store": store.name, "key": key, **head}, tail, "windows")
 
 
 def scan_routes(scans: Scans) -> APIRouter:
@@ -150,6 +173,17 @@ def scan_routes(scans: Scans) -> APIRouter:
     async def scan(store: str, request: Request) -> Response:
         """Return a page of the rows of a store, for a question in the query, or in the body."""
         return await _answered(scans, "scan", store, request)
+
+    @routes.get("/v1/stores/{store}/windows")
+    async def windows_by_json(store: str, request: Request) -> Response:
+        """Return the windows of a key, which is JSON in `?key=`."""
+        return await _answered_windows(scans, store, ["lookup"], request)
+
+    @routes.get("/v1/stores/{store}/windows/{key:path}")
+    async def windows_by_path(store: str, key: str, request: Request) -> Response:
+        """Return the windows of a key, of which each column is a segment of the path."""
+        _, _, _, _, *segments = split_path(request.scope["raw_path"])
+        return await _answered_windows(scans, store, ["keys", *segments], request)
 
     @routes.get("/v1/stores/{store}/count")
     async def count(store: str, request: Request) -> Response:
@@ -165,10 +199,22 @@ async def _answered(scans: Scans, operation: ScanOperation, store: str, request:
         given = parse_scan_body(await read_body(request.receive))
     else:
         given = parse_query(request.scope["query_string"])
+    return await _watched(
+        request, lambda asker: scans.answer(operation, store, given, authorization_of(request.scope), asker)
+    )
+
+
+async def _answered_windows(scans: Scans, store: str, form: list[str], request: Request) -> Response:
+    query, authorization = request.scope["query_string"], authorization_of(request.scope)
+    return await _watched(request, lambda asker: scans.answer_windows(store, form, query, authorization, asker))
+
+
+async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]) -> Response:
+    """Return an answer, whose making can see whether its reader is still there."""
     asker = Asker()
     watching = asyncio.get_running_loop().create_task(asker.watch(request.receive), name="watch a reader")
     try:
-        body = await scans.answer(operation, store, given, authorization_of(request.scope), asker)
+        body = await answer(asker)
     finally:
         watching.cancel()
     return Response(body, media_type="application/json")

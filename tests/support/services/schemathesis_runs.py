@@ -45,9 +45,14 @@ values = ["n1"]
 include-path = ["/admin/v1/lag", "/admin/v1/history"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", 304, 400, 404]
 
-# Columns and partitions are of a store, and an estimate is of all of it: no document says so.
+# Columns, partitions and windows are of a store, and an estimate is of all of it: no document says so.
 [[operations]]
-include-path = ["/v1/stores/{store}/scan", "/v1/stores/{store}/count"]
+include-path = [
+    "/v1/stores/{store}/scan",
+    "/v1/stores/{store}/count",
+    "/v1/stores/{store}/windows",
+    "/v1/stores/{store}/windows/{key}",
+]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 410, 421, 429, "5xx"]
 
 # It has no end.

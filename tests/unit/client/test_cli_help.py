@@ -27,6 +27,7 @@ COMMANDS = [
     "lookup",
     "scan",
     "count",
+    "windows",
     "explain",
     "stores",
     "lag",

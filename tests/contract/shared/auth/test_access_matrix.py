@@ -73,6 +73,8 @@ EXPECTED = {
     "scan": OF_READERS,
     "scan_by_body": OF_READERS,
     "count": OF_READERS,
+    "windows": {**OF_READERS, "reader": 400},
+    "windows_by_json": {**OF_READERS, "reader": 400},
     "read_several": OF_READERS,
     "lease_snapshot": {**OF_READERS, "reader": 201},
     "release_snapshot": {**OF_READERS, "of-elsewhere": 403, "reader": 204},
@@ -90,6 +92,9 @@ EXPECTED = {
 """By the name of a call: what each right gets. None: nobody needs a credential. Not here: monitors GET, admins POST."""
 
 
+_BY_JSON = {"look_up_exactly", "key_history_by_json", "windows_by_json"}
+
+
 def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Method, path, target and name of each call."""
     for path, methods in document["paths"].items():
@@ -97,7 +102,7 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
         target = target.replace("{snapshot}", LEASE.encode())
         for method, operation in methods.items():
             name = operation["operationId"]
-            query = f"?key={quote(json.dumps([WORD]))}" if name in {"look_up_exactly", "key_history_by_json"} else ""
+            query = f"?key={quote(json.dumps([WORD]))}" if name in _BY_JSON else ""
             # It has no end, so its head is asked for.
             yield "HEAD" if path.endswith("/events") else method.upper(), path, target + query, name
 
@@ -204,6 +209,7 @@ ASKED = [
     ("GET", "/v1/stores/{}/scan", ""),
     ("POST", "/v1/stores/{}/scan", "{}"),
     ("GET", "/v1/stores/{}/count", ""),
+    ("GET", "/v1/stores/{}/windows/a", ""),
     ("GET", "/v1/stores/{}/watch/a", ""),
     ("GET", "/v1/stores/{}/anything", ""),
     ("GET", "/admin/v1/lag?store={}", ""),

@@ -191,7 +191,7 @@ def test_the_words_of_a_schema_are_those_of_the_code(schema: Json, words: list[s
 
 OF_SCANS = (
     *("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
-    *("range_from", "range_to", "order", "reverse"),
+    *("range_from", "range_to", "order", "reverse", "window_from", "window_to", "by"),
 )
 
 
