@@ -25,6 +25,7 @@ from understudy_shared.reads.lease_calls import (
     LIST_PATH,
     RELEASE_PATH,
     SHOWN_PATH,
+    HeldFor,
     LeasesCall,
     Shown,
     ShownCall,
@@ -82,11 +83,11 @@ class NodeSnapshots(Snapshots):
         newest = self._node.leases.newest(self._node.now_ms())
         return ShownReply(tuple(shown), None if newest is None else newest.position)
 
-    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
-        node = self._node
-        node.leases.grant(lease, holder, stores, now_ms=node.now_ms(), now_us=node.wall_us())
-        self._pin(lease, stores)
-        return await asyncio.to_thread(self._retention.of, lease.position.version, node.end.version, node.history)
+    async def hold(self, held: HeldFor) -> int | None:
+        node, version = self._node, held.lease.position.version
+        node.leases.grant(held, now_ms=node.now_ms(), now_us=node.wall_us())
+        self._pin(held.lease, held.stores)
+        return await asyncio.to_thread(self._retention.of, version, node.end.version, node.history)
 
     async def release(self, lease: SnapshotLease) -> None:
         self._node.leases.release(lease.lease_id)
@@ -103,7 +104,7 @@ class NodeSnapshots(Snapshots):
             return None
         retained_for_s = None
         for each in call.leases:
-            retained_for_s = await self.hold(each.lease, each.holder or "", each.stores)
+            retained_for_s = await self.hold(each)
         return retained_for_s
 
     async def shown_for_router(self, call: ShownCall) -> ShownReply:
@@ -160,11 +161,11 @@ def _entry(held: HeldLease, pinned: Pinned, now_ms: float, now_us: int) -> dict[
     at = held.lease.position
     return {
         "id": held.lease.lease_id,
-        "holder": held.holder,
+        "holder": held.asked.holder,
         "version": at.version,
         "committed_at": utc_text(at.committed_at_us),
         "lineage": at.lineage,
-        "stores": list(held.stores),
+        "stores": list(held.asked.stores),
         "ttl_s": held.lease.ttl_s,
         "granted_at": utc_text(held.granted_us),
         "age_s": max(0, round((now_ms - held.granted_ms) / 1000)),

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.lease_calls import RETRY_AFTER
+from understudy_shared.reads.lease_calls import RETRY_AFTER, HeldFor
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 MAX_LEASES: Final = 1000
@@ -39,15 +39,18 @@ def leased_version(lease: SnapshotLease) -> ReadVersion:
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that this node holds. `holder` is None for one that came back by its use."""
+    """A lease that this node holds, as it was asked for. One that came back by its use has no holder."""
 
-    lease: SnapshotLease
-    holder: str | None
-    stores: Sequence[str]
+    asked: HeldFor
     granted_ms: float
     granted_us: int
     until_ms: float
     renewals: int = 0
+
+    @property
+    def lease(self) -> SnapshotLease:
+        """The lease itself."""
+        return self.asked.lease
 
     @property
     def version(self) -> ReadVersion:
@@ -77,16 +80,17 @@ class SnapshotLeases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def grant(self, lease: SnapshotLease, holder: str, stores: Sequence[str], *, now_ms: float, now_us: int) -> None:
+    def grant(self, asked: HeldFor, *, now_ms: float, now_us: int) -> None:
         """Hold a lease from now on. Raises an overloaded problem above the limits."""
         with self._lock:
             self._expire(now_ms)
+            lease = asked.lease
             why = self._why_full(lease, 1)
             if why is not None:
                 self.counts["refused"] += 1
                 first_ms = min(held.until_ms for held in self._held.values()) - now_ms
                 raise _full(why, min(RETRY_AT_MOST_S, max(1, ceil(first_ms / 1000))))
-            self._add(HeldLease(lease, holder, tuple(stores), now_ms, now_us, now_ms + lease.ttl_s * 1000))
+            self._add(HeldLease(asked, now_ms, now_us, now_ms + lease.ttl_s * 1000))
             self.counts["granted"] += 1
 
     def renew(self, lease: SnapshotLease, *, now_ms: float, now_us: int) -> bool:
@@ -107,7 +111,7 @@ class SnapshotLeases:
                 return False
             if self._why_full(lease, 2) is not None:
                 return False
-            self._add(HeldLease(lease, None, (), now_ms, now_us, now_ms + lease.ttl_s * 1000))
+            self._add(HeldLease(HeldFor(lease), now_ms, now_us, now_ms + lease.ttl_s * 1000))
             return True
 
     def release(self, lease_id: str) -> bool:
@@ -138,9 +142,10 @@ class SnapshotLeases:
             return list(self._held.values())
 
     def newest(self, now_ms: float) -> SnapshotLease | None:
-        """Return the lease of the newest version that was granted in the last second."""
+        """Return the lease of the newest version that was granted in the last second as the newest."""
         with self._lock:
-            fresh = [each.lease for each in self._held.values() if now_ms - each.granted_ms <= SHARED_MS]
+            held = [each for each in self._held.values() if each.asked.is_newest]
+        fresh = [each.lease for each in held if now_ms - each.granted_ms <= SHARED_MS]
         return max(fresh, key=lambda lease: lease.position.version, default=None)
 
     def _why_full(self, lease: SnapshotLease, parts: int) -> str | None:

@@ -103,12 +103,12 @@ class SnapshotLeases:
             raise ProblemError(_passed_on(ProblemType.LINEAGE_CHANGED, changed))
         return ShownReply(tuple(best.values()), max(shared, key=lambda each: each.version, default=None))
 
-    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
+    async def hold(self, held: HeldFor) -> int | None:
         """Have all nodes hold a lease. Return for how many seconds Spark will keep its version, about. Raises the
         problem of a node without room, after the lease has ended at the others.
         """
-        held = (HeldFor(lease, holder, tuple(stores)),)
-        call = LeasesCall(self._application_id, lease.position.lineage, held)
+        lease = held.lease
+        call = LeasesCall(self._application_id, lease.position.lineage, (held,))
         replies = list((await self._asked(HOLD_PATH, call.encode(), decode_held)).values())
         full = next((each for each in replies if isinstance(each, NodeSaid) and each.status == 429), None)
         if full is not None:
@@ -134,8 +134,7 @@ class SnapshotLeases:
         return Listing(by_node, sorted(said.keys() - by_node.keys()))
 
     def used(self, lease: SnapshotLease) -> None:
-        """Note that a lease is used: a call to the nodes renews it soon, unless one has in the last third of its time.
-        """
+        """Note that a lease is used: a call to the nodes renews it soon, unless one did so lately."""
         last_ms = self._renewed_ms.get(lease.lease_id)
         if last_ms is not None and self._clock.monotonic_ms() - last_ms < lease.ttl_s * 1000 / 3:
             return

@@ -14,7 +14,7 @@ from understudy_router.router import Router
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.lease_calls import ShownReply
+from understudy_shared.reads.lease_calls import HeldFor, ShownReply
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 from understudy_shared.server.snapshots import Chosen, Snapshots, choose
@@ -64,8 +64,8 @@ class RouterSnapshots(Snapshots):
 
         return await choose(ApplicationId(routes[0].application_id), Lineage(lineage), bound, look)
 
-    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
-        return await self._leases.hold(lease, holder, stores)
+    async def hold(self, held: HeldFor) -> int | None:
+        return await self._leases.hold(held)
 
     async def release(self, lease: SnapshotLease) -> None:
         await self._leases.release(lease)

@@ -90,11 +90,14 @@ def decode_shown_reply(body: bytes) -> ShownReply:
 
 
 class HeldFor(NamedTuple):
-    """A lease, for whom it is, and which stores are read by it. A renewal says only the lease."""
+    """A lease, for whom it is, and which stores are read by it. `is_newest`: its version was the newest one, so that
+    the next lease may share it. A renewal says only the lease.
+    """
 
     lease: SnapshotLease
     holder: str | None = None
     stores: tuple[str, ...] = ()
+    is_newest: bool = False
 
 
 class LeasesCall(NamedTuple):
@@ -107,7 +110,7 @@ class LeasesCall(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the JSON of the request."""
-        leases = [(each.lease.encode(), each.holder, each.stores) for each in self.leases]
+        leases = [(each.lease.encode(), *each[1:]) for each in self.leases]
         return orjson.dumps({**self._asdict(), "leases": leases})
 
 
@@ -158,9 +161,9 @@ def _is_listed(entry: object) -> bool:
 
 def _held(entry: object) -> HeldFor:
     match entry:
-        case [str(token), str() | None as holder, list(stores)]:
+        case [str(token), str() | None as holder, list(stores), bool(is_newest)]:
             try:
-                return HeldFor(decode_lease(token), holder, _texts(stores))
+                return HeldFor(decode_lease(token), holder, _texts(stores), is_newest)
             except BadPositionError as error:
                 raise BadHopError(error.what) from None
     raise BadHopError("a lease of the call is no token with its holder and stores")

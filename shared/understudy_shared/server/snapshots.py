@@ -24,7 +24,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType, 
 from understudy_shared.http.snapshot_requests import MAX_HOLDER_CHARS, SnapshotRequest, parse_snapshot_request
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.lease_calls import Shown, ShownReply
+from understudy_shared.reads.lease_calls import HeldFor, Shown, ShownReply
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease, new_lease
 from understudy_shared.server.app import json_response
@@ -83,7 +83,7 @@ class Snapshots(ABC):
         """
 
     @abstractmethod
-    async def hold(self, lease: SnapshotLease, holder: str, stores: Sequence[str]) -> int | None:
+    async def hold(self, held: HeldFor) -> int | None:
         """Hold a lease. Return for how many seconds Spark will keep its version, about; None: that is unknown. Raises
         the problem of a service without room.
         """
@@ -140,14 +140,15 @@ class Snapshots(ABC):
         stores = _allowed(asked.stores, self.stores(), principal)
         bounds = [self.bound(store, asked.params) for store in stores]
         bound = bounds[0]
-        if bound.read_version is None and bound.at_us is None:
+        is_newest = bound.read_version is None and bound.at_us is None
+        if is_newest:
             chosen = await self.newest(stores, bound)
         else:
             position = await self.named(stores[0], bound)
             chosen = Chosen(position, position.version)
         lease = new_lease(chosen.position, asked.ttl_s)
         holder = asked.holder or principal.name[:MAX_HOLDER_CHARS]
-        retained_for_s = await self.hold(lease, holder, stores)
+        retained_for_s = await self.hold(HeldFor(lease, holder, tuple(stores), is_newest))
         return self._answer(lease, chosen, holder, stores, retained_for_s)
 
     def _answer(

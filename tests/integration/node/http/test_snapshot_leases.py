@@ -102,15 +102,18 @@ def look_up_position(served: Served, version: int) -> object:
 def test_leases_of_one_second_share_a_version_and_one_that_names_a_later_position_does_not(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
-    """Q66: many cost one."""
+    """Q66: many cost one. A version that was named is not the newest for others."""
+    lease(node, version=2)
     first = lease(node)
+    assert first["version"] == LAST
     checkpoint.add(LAST + 1)
     node.wait_for_version(LAST + 1)
-    node.node.leases._held[listed(node)[0]["id"]].granted_ms = node.node.now_ms()  # however slow the machine is
+    for entry in node.node.leases._held.values():
+        entry.granted_ms = node.node.now_ms()  # however slow the machine is
     assert lease(node)["version"] == LAST
     later = look_up(node, lease(node, version=LAST + 1)["snapshot"]).body["position"]
     assert lease(node, min_position=later)["version"] == LAST + 1
-    assert len({first["snapshot"], *(each["id"] for each in listed(node))}) == 5, "each has its own id"
+    assert len({each["id"] for each in listed(node)}) == 5, "each has its own id"
 
 
 def test_an_unused_lease_ends_by_itself_and_memory_and_files_go_back(

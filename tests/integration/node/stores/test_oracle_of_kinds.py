@@ -192,14 +192,17 @@ def _assert_several(oracle: KindsCheckpoint, served: Served, version: int | None
     reads = [
         {"store": store.name, "keys": [kept.key for kept in store.kept[at][:20]]} for store in oracle.stores.values()
     ]
-    asked = {"reads": reads} if version is None else {"reads": reads, "version": version}
-    reply = served.post("/v1/read", json.dumps(asked).encode())
-    assert (reply.status, reply.body["version"]) == (200, at), reply
-    read: Any = reply.body["reads"]
-    for store, answers in zip(oracle.stores.values(), read, strict=True):
-        assert answers["store"] == store.name
-        for kept, answer in zip(store.kept[at][:20], answers["results"], strict=True):
-            _assert_answer(oracle, store, kept, answer, version=at)
+    named = {} if version is None else {"version": version}
+    leased = served.post("/v1/snapshots", json.dumps(named).encode())
+    assert (leased.status, leased.body["version"]) == (201, at), leased
+    for asked in (named, {"snapshot": leased.body["snapshot"]}):
+        reply = served.post("/v1/read", json.dumps({"reads": reads, **asked}).encode())
+        assert (reply.status, reply.body["version"]) == (200, at), reply
+        read: Any = reply.body["reads"]
+        for store, answers in zip(oracle.stores.values(), read, strict=True):
+            assert answers["store"] == store.name
+            for kept, answer in zip(store.kept[at][:20], answers["results"], strict=True):
+                _assert_answer(oracle, store, kept, answer, version=at)
     again = served.post("/v1/read", json.dumps({"reads": reads, "snapshot": reply.body["snapshot"]}).encode())
     assert again.body["version"] == at
 

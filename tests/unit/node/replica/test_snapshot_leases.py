@@ -16,6 +16,7 @@ from understudy_node.replica.snapshot_leases import SnapshotLeases, leased_versi
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.reads.lease_calls import HeldFor
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 
@@ -29,7 +30,7 @@ def lease(version: int, lease_id: str = "a", committed_at_us: int | None = 7) ->
 
 
 def grant(leases: SnapshotLeases, each: SnapshotLease, now_ms: float = 0) -> None:
-    leases.grant(each, "holder", ["op0"], now_ms=now_ms, now_us=0)
+    leases.grant(HeldFor(each, "holder", ("op0",)), now_ms=now_ms, now_us=0)
 
 
 @given(
