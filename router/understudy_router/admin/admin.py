@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from starlette.responses import Response
 
 from understudy_router.admin.cursors import BadLagCursorError
 from understudy_router.admin.feed import EventStream, Feed, Written
+from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import losses_of_all, node_document
@@ -63,7 +65,9 @@ class Admin:
         """The histories of stores that were computed last, and what they are of."""
         self._last_losses: tuple[Snapshot | None, Mapping[str, Losses]] = (None, {})
         self._losing = asyncio.Lock()
+        self._snapshots = RecentSnapshots(router.leases, router.clock)
         router.when_leaving(self.feed.end)
+        router.when_leaving(self._snapshots.end)
 
     def __repr__(self) -> str:
         return f"Admin({self.looking.gathers} gathers, {self.feed})"
@@ -161,6 +165,7 @@ class Admin:
 
     async def _overview(self, before: Overview | None) -> Overview:
         seen = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early
+        seen = replace(seen, snapshots=await self._snapshots.recent())
         losses, histories = await self._losses(seen.snapshot), await self._store_history(seen.snapshot)
         return await in_slices(overview_of(seen, losses, histories, before))
 

@@ -42,3 +42,5 @@ class Observed:
     health: HealthReport = field(default_factory=lambda: HealthReport(()))
     """The judgement of the indicators of all of this."""
     events: Sequence[Document] = ()
+    snapshots: Sequence[Document] = ()
+    """The snapshot leases that nodes hold, as of a moment ago."""

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from understudy_router.admin.grid import NO_GRID, Grid, grid_of
+from understudy_router.admin.held_snapshots import overview_part
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_tree import bus_document
 from understudy_router.admin.node_documents import node_document
@@ -143,6 +144,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
         "stores": [_store(seen, histories, route) for route in snapshot.index.routes],
         "restores": seen.restores,
         "disagreement": seen.disagreements,
+        "snapshots": overview_part(seen.snapshots),
         "events": seen.events,
     }
 
@@ -153,6 +155,8 @@ def _shape(name: str, value: Any) -> object:
         return {**value, "worst_ms": settled_ms(value["worst_ms"])}
     if name == "end":
         return {**value, "age_ms": settled_ms(value["age_ms"])}
+    if name == "snapshots":
+        return {**value, "oldest": [{**each, "age_s": 0} for each in value["oldest"]]}
     if name == "stores":
         return [{**each, "worst_lag_ms": settled_ms(each["worst_lag_ms"])} for each in value]
     return value

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
-from typing import Any
 
+from understudy_router.admin.held_snapshots import listing_document
 from understudy_router.cluster.moments import Moments
-from understudy_router.cluster.snapshot_leases import Listing, SnapshotLeases
+from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
@@ -72,27 +71,3 @@ class RouterSnapshots(Snapshots):
 
     async def listed(self) -> dict[str, object]:
         return listing_document(await self._leases.listed())
-
-
-def listing_document(listing: Listing) -> dict[str, object]:
-    """Return the leases of all nodes as one list, the oldest first; `unanswered` are the nodes that are missing."""
-    by_id: dict[str, list[Mapping[str, Any]]] = {}
-    for each in chain.from_iterable(listing.by_node.values()):
-        by_id.setdefault(each["id"], []).append(each)
-    leases = sorted(map(_merged, by_id.values()), key=lambda each: (-each["age_s"], each["id"]))
-    return {"snapshots": leases, "unanswered": listing.unanswered}
-
-
-def _merged(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a lease as several nodes hold it. One of them may have forgotten it and have it anew."""
-    oldest = max(entries, key=lambda each: each["age_s"])
-    known = next((each for each in entries if each["holder"] is not None), oldest)
-    return {
-        **oldest,
-        "holder": known["holder"],
-        "stores": known["stores"],
-        "expires_at": max(each["expires_at"] for each in entries),
-        "renewals": max(each["renewals"] for each in entries),
-        **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
-        "nodes": len(entries),
-    }

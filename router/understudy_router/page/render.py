@@ -29,6 +29,7 @@ from understudy_router.page.views import (
     indicator_slots,
     node_slots,
     restore_slots,
+    snapshot_slots,
     staleness_bars,
     store_slots,
     unwell,
@@ -141,6 +142,10 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
         "disagreement": [
             {"key": f"{each['node_id']} {each['node_says']}", "slots": disagreement_slots(each), "since": each["since"]}
             for each in overview["disagreement"]
+        ],
+        "snapshots": [
+            {"key": each["id"], "slots": snapshot_slots(each), "expires_at": each["expires_at"]}
+            for each in overview["snapshots"]["oldest"]
         ],
         "events": [
             {"key": each["id"], "slots": event_slots(each), "at": each["at"], "anchor": event_anchor(each)}

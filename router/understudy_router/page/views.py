@@ -220,6 +220,20 @@ def disagreement_slots(row: Document) -> Slots:
     }
 
 
+def snapshot_slots(lease: Document) -> Slots:
+    """Fill the row of a snapshot lease: whose it is, and what its version holds."""
+    holder = lease["holder"]
+    files = f" · {size(lease['disk_bytes'])} of files" if lease["disk_bytes"] else ""
+    return {
+        "holder": Shown(NOTHING if holder is None else holder, "", f"for {', '.join(lease['stores']) or 'all stores'}"),
+        "version": Shown(number(lease["version"])),
+        "age": Shown(age(lease["age_s"] * 1000)),
+        "renewals": Shown(number(lease["renewals"])),
+        "bytes": Shown(f"{size(lease['extra_bytes'])}{files}", "", "what its version holds beyond the one on show"),
+        "tasks": Shown(number(lease["tasks"]), "", "replicas that keep its version"),
+    }
+
+
 def event_slots(event: Document) -> Slots:
     """Fill a line of the log of events."""
     return {"event": Shown(event["event"]), "detail": Shown(event["detail"])}

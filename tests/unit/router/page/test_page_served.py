@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.page.fake_router import fake_app
-from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, history, large, node
+from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, history, large, lease, node
 
 import understudy_router.page
 from understudy_router.page.assets import page_assets
@@ -250,3 +250,13 @@ async def test_a_large_page_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -
 
 def _histories() -> Mapping[str, Mapping[str, Any]]:
     return {"all": history()}
+
+
+def test_snapshot_leases_are_a_section_only_while_there_are_any() -> None:
+    shown = healthy()
+    assert '<section aria-labelledby="snapshots-title" id="snapshots-part" hidden>' in rendered(shown)
+    shown["snapshots"] = {"held": 73, "oldest": [lease(holder="<b>me</b>")]}
+    text = rendered(shown)
+    assert '<section aria-labelledby="snapshots-title" id="snapshots-part">' in text
+    assert "73 held" in text
+    assert "&lt;b&gt;me&lt;/b&gt;" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.page.overviews import SHOWN, degraded, empty, healthy, indicator, node, restoring, store
+from tests.support.page.overviews import SHOWN, degraded, empty, healthy, indicator, lease, node, restoring, store
 
 from understudy_router.page.views import (
     figure_slots,
@@ -13,6 +13,7 @@ from understudy_router.page.views import (
     indicator_slots,
     node_slots,
     restore_slots,
+    snapshot_slots,
     staleness_bars,
     store_slots,
     unwell,
@@ -128,3 +129,12 @@ def test_the_histogram_shows_the_bars_around_what_was_answered() -> None:
 def test_the_last_bar_of_the_histogram_has_no_upper_bound() -> None:
     reads = {"staleness": {"le_ms": [1, None], "counts": [0, 3]}}
     assert [bar.label for bar in staleness_bars(reads)] == ["≤ 1 ms", "> 1 ms"]
+
+
+def test_a_lease_says_whose_it_is_and_what_its_version_holds() -> None:
+    slots = snapshot_slots(lease())
+    shown = {name: slots[name].text for name in ("holder", "version", "renewals", "tasks", "bytes")}
+    assert shown == {"holder": "nightly report", "version": "410", "renewals": "3", "tasks": "24", "bytes": "1.5 MB"}
+    forgotten = snapshot_slots(lease(holder=None, stores=[], disk_bytes=2_000_000))
+    assert (forgotten["holder"].text, forgotten["holder"].title) == ("-", "for all stores")
+    assert forgotten["bytes"].text == "1.5 MB · 2.0 MB of files"

@@ -1,0 +1,80 @@
+"""The snapshot leases that nodes hold, as one list; and the list of a moment ago, for what is made each second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from understudy_router.admin.observed import Document
+from understudy_router.cluster.snapshot_leases import Listing, SnapshotLeases
+from understudy_shared.base.clock import Clock
+
+MAX_SHOWN: Final = 50
+"""Limit on the leases of the overview. The call that lists them has all."""
+
+LOOK_AGAIN_MS: Final = 2_000
+"""Age from which the nodes are asked again while somebody looks."""
+
+FIRST_LOOK_S: Final = 1.0
+"""Longest wait for the first list of a router."""
+
+
+def listing_document(listing: Listing) -> Document:
+    """Return the leases of all nodes as one list, the oldest first; `unanswered` are the nodes that are missing."""
+    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    for each in chain.from_iterable(listing.by_node.values()):
+        by_id.setdefault(each["id"], []).append(each)
+    leases = sorted(map(_merged, by_id.values()), key=lambda each: (-each["age_s"], each["id"]))
+    return {"snapshots": leases, "unanswered": listing.unanswered}
+
+
+def overview_part(snapshots: Sequence[Document]) -> Document:
+    """Return the leases as the overview has them: how many, and the oldest."""
+    return {"held": len(snapshots), "oldest": list(snapshots[:MAX_SHOWN])}
+
+
+def _merged(entries: Sequence[Mapping[str, Any]]) -> Document:
+    """Return a lease as several nodes hold it. One of them may have forgotten it and have it anew."""
+    oldest = max(entries, key=lambda each: each["age_s"])
+    known = next((each for each in entries if each["holder"] is not None), oldest)
+    return {
+        **oldest,
+        "holder": known["holder"],
+        "stores": known["stores"],
+        "expires_at": max(each["expires_at"] for each in entries),
+        "renewals": max(each["renewals"] for each in entries),
+        **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
+        "nodes": len(entries),
+    }
+
+
+class RecentSnapshots:
+    """The leases as the nodes said a moment ago. One look at the nodes goes on at a time, beside what is shown."""
+
+    def __init__(self, leases: SnapshotLeases, clock: Clock) -> None:
+        self._leases = leases
+        self._clock = clock
+        self._last: Sequence[Document] = ()
+        self._looked_ms: float | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def recent(self) -> Sequence[Document]:
+        """Return the leases of a moment ago; only the first list is waited for. Begin to ask again when it is due."""
+        is_first, now_ms = self._looked_ms is None, self._clock.monotonic_ms()
+        is_due = self._looked_ms is None or now_ms - self._looked_ms >= LOOK_AGAIN_MS
+        if is_due and (self._looking is None or self._looking.done()):
+            self._looked_ms = now_ms
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="list snapshot leases")
+        if is_first and self._looking is not None:
+            await asyncio.wait([self._looking], timeout=FIRST_LOOK_S)
+        return self._last
+
+    def end(self) -> None:
+        """Look no more: the router stops."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> None:
+        self._last = listing_document(await self._leases.listed())["snapshots"]
