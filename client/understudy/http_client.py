@@ -86,6 +86,10 @@ class Server:
         """Return the JSON of a reply to a JSON body."""
         return self._call("POST", path, parameters=parameters, content=content, wait_ms=wait_ms)
 
+    def delete(self, path: str) -> None:
+        """Send a DELETE, whose answer has no body."""
+        self._call("DELETE", path, parameters=None, content=None, wait_ms=0)
+
     def not_ready(self) -> list[str]:
         """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""
         try:
@@ -164,6 +168,8 @@ def server_url(url: str) -> str:
 
 def reply_of(status: int, content_type: str, body: bytes) -> bytes:
     """Return the body of an answer. Raises ServerProblemError for a problem, CommandError for a foreign reply."""
+    if status == 204:
+        return b""
     kind = content_type.partition(";")[0].strip().lower()
     document = _json(body)
     if kind == PROBLEM_TYPE and isinstance(document, dict):

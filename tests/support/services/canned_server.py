@@ -44,6 +44,9 @@ def canned_server(replies: Sequence[Canned], tls: ssl.SSLContext | None = None) 
         def do_POST(self) -> None:
             self._reply(self.rfile.read(int(self.headers["content-length"])))
 
+        def do_DELETE(self) -> None:
+            self._reply(b"")
+
         def log_message(self, *_: object) -> None:
             """Tests read `requests` instead."""
 
