@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import Browser
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
-from tests.support.page.fake_router import fake_router
+from tests.support.page.fake_router import FakeRouter, fake_router
 from tests.support.page.overviews import PICTURED
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
@@ -37,6 +38,19 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 """State, query and browser of each picture, by the name of its file. `page`, for the README, is what a screen shows."""
 
 
+EXPLORED = '?explore=aircraft&row={"tailnum":"N14228"}'
+
+
+def picture_explore(browser: Browser, router: FakeRouter, path: Path) -> None:
+    """Make the picture of Explore: a page of keys, and one that is open with its history."""
+    router.show(PICTURED["healthy"]())
+    with shown(browser, f"{router.url}/admin/{EXPLORED}", **WIDE) as live:
+        explore = live.page.locator("#explore")
+        explore.get_by_role("button", name="Show its history").click()
+        explore.get_by_text("6 changes").wait_for()
+        explore.screenshot(path=path)
+
+
 def main() -> int:
     """Make all pictures."""
     if CHROMIUM is None:
@@ -56,6 +70,7 @@ def main() -> int:
                 path = folder / f"{name}.png"
                 live.page.screenshot(path=path, full_page=name != "page")
                 sys.stdout.write(f"{path}  {path.stat().st_size / 1000:.0f} kB\n")
+        picture_explore(browser, router, folder / "page-explore.png")
     return 0
 
 

@@ -21,7 +21,9 @@ MAX_PAGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The reader's choices: the filter, how replicas are shown, which is open, and the key to look up."""
+    """The reader's choices: the filter, how replicas are shown, which is open, the key to look up, and what is
+    explored: the store, a prefix, a filter, and the key that is open there.
+    """
 
     store: str = ""
     state: str = ""
@@ -30,6 +32,10 @@ class PageQuery:
     open: str = ""
     ask: str = ""
     key: str = ""
+    explore: str = ""
+    prefix: str = ""
+    where: str = ""
+    row: str = ""
 
     def link(self, **changes: object) -> str:
         """Return the query of a link to the page with some choices changed. Choices equal to the default are left
@@ -57,4 +63,8 @@ def read_query(parameters: Mapping[str, str]) -> PageQuery:
         open=given("open"),
         ask=given("ask"),
         key=given("key"),
+        explore=given("explore"),
+        prefix=given("prefix"),
+        where=given("where"),
+        row=given("row"),
     )

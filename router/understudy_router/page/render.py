@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -35,6 +35,7 @@ from understudy_router.page.views import (
     unwell,
 )
 from understudy_router.page.words import batches, duration
+from understudy_shared.auth.principals import EVERY_STORE
 from understudy_shared.base.slices import sliced
 
 Histories = Mapping[str, Document]
@@ -47,14 +48,23 @@ PARTS = ("health", "figures", "stores", "nodes", "ask-stores", "events", "replic
 """The parts of the page that change with what the router knows, by their templates."""
 
 
+class PageReader(NamedTuple):
+    """The person who looks at the page. `signed_in` is the name of a session, `asks_key` whether a request needs a
+    credential. `explored` names the stores whose keys may be listed, EVERY_STORE for all; None: Explore is left out.
+    """
+
+    signed_in: str | None = None
+    asks_key: bool = False
+    explored: tuple[str, ...] | None = (EVERY_STORE,)
+
+
 def page_pieces(
-    overview: Document, histories: Histories, query: PageQuery, build: str, signed_in: str | None = None
+    overview: Document, histories: Histories, query: PageQuery, build: str, reader: PageReader | None = None
 ) -> Iterator[str]:
-    """Yield the page, piece by piece. `signed_in` is the name of the person who is signed in."""
+    """Yield the page, piece by piece."""
     shown = {**_head(overview, build), **_shown(overview, histories, query)}
-    return (
-        _environment().get_template("page.html").generate(shown, curves=_curves(histories, query), signed_in=signed_in)
-    )
+    curves = _curves(histories, query)
+    return _environment().get_template("page.html").generate(shown, curves=curves, reader=reader or PageReader())
 
 
 def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Iterator[str]]]:

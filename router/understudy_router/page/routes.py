@@ -14,9 +14,18 @@ from understudy_router.page import headers
 from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_router.page.live import Drawings, Viewer
 from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import NO_HISTORY, joined, load_templates, opened_place, page_pieces, runbook_page
+from understudy_router.page.render import (
+    NO_HISTORY,
+    PageReader,
+    joined,
+    load_templates,
+    opened_place,
+    page_pieces,
+    runbook_page,
+)
 from understudy_router.page.runbooks import INDEX, runbooks
-from understudy_shared.auth.access import session_name
+from understudy_shared.auth.access import authorization_of, session_name
+from understudy_shared.auth.principals import ANYBODY, Action
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -33,8 +42,10 @@ History = Callable[[str | None, int | None], Awaitable[Document]]
 its partitions."""
 
 
-def page_routes(overview: LoadOverview, history: History, changes: Changes) -> APIRouter:
-    """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes."""
+def page_routes(overview: LoadOverview, history: History, changes: Changes, *, has_explore: bool = True) -> APIRouter:
+    """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes.
+    `has_explore`: readers who may scan can list keys there.
+    """
     load_templates()
     routes, drawings = APIRouter(), Drawings()
 
@@ -50,7 +61,13 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes) -> A
         query = read_query(request.query_params)
         shown = await overview()
         histories = await histories_of(history, query, shown)
-        pieces = page_pieces(shown, histories, query, page_assets().build, session_name(request.scope))
+        principal = authorization_of(request.scope).principal
+        reader = PageReader(
+            session_name(request.scope),
+            asks_key=principal is not ANYBODY,
+            explored=tuple(sorted(principal.stores_of(Action.SCAN))) if has_explore else None,
+        )
+        pieces = page_pieces(shown, histories, query, page_assets().build, reader)
         return Response(await joined(pieces), media_type="text/html", headers=headers.LIVE)
 
     @routes.get("/admin/changes")

@@ -118,6 +118,10 @@ class Principal:
             return EVERY_KEY
         return KeyScope(tuple(dict.fromkeys(grant.key_prefix for grant in grants)))
 
+    def stores_of(self, action: Action) -> frozenset[str]:
+        """Return the names of the stores on which an action is allowed, for all or some keys; EVERY_STORE is one."""
+        return frozenset(name for grant in self.grants if action in grant.actions for name in grant.stores)
+
     def points(self, segment: bytes) -> Authorization | None:
         """Return what single lookups are granted in the store that a segment of a path names. The decision is cached.
 

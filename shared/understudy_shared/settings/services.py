@@ -147,5 +147,9 @@ class RouterFields(Fields):
     )
     """Folder for the state that a router keeps for a restart."""
 
+    # It lists what the reader's own credential may scan, so it opens nothing that the API does not.
+    disable_explore: bool = False
+    """Leave Explore, which lists the keys of stores, out of the admin page."""
+
     shutdown_delay_ms: int = Field(500, ge=0, le=600_000)
     """Time in ms between the announcement that it stops and its stop."""

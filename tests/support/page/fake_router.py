@@ -21,6 +21,7 @@ import orjson
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from tests.support.page.explorable import add_explorable
 from tests.support.page.overviews import Overview, healthy, history
 from tests.support.router.replies import EXPLAINED
 
@@ -137,6 +138,7 @@ def fake_app() -> Framework:
         return json_response(world.requests)
 
     _add_calls(http, world)
+    add_explorable(http)
     answer_with_problems(http)
     return Framework(http)
 
@@ -170,7 +172,7 @@ def _add_calls(http: FastAPI, world: World) -> None:
     async def lookup(store: str, request: Request) -> Response:
         world.requests.append((f"lookup {store}", dict(request.query_params)))
         key = orjson.loads(request.query_params["key"])
-        if key == ["N14228"]:
+        if key in (["N14228"], {"tailnum": "N14228"}):
             return json_response(ANSWER)
         if key == ["<img src=x onerror=alert(1)>"]:
             raise ProblemError(Problem(ProblemType.BAD_KEY, f"{key[0]} is no key", "key", "<b>Send another</b>"))

@@ -13,15 +13,16 @@ export function pairs(entries) {
 const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
 // The members of an answer besides the value, by the kind of the store.
-const BESIDE = ["expires_at", "expired", "timeout_at", "sessions", "rows", "next_cursor"];
+const LISTS = ["sessions", "rows", "values", "entries", "timers"];
+const BESIDE = ["expires_at", "expired", "timeout_at", ...LISTS, "next_cursor"];
 
-const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+export const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 const versions = (lag) => (lag.offset_lag === null ? "lag unknown" : `${batches(lag.offset_lag)} behind`);
 
-export function answered(question, answer, tookMs) {
+// What a lookup says: the value, and how old it is and who answered.
+export function factsOf(answer, tookMs) {
   const by = answer.served_by;
-  const where = by.node_id ?? `${by.host}:${by.port}`;
   const absent = answer.expired ? "Left out: it has expired" : "Absent: there is no such key in this version";
   const parts = [element("h3", {}, answer.found ? "Found" : absent)];
   if (answer.found || answer.expired) {
@@ -38,7 +39,7 @@ export function answered(question, answer, tookMs) {
       ["age", duration(answer.lag.time_lag_ms)],
       ["committed", answer.committed_at ?? "?"],
       ["watermark", answer.watermark ?? "none"],
-      ["answered by", `${where}, ${by.role}, ${by.state}, partition ${answer.partition}`],
+      ["answered by", `${nameOf(by)}, ${by.role}, ${by.state}, partition ${answer.partition}`],
       ["took", duration(tookMs)],
       ["position", answer.position],
       ...(answer.marks ? [["marks", answer.marks.join(", ")]] : []),
@@ -48,14 +49,21 @@ export function answered(question, answer, tookMs) {
     const stored = pairs(Object.entries(answer.value).map(([name, value]) => [name, shown(value)]));
     parts.push(element("details", {}, element("summary", {}, "What Spark stores"), stored));
   }
+  return parts;
+}
+
+export function answered(question, answer, tookMs) {
+  const parts = factsOf(answer, tookMs);
   // On the reader's own machine a trial hurts no other reader.
   if (HERE.includes(location.hostname)) {
-    const hint = `Try it: kill ${where} and ask again. Another replica answers, and says how old it is.`;
+    const hint = `Try it: kill ${nameOf(answer.served_by)} and ask again. Another replica answers, and says how old it is.`;
     parts.push(element("p", { class: "hint" }, hint));
   }
   parts.push(...lookupCommands(question));
   return parts;
 }
+
+const nameOf = (node) => node.node_id ?? `${node.host}:${node.port}`;
 
 const lookupCommands = ({ store, key, bounds }) => [
   commandLine("curl", asCurl(lookupPath(store, key, bounds))),
@@ -98,14 +106,17 @@ const candidate = (each) => [
   duration(each.time_lag_ms),
 ];
 
-function table(heads, rows) {
+// A cell of a row is a text, or a cell already.
+export function table(heads, rows) {
   const head = element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text))));
   const body = element("tbody", {});
-  for (const row of rows) body.append(element("tr", {}, ...row.map((text) => element("td", {}, text))));
+  for (const row of rows) body.append(element("tr", {}, ...row.map(cell)));
   return element("table", {}, head, body);
 }
 
-const scrolled = (label, content) =>
+const cell = (content) => (content instanceof HTMLTableCellElement ? content : element("td", {}, content));
+
+export const scrolled = (label, content) =>
   element("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, content);
 
 export function refused(problem) {

@@ -1,11 +1,11 @@
 // The form that looks a key up, or explains it. The question is in the URL, so that a reader can send it to a colleague.
 
 import { answered, explained, refused } from "./answer.js";
+import { call } from "./api.js";
 import { explainPath, lookupPath } from "./commands.js";
 import { byId, element, setText } from "./dom.js";
 import { examplesOf, fieldsOf, keyText, textsOf } from "./keytext.js";
 
-const TIMEOUT_MS = 10_000;
 const AGAIN_MS = 1000;
 const BOUNDS = ["max_lag", "max_staleness_ms", "unknown_lag", "min_position"];
 
@@ -140,15 +140,8 @@ const signature = (store) => (store === null ? "" : JSON.stringify([store.store,
 async function replyTo(asking) {
   const path = asking.action === "explain" ? explainPath : lookupPath;
   const began = performance.now();
-  try {
-    const target = path(asking.store, asking.key, { ...asking.bounds, longs: "string" });
-    const reply = await fetch(target, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
-    const document = await reply.json();
-    if (asking.action === "explain" && reply.ok) return explained(asking, document);
-    if ("found" in document) return answered(asking, document, performance.now() - began);
-    return refused(document);
-  } catch (error) {
-    const detail = `the router did not answer: ${error.message}`;
-    return refused({ title: "No answer", type: "no-answer", detail, fix: "Look whether it runs; ask another router" });
-  }
+  const { isGood, document } = await call(path(asking.store, asking.key, { ...asking.bounds, longs: "string" }));
+  if (asking.action === "explain" && isGood) return explained(asking, document);
+  if ("found" in document) return answered(asking, document, performance.now() - began);
+  return refused(document);
 }

@@ -17,7 +17,8 @@ export function fieldsOf(columns) {
   );
 }
 
-function valueText(type, text) {
+// Returns the text of a value as JSON, by the type of its column.
+export function valueText(type, text) {
   if (NESTED.test(type)) {
     JSON.parse(text); // fails here instead of in the router, so that the message names the field
     return text;

@@ -5,6 +5,7 @@ import { asCurl, copy } from "./commands.js";
 import { startCurve } from "./curves.js";
 import { byId, parsed, patch, setText } from "./dom.js";
 import { startDrain } from "./drain.js";
+import { startExplore } from "./explore.js";
 import { startFeed } from "./feed.js";
 import { startHistory } from "./history.js";
 import { rove, startKeys } from "./keys.js";
@@ -20,11 +21,13 @@ const [lagCurve, freshnessCurve, openedCurve] = ["lag-curve", "freshness-curve",
 const headline = () => document.querySelector('[data-slot="headline"]').textContent;
 
 const url = startUrl(() => {
+  explore.update();
   hearAnew();
   lastHour.load();
   storeHour.load();
 });
 const ask = startAsk(url);
+const explore = startExplore(url);
 // Freshness is that of all stores; lag is that of the chosen store, if there is one.
 const lastHour = startHistory(
   () => ({}),
@@ -67,6 +70,7 @@ function showChosen() {
   const label = query.store ? `Lag of ${query.store}` : "Lag of the worst store partition";
   setText(byId("lag-curve").querySelector("figcaption").firstChild, `${label} `);
   ask.update(query);
+  explore.update();
   rove();
 }
 

@@ -1,6 +1,7 @@
 // The state of the page that its address holds; page_query.py reads the same. Each change is a step in the history.
 
-const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "" };
+const EXPLORED = { explore: "", prefix: "", where: "", row: "" };
+const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "", ...EXPLORED };
 const KINDS = ["unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed"];
 
 function readQuery(search) {

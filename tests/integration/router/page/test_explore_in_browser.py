@@ -1,0 +1,253 @@
+"""Explore on the page of a real router and node, in a real browser: pages, filters, one key and its history."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from tests.support.checkpoint.handmade_orders import BIG
+from tests.support.cluster.in_process import ClusterRouter
+from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
+from tests.support.page.explored import VERSION, address, choose_store, do, expect_said, explored, rows
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRouter]:
+    with explored(tmp_path_factory.mktemp("explored")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser(router: ClusterRouter) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def live(browser: Browser, router: ClusterRouter) -> Iterator[Shown]:
+    """The page with the store chosen; at the end its console must have been silent."""
+    with shown(browser, address(router)) as page:
+        choose_store(page.page)
+        yield page
+        assert page.errors == []
+
+
+def test_pages_lead_forward_and_back_at_one_version_and_every_key_is_seen_once(live: Shown) -> None:
+    page, seen = live.page, []
+    do(page, "List keys")
+    for said in ("Keys 1 to 50", "Keys 51 to 100", "Keys 101 to 130, the last"):
+        expect_said(page, f"{said}: version {VERSION}")
+        seen.append(rows(page))
+        if len(seen) < 3:
+            do(page, "Next")
+    flat = [(row["tenant"], row["n"]) for each in seen for row in each]
+    assert (len(flat), len(set(flat))) == (130, 130)
+    for said, expected in (("Keys 51 to 100", seen[1]), ("Keys 1 to 50", seen[0])):
+        do(page, "Previous")
+        expect_said(page, said)
+        assert rows(page) == expected
+
+
+def test_a_prefix_and_filters_leave_only_the_keys_that_match(live: Shown) -> None:
+    page = live.page
+    page.locator('[data-prefix="tenant"]').fill("b")
+    do(page, "Add a filter")
+    row = page.locator("#explore-filters .filter")
+    row.get_by_label("column").select_option("count")
+    row.get_by_label("operator").select_option(">=")
+    row.get_by_label("value").fill("10")
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 3, the last")
+    assert {(each["tenant"], each["n"]) for each in rows(page)} == {("b", "7"), ("b", "8"), ("b", "9")}
+    do(page, "Count")
+    expect(page.locator("#explore-counted")).to_have_text(f"3 keys, counted at version {VERSION}.")
+    row.get_by_label("value").fill("ten")
+    do(page, "List keys")
+    expect_said(page, "count")
+    expect(page.locator("#explore-said .problem")).to_be_visible()
+    live.errors.clear()  # the browser's own line about a 400
+
+
+def test_a_key_shows_its_value_to_the_last_digit_and_its_history_with_a_plot(live: Shown) -> None:
+    page = live.page
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 50")
+    page.locator("#explore-list tbody tr").nth(3).locator("td").last.click()
+    opened, key = page.locator("#explore-key"), rows(page)[3]
+    for said in (str(BIG), f"{VERSION} of {VERSION}", "partition", "n1, active"):
+        expect(opened).to_contain_text(said)
+    do(page, "Show its history")
+    expect(opened).to_contain_text(f"Versions 1 to {VERSION}: 2 changes")
+    counts = opened.locator("tbody tr td:nth-child(3)")
+    assert counts.all_inner_texts() == [str(int(key["n"]) + add) for add in (1, 2, 3)]
+    low, high = int(key["n"]) + 1, int(key["n"]) + 3
+    expect(opened.get_by_role("img", name=f"count: {low} to {high}, versions 1 to {VERSION}")).to_be_visible()
+    assert violations(page, axe_source()) == []
+
+
+def test_a_link_shows_a_colleague_the_same_list_and_key(live: Shown, browser: Browser, router: ClusterRouter) -> None:
+    page = live.page
+    page.locator('[data-prefix="tenant"]').fill("b")
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 10")
+    page.locator("#explore-list a[data-row]").nth(2).click()
+    expect(page.locator("#explore-key")).to_contain_text(str(BIG))
+    with shown(browser, page.url) as sent:
+        expect(sent.page.locator("#explore-key")).to_contain_text(str(BIG))
+        assert rows(sent.page) == rows(page)
+        expect(sent.page.locator("#explore-list tr[aria-current=true]")).to_have_count(1)
+        expect(sent.page.locator('[data-prefix="tenant"]')).to_have_value("b")
+    with shown(browser, address(router, explore="op0", prefix="no JSON", where="[[1]]", row="<b>no key")) as broken:
+        expect_said(broken.page, "Keys 1 to 50")
+        expect(broken.page.locator("#explore-key")).to_contain_text("<b>no key")
+        expect(broken.page.locator("#explore-key .problem")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#explore-key")).to_be_hidden()
+    assert len(rows(page)) == 10
+
+
+def test_a_list_and_a_key_are_copied_as_commands_that_run_and_hold_no_secret(live: Shown) -> None:
+    page = live.page
+    page.locator('[data-prefix="tenant"]').fill("b")
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 10")
+    page.locator("#explore-list summary").click()
+    curl, python = page.locator("#explore-list .command code").all_inner_texts()
+    assert "/v1/stores/op0/scan?prefix=" in curl
+    printed = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=True, timeout=60)
+    assert printed.stdout.count("'tenant': 'b'") == 10
+    page.locator("#explore-list a[data-row]").first.click()
+    page.locator("#explore-key summary").click()
+    _, of_key, _ = page.locator("#explore-key .command code").all_inner_texts()
+    printed = subprocess.run([sys.executable, "-c", of_key], capture_output=True, text=True, check=True, timeout=60)
+    assert str(BIG) in printed.stdout
+
+
+def test_the_keyboard_alone_lists_opens_closes_and_turns_pages(live: Shown) -> None:
+    page = live.page
+    page.locator("#explore-form select[name=store]").focus()
+    for _ in range(3):  # past the two columns of the prefix
+        page.keyboard.press("Tab")
+    assert focused(page) == "List keys"
+    page.keyboard.press("Enter")
+    expect_said(page, "Keys 1 to 50")
+    page.locator("#explore-list a[data-row]").first.focus()
+    assert page.locator('#explore-list a[data-row][tabindex="0"]').count() == 1
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#explore-key")).to_contain_text(str(BIG))
+    assert page.evaluate("() => document.activeElement.id") == "explore-key"
+    page.keyboard.press("Escape")
+    expect(page.locator("#explore-key")).to_be_hidden()
+    third = json.dumps(rows(page)[2], separators=(",", ":"))
+    assert page.evaluate("() => document.activeElement.dataset.row") == third
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert focused(page) == "Next"
+    for said in ("Keys 51 to 100", "Keys 101 to 130"):
+        page.keyboard.press("Enter")
+        expect_said(page, said)
+        assert focused(page) == "Next", "the focus stays, also where there is no next page"
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("() => document.activeElement.textContent"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_lists_and_opens_keys_without_scrolling_sideways(
+    browser: Browser, router: ClusterRouter, theme: str
+) -> None:
+    where = json.dumps([["count", "<", "20"], ["tenant", "not_null", ""]])
+    url = address(router, explore="op0", where=where, row='{"tenant":"a","n":"3"}')
+    with shown(browser, url, color_scheme=theme, **PHONE) as live:
+        page = live.page
+        expect_said(page, "Keys 1 to")
+        expect(page.locator("#explore-key")).to_contain_text(str(BIG))
+        do(page, "Show its history")
+        expect(page.locator("#explore-key")).to_contain_text("2 changes")
+        for summary in page.locator("#explore summary").all():
+            summary.click()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
+        assert violations(page, axe_source()) == []
+        assert live.errors == []
+
+
+def problem(kind: str, status: int) -> dict[str, Any]:
+    body = {"type": kind, "title": kind, "detail": "it is as it is", "fix": "do this"}
+    return {"status": status, "body": json.dumps(body), "content_type": "application/problem+json"}
+
+
+REFUSED = (("overloaded", 429, "Try again"), ("version-gone", 410, "Newest version"))
+
+
+@pytest.mark.parametrize(("kind", "status", "way"), REFUSED)
+def test_a_page_that_is_refused_says_why_and_offers_a_way_on(live: Shown, kind: str, status: int, way: str) -> None:
+    page = live.page
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 50")
+    page.route("**/scan?*", lambda route: route.fulfill(**problem(kind, status)))
+    do(page, "Next")
+    for said in (kind, "it is as it is", "do this"):
+        expect_said(page, said)
+    assert focused(page) == "Try again", "the focus is where the reader goes on"
+    page.unroute("**/scan?*")
+    do(page, way)
+    expect_said(page, "Keys 51 to 100" if way == "Try again" else "Keys 1 to 50")
+    live.errors.clear()  # the browser's own line about the refusal
+
+
+def test_a_search_without_a_match_so_far_says_how_far_it_is_and_goes_on_when_asked(live: Shown) -> None:
+    page = live.page
+    stamp = {"store": "op0", "version": VERSION, "committed_at": None, "position": "p", "rows": []}
+    empty = {**stamp, "next_cursor": "c", "explain": {"access": "filtered-pass", "returned": 0, "looked_at": 1000}}
+    page.route("**/scan?*", lambda route: route.fulfill(status=200, body=json.dumps(empty)))
+    do(page, "List keys")
+    so_far = re.compile(r"No key matches among the [\d,]+000 that were looked at so far: version 5")
+    expect(page.locator("#explore-said")).to_have_text(so_far, timeout=LIMIT_MS)
+    page.unroute("**/scan?*")
+    page.route("**/scan?*", lambda route: route.fulfill(status=200, body=json.dumps({**empty, "next_cursor": None})))
+    do(page, "Look further")
+    expect_said(page, "op0 has no keys")
+
+
+def test_a_history_that_is_refused_can_be_asked_for_again(live: Shown) -> None:
+    page = live.page
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 50")
+    page.locator("#explore-list a[data-row]").first.click()
+    page.route("**/history?*", lambda route: route.fulfill(**problem("overloaded", 429)))
+    do(page, "Show its history")
+    expect(page.locator("#explore-key")).to_contain_text("do this")
+    page.unroute("**/history?*")
+    do(page, "Try again")
+    expect(page.locator("#explore-key")).to_contain_text("2 changes")
+    live.errors.clear()
+
+
+def test_a_store_says_about_how_many_keys_it_has_and_an_empty_one_that_it_has_none(live: Shown) -> None:
+    page = live.page
+    expect(page.locator("#explore-about")).to_have_text("about 130 keys")
+    page.locator('[data-prefix="tenant"]').fill("c")
+    do(page, "List keys")
+    expect_said(page, "No key of op0 matches")
+
+
+def test_without_scripts_a_sentence_says_how_to_ask(browser: Browser, router: ClusterRouter) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address(router))
+    expect(page.locator("#explore noscript p")).to_be_visible()
+    expect(page.locator("#explore-form")).to_be_hidden()
+    context.close()
