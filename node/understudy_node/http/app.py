@@ -145,9 +145,9 @@ def create_app(
 
 def _reading_routes(node: Node, reads: Reads, app: NodeLookups) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
-    yield read_routes(node, reads)
-    yield internal_routes(reads)
     scans = NodeScans(reads, app.long_reads)
+    yield read_routes(node, reads, scans)
+    yield internal_routes(reads)
     yield scan_routes(scans)
     yield scan_hop_routes(scans)
     histories = NodeHistories(reads)

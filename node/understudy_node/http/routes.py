@@ -12,12 +12,12 @@ from understudy_node.http.reads import Reads
 from understudy_node.node import Node
 from understudy_node.stores.examples import some_key
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.shown import shown_stores
 from understudy_shared.server.app import json_response
+from understudy_shared.server.scans import Scans
+from understudy_shared.server.store_lists import listed_stores
 
 
-def read_routes(node: Node, reads: Reads) -> APIRouter:
+def read_routes(node: Node, reads: Reads, scans: Scans) -> APIRouter:
     """Make `/v1/stores` and one store's schema."""
     router = APIRouter()
 
@@ -28,8 +28,7 @@ def read_routes(node: Node, reads: Reads) -> APIRouter:
         """
         generation = reads.generation()
         described = [_described(reader, reads, node) for reader in generation.readers.values()]
-        principal = authorization_of(request.scope).principal
-        return json_response(shown_stores(principal, described, generation.not_served()))
+        return await listed_stores(request, scans, described, generation.not_served())
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:

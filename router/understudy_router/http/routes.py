@@ -11,14 +11,16 @@ from understudy_router.routing.explain import explain_key, explain_store
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import require_key, shown_stores
+from understudy_shared.auth.shown import require_key
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.server.app import json_response, sliced_json_response
+from understudy_shared.server.scans import Scans
+from understudy_shared.server.store_lists import listed_stores
 
 
-def read_routes(router: Router, reads: Reads) -> APIRouter:
+def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
     """Make `/v1/stores`, one store's schema, and the metadata of a store and of a key."""
     routes = APIRouter()
 
@@ -27,8 +29,7 @@ def read_routes(router: Router, reads: Reads) -> APIRouter:
         """List every store of the application that the caller sees, with its schema, and those that are not served."""
         known = router.stores()
         described = [_described(router, reads, route) for route in known.by_name.values()]
-        principal = authorization_of(request.scope).principal
-        return json_response(shown_stores(principal, described, known.not_served))
+        return await listed_stores(request, scans, described, known.not_served)
 
     @routes.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:

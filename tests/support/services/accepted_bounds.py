@@ -11,6 +11,8 @@ from typing import Any
 from understudy_shared.reads.bounds import MAX_WAIT_MS
 
 Json = dict[str, Any]
+_NO_BOUNDS = ("compact", "estimate_stores")
+"""Booleans that have no default of a store, so that `none` means nothing."""
 _TRUTHS = ["true", "True", "TRUE", "1", "false", "False", "FALSE", "0"]
 _AS_TEXT = {
     "max_lag": "[0-9]{1,18}",
@@ -32,7 +34,7 @@ def in_a_body(name: str, described: Json) -> Json:
 def in_a_query(name: str, described: Json) -> Json:
     """All that is accepted as a parameter."""
     if described["type"] == "boolean":
-        return {"anyOf": [described, {"type": "string", "enum": [*_TRUTHS, *([] if name == "compact" else ["none"])]}]}
+        return {"anyOf": [described, {"type": "string", "enum": [*_TRUTHS, *([] if name in _NO_BOUNDS else ["none"])]}]}
     if name in _AS_TEXT:
         return {"anyOf": [described, {"type": "string", "const": "none"}]}
     return described

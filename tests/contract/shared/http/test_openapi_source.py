@@ -212,6 +212,7 @@ def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
         *("store", "key", "key_json", "key_json_optional"),
         *("cursor", "longs", "compact"),
         *("from", "to"),
+        "estimate_stores",
         *OF_SCANS,
     }
     for name, bound in bounds.items():

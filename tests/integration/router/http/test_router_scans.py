@@ -53,6 +53,12 @@ def test_the_pages_of_a_router_are_those_of_the_nodes(
             assert asked(router, explain=True, **members).body == asked_of_node, members
         assert asked(router, "count").body["count"] == len(whole["rows"])
         assert asked(router, "count", estimate=True).body["count"] == len(whole["rows"])
+        for service in (node, router):
+            for query, estimated in (("", {}), ("?estimate=true", {"estimated_keys": len(whole["rows"])})):
+                listed: Any = service.get(f"/v1/stores{query}").body
+                one = {name: said for name, said in service.get("/v1/stores/op0").body.items() if name != "schemas"}
+                assert listed["stores"] == [{**one, **estimated}]
+            assert service.get("/v1/stores?estimate=perhaps").problem == "bad-bound"
         for members in (
             {"where": [["nowhere", "=", 1]]},
             {"where": [["count", "=", "x"]]},
