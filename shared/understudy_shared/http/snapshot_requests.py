@@ -41,7 +41,7 @@ def parse_snapshot_request(body: bytes) -> SnapshotRequest:
     if not isinstance(given, dict):
         raise _bad("the body is not a JSON object", "body")
     members = {name: value for name, value in given.items() if value is not None}
-    unknown = sorted(members.keys() - _MEMBERS)
+    unknown = sorted(given.keys() - _MEMBERS)
     if unknown:
         raise _bad(f"the member {clipped(unknown[0])} is unknown", "body", f"Known are: {', '.join(sorted(_MEMBERS))}")
     params = {name: members[name] for name in _OF_THE_BOUND if name in members}

@@ -26,7 +26,7 @@ from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.lease_calls import HeldFor, Shown, ShownReply
 from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease, new_lease
+from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.spark.times import utc_text
@@ -116,10 +116,13 @@ class Snapshots(ABC):
             self._waiting -= 1
 
     async def end(self, token: str, principal: Principal) -> None:
-        """End a lease. Raises the problem of a malformed token, and of a principal without the right to lease."""
-        lease = decode_lease(token)
+        """End a lease; a position is the snapshot of none. Raises the problem of a malformed token, and of a principal
+        without the right to lease.
+        """
+        _, lease = decode_snapshot(token)
         _allowed(None, self.stores(), principal)
-        await self.release(lease)
+        if lease is not None:
+            await self.release(lease)
 
     async def counted(self, operation: str, work: Awaitable[T]) -> T:
         """Return what some work returns, and count it by its outcome, with its time."""
