@@ -180,12 +180,11 @@ def _allowed(asked: Sequence[str] | None, every: Collection[str], principal: Pri
     of one that it may not scan, or that does not exist.
     """
     if asked is None:
+        if not every:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "no store is served", fix="Retry after a second"))
         found = [store for store in sorted(every) if principal.keys_of(store, Action.SCAN) is not None]
         if found:
             return found
-        asked = sorted(every)[:1]
-        if not asked:
-            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "no store is served", fix="Retry after a second"))
         what = "this call needs the action scan on a store, which your credential does not have"
         fix = "Use a key whose role has it; the operator gives roles to keys in the file of credentials"
         raise ProblemError(Problem(ProblemType.FORBIDDEN, what, "header Authorization", fix))
