@@ -1,0 +1,47 @@
+"""The seam to a maker of parts of exports that is faster than one row after another on the serving loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.export_columns import ExportColumns
+from understudy_node.stores.scan_rows import RowMaker
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.scan_page import Place, Room
+from understudy_shared.reads.scan_question import ScanQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class BulkQuestion:
+    """The rows that an export asks a store for. `maker` is the compiled `question` (its reader, filter, and fields)."""
+
+    maker: RowMaker
+    question: ScanQuestion
+    format: ExportFormat
+    columns: ExportColumns
+
+
+class MadePart(NamedTuple):
+    """The rows of a partition behind a place. `payload`: lines of NDJSON (`{"row":{...}}`) or of CSV, or messages of
+    Arrow record batches with the schema of `arrow_schema(columns, ...)`. `found` counts them, `looked_at` the keys that
+    were looked at; `after` are the own bytes of the last one (see `scan_keys`), None at the end of the partition.
+    """
+
+    payload: bytes
+    found: int
+    looked_at: int
+    after: bytes | None
+    is_end: bool
+
+
+class BulkMaker(Protocol):
+    """A maker of parts. It ends a part at `room.bytes` or `room.rows`, or at `room.until_s`, and looks at one key at
+    least. `room.is_confined` is never set.
+    """
+
+    async def part(self, asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> MadePart | None:
+        """Return a part; None for a question, or a kind of store, that this maker does not take. Raises the problem of
+        one that cannot be read. It is cancelled when the reader has left.
+        """

@@ -1,0 +1,65 @@
+"""The forms of an export, and the lines of its text forms beside the rows (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import orjson
+
+from understudy_shared.base.printable import clipped
+from understudy_shared.reads.bounds import BadBoundError
+
+
+class ExportFormat(StrEnum):
+    """The form of an export."""
+
+    NDJSON = "ndjson"
+    """A JSON object in each line."""
+    CSV = "csv"
+    ARROW = "arrow"
+    """An Arrow IPC stream."""
+
+
+MEDIA_TYPES: Final[Mapping[ExportFormat, str]] = {
+    ExportFormat.NDJSON: "application/x-ndjson",
+    ExportFormat.CSV: "text/csv; charset=utf-8; header=present",
+    ExportFormat.ARROW: "application/vnd.apache.arrow.stream",
+}
+
+_ACCEPTED: Final[Mapping[str, ExportFormat]] = {
+    "application/x-ndjson": ExportFormat.NDJSON,
+    "application/ndjson": ExportFormat.NDJSON,
+    "application/jsonl": ExportFormat.NDJSON,
+    "text/csv": ExportFormat.CSV,
+    "application/vnd.apache.arrow.stream": ExportFormat.ARROW,
+}
+_MAX_ACCEPT_CHARS: Final = 512
+
+
+def parse_format(given: object, accept: str = "") -> ExportFormat:
+    """Return the form that the member `format` names, else the first known one in an `Accept`, else NDJSON. Raises
+    BadBoundError for an unknown one.
+    """
+    if given is not None:
+        try:
+            return ExportFormat(str(given))
+        except ValueError:
+            fix = f"Send one of {', '.join(ExportFormat)}"
+            raise BadBoundError(f"there is no format {clipped(given)}", where="format", fix=fix) from None
+    for each in accept[:_MAX_ACCEPT_CHARS].lower().split(","):
+        found = _ACCEPTED.get(each.partition(";")[0].strip())
+        if found is not None:
+            return found
+    return ExportFormat.NDJSON
+
+
+def ndjson_line(member: str, content: object) -> bytes:
+    """Return a line that says something beside the rows: `export`, `cursor`, `end` or `error`."""
+    return orjson.dumps({member: content}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def csv_line(member: str, content: object) -> bytes:
+    """Return a comment that says the same behind the rows of a CSV."""
+    return b"# %b %b\n" % (member.encode(), orjson.dumps(content))
