@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 
+from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.histories import NodeHistories, history_hop_routes
 from understudy_node.http.hop import Hops
@@ -33,6 +34,7 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
@@ -129,7 +131,7 @@ def create_app(
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
-    app.long_reads = LongReads(node.settings.max_scans_in_flight)
+    app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
     for router in (*_reading_routes(node, reads, app), *routers):
@@ -150,6 +152,8 @@ def _reading_routes(node: Node, reads: Reads, app: NodeLookups) -> Iterator[APIR
     yield internal_routes(reads)
     yield scan_routes(scans)
     yield scan_hop_routes(scans)
+    yield export_routes(scans)
+    yield export_hop_routes(scans.exports)
     histories = NodeHistories(reads)
     yield history_routes(histories)
     yield history_hop_routes(histories)

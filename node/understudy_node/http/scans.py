@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.http.asked_reader import asked_reader
+from understudy_node.http.exports import NodeExports
 from understudy_node.http.reads import Reads
-from understudy_node.replica.readings import Reading
+from understudy_node.http.scan_versions import (
+    OPEN_WAIT_S,
+    ROUTER_WAIT_S,
+    bad_hops_refused,
+    first_version,
+    pin_ahead,
+    reader_asked,
+    reading_at,
+)
 from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.part_makers import PartMaker, part_maker
 from understudy_shared.http.edge import read_body
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
+from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.export_hop import ExportPart, ResumePoint
+from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.hop import MAX_HOP_BYTES
-from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.scan_hop import PATH, ScanHop, decode_scan_hop, encode_part
-from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at, version_of
+from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at
 from understudy_shared.reads.scan_start import (
     ESTIMATE_PATH,
     VERSION_PATH,
@@ -35,23 +43,13 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn
 from understudy_shared.server.scans import Scans
 
-PINNED_AHEAD = 16
-"""Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
-
-OPEN_WAIT_S = 2.0
-"""Longest time that a page waits for an older version to be opened."""
-
-ROUTER_WAIT_S = 0.5
-"""Longest time that a router waits for a version: it asks again, and gives a node up that is silent for a second."""
-
-LOOK_AGAIN_S = 0.02
-
 
 class NodeScans(Scans):
     """The scans of the replicas of this node."""
 
     def __init__(self, reads: Reads, long_reads: LongReads) -> None:
         super().__init__(reads.requests, long_reads)
+        self.exports = NodeExports(reads, long_reads)
         self._reads = reads
 
     def has_store(self, name: str) -> bool:
@@ -85,15 +83,33 @@ class NodeScans(Scans):
         maker = part_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
         if turn.bound.lease is not None:
             self._reads.lease_used(turn.bound.lease)
-        _pin(reader, turn.partitions, version)
+        pin_ahead(reader, turn.partitions, version)
 
         async def read(place: Place, room: Room) -> PartPage:
             part = await self._read(maker, place, room, version, asker)
             if not part.is_end:
-                _pin(reader, [each for each in turn.partitions if each >= place.partition], version)
+                pin_ahead(reader, [each for each in turn.partitions if each >= place.partition], version)
             return part
 
         return read
+
+    def export_reader(self, turn: ScanTurn, version: ReadVersion, form: ExportFormat, asker: Asker) -> FetchPart:
+        reader, scanned, exports = self._reads.reader(turn.store.name), turn.asked, self.exports
+        longs = scanned.longs_as_text
+        asked = exports.asked(reader, scanned.question, turn.bound.selection, form, longs_as_text=longs)
+        pin_ahead(reader, turn.partitions, version)
+
+        async def read(place: Place, following: int | None) -> ExportPart:
+            if turn.bound.lease is not None:
+                self._reads.lease_used(turn.bound.lease)
+            resume = None if turn.is_confined else ResumePoint(turn.digest, following)
+            return await exports.part(asked, place, version, resume, asker)
+
+        return read
+
+    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
+        reader, question = self._reads.reader(turn.store.name), turn.asked.question
+        return self.exports.arrow_end(reader, question, end)
 
     async def estimate(self, turn: ScanTurn) -> int:
         return await _estimate(self._reads.reader(turn.store.name), turn.partitions, turn.bound)
@@ -101,11 +117,11 @@ class NodeScans(Scans):
     async def estimate_for_router(self, hop: VersionHop) -> int:
         """Return about how many keys these partitions have. Raises its problem."""
         with self.long_reads.begun():
-            return await _estimate(_asked(self._reads, hop), hop.wanted, hop.bound)
+            return await _estimate(reader_asked(self._reads, hop), hop.wanted, hop.bound)
 
     async def read_for_router(self, hop: ScanHop) -> PartPage:
         """Return the part of a page that a router asks for. Raises its problem."""
-        reader = _asked(self._reads, hop)
+        reader = reader_asked(self._reads, hop)
         selection = Selection(hop.elements, include_expired=hop.question.include_expired)
         maker = part_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
         until_s = monotonic() + hop.budget_ms / 1000
@@ -114,16 +130,16 @@ class NodeScans(Scans):
             place = Place(hop.partition, hop.after)
             part = await self._read(maker, place, room, hop.version, Asker(), wait_s=ROUTER_WAIT_S)
         if not part.is_end:
-            _pin(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
+            pin_ahead(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
         return part
 
     async def version_for_router(self, hop: VersionHop) -> ReadVersion:
         """Return the version at which these partitions can be read here, and keep it. Raises its problem."""
-        reader = _asked(self._reads, hop)
+        reader = reader_asked(self._reads, hop)
         if hop.bound.min_position is not None:
             await self._reads.learn(hop.bound.min_position)
         version = await first_version(reader, hop.wanted, hop.bound, wait_s=ROUTER_WAIT_S)
-        _pin(reader, hop.wanted, version)
+        pin_ahead(reader, hop.wanted, version)
         return version
 
     async def _read(
@@ -139,7 +155,7 @@ class NodeScans(Scans):
         reader = maker.reader
         asked_s = monotonic()
         bound = bound_at(reader.application_id, reader.lineage, version)
-        reading = await _reading(reader, place.partition, bound, wait_s)
+        reading = await reading_at(reader, place.partition, bound, wait_s)
         if not maker.is_sought:
             await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
@@ -149,63 +165,10 @@ class NodeScans(Scans):
         return part
 
 
-def _asked(reads: Reads, hop: ScanHop | VersionHop) -> StoreReader:
-    """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
-    reader = asked_reader(
-        reads,
-        application_id=hop.application,
-        lineage=hop.lineage,
-        store=hop.store,
-        layout=hop.layout,
-        partitions=hop.partitions,
-    )
-    if isinstance(reader, Problem):
-        raise ProblemError(reader)
-    return reader
-
-
 async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> int:
     """Return about how many keys these partitions have. Bases may count them by reading a file, so a thread does it."""
-    readings = [await _reading(reader, partition, bound) for partition in partitions]
+    readings = [await reading_at(reader, partition, bound) for partition in partitions]
     return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
-
-
-async def first_version(
-    reader: StoreReader, partitions: Sequence[int], bound: Bound, *, wait_s: float | None = None
-) -> ReadVersion:
-    """Return the version that a bound names, else the newest that all of these partitions show. Waits for at most
-    `wait_s`, if it is given. Raises the problem of a partition that does not keep the bound.
-    """
-    asked = partitions if bound.read_version is None else partitions[:1]
-    views = [(await _reading(reader, partition, bound, wait_s)).view for partition in asked]
-    oldest = min(views, key=lambda view: view.version)
-    return version_of(oldest.version, oldest.committed_at_us)
-
-
-async def _reading(reader: StoreReader, partition: int, bound: Bound, longest_s: float | None = None) -> Reading:
-    """Return the version of a partition that a bound asks for, when it is there: waits as the bound says, and for at
-    most `longest_s`, if it is given. Raises its problem.
-    """
-    began_s = monotonic()
-    while True:
-        found = reader.read_from(partition, bound)
-        if isinstance(found, Reading):
-            return found
-        refusal = found.refusal
-        wait_s = OPEN_WAIT_S if refusal is Refusal.VERSION_OPENING else bound.wait_ms / 1000
-        left_s = began_s + (wait_s if longest_s is None else min(wait_s, longest_s)) - monotonic()
-        if refusal is None or not refusal.may_pass or left_s <= 0:
-            raise ProblemError(found)
-        await asyncio.sleep(min(LOOK_AGAIN_S, left_s))
-
-
-def _pin(reader: StoreReader, partitions: Sequence[int], version: ReadVersion) -> None:
-    """Keep a version readable for the pages to come, where it is on show or pinned now."""
-    for partition in partitions[:PINNED_AHEAD]:
-        replica = reader.replicas.get(partition)
-        view = None if replica is None else replica.view_at(version)
-        if replica is not None and view is not None:
-            replica.pin(view)
 
 
 def scan_hop_routes(scans: NodeScans) -> APIRouter:
@@ -234,12 +197,3 @@ def scan_hop_routes(scans: NodeScans) -> APIRouter:
         return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
 
     return routes
-
-
-@contextmanager
-def bad_hops_refused() -> Iterator[None]:
-    """Raise the problem of a malformed call of another service."""
-    try:
-        yield
-    except BadHopError as error:
-        raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from understudy_node.http.reads import Reads
-from understudy_node.http.scans import first_version
+from understudy_node.http.scan_versions import first_version
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.position import Position
 from understudy_shared.server.lookups import LookupsFirst

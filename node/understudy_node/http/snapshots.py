@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_node.follow.retention import Retention
 from understudy_node.http.reads import Reads
-from understudy_node.http.scans import bad_hops_refused, first_version
+from understudy_node.http.scan_versions import bad_hops_refused, first_version
 from understudy_node.node import Node
 from understudy_node.replica.pinned import Pinned
 from understudy_node.replica.readings import Reading

@@ -48,7 +48,7 @@ MAX_PRECISION: Final = 38
 
 
 def require_pyarrow() -> None:
-    """Import pyarrow. Raises the problem of a service that has none."""
+    """Import pyarrow. Raises a bad-bound problem where it is not installed."""
     try:
         import pyarrow  # noqa: F401, PLC0415
     except ImportError:

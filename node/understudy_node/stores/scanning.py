@@ -9,24 +9,30 @@ import orjson
 
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.gathered import Gathered, JsonRows
 from understudy_node.stores.scan_keys import keys_after
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, Stamp
 
 
-def scan_part(
-    maker: RowMaker, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool] = lambda: False
+def scan_part(  # noqa: PLR0917  # the last two have defaults
+    maker: RowMaker,
+    reading: Reading,
+    place: Place,
+    room: Room,
+    has_left: Callable[[], bool] = lambda: False,
+    rows: Gathered | None = None,
 ) -> Generator[None, None, PartPage]:
-    """Read the rows of a partition behind a place, as far as there is room. It yields wherever it may be interrupted,
-    and ends when the reader has left.
+    """Read the rows of a partition behind a place, as far as there is room, into `rows`. It yields wherever it may be
+    interrupted, and ends when the reader has left.
 
     A page has progress: it looks at one key at least. Where it is full, it goes on to the next row, to see whether
     there is one.
     """
     if maker.prefix is not None and maker.prefix.whole is not None:
-        return _sought(maker, maker.prefix.whole, reading, place)
-    rows: list[bytes] = []
+        return (yield from _sought(maker, maker.prefix.whole, reading, place, rows or JsonRows()))
+    rows = rows or JsonRows()
     found, looked_at, size_bytes, after = 0, 0, 0, place.after
     is_end = True
     starts = (b"",) if maker.starts is None else maker.starts
@@ -49,27 +55,33 @@ def scan_part(
             break
         found += 1
         if row:
-            rows.append(row)
+            rows.add(row)
             size_bytes += len(row) + 1
         after = key.own
         yield
     access: Access = "seek" if maker.starts is not None else "filtered-pass" if maker.is_filtered else "pass"
+    yield from rows.finish()
     return _part(reading.view, rows, found, looked_at, access, next_after=after, is_end=is_end)
 
 
-def _sought(maker: RowMaker, key: bytes, reading: Reading, place: Place) -> PartPage:
+def _sought(
+    maker: RowMaker, key: bytes, reading: Reading, place: Place, rows: Gathered
+) -> Generator[None, None, PartPage]:
     """Return the row of the one key that a prefix of all key columns names."""
     row = None
     if maker.prefix is not None and maker.prefix.partition == place.partition and place.after is None:
         (said,) = maker.reader.find_many([key], reading, place.partition, maker.selection)
         row = maker.found(key, said)
     found = int(row is not None)
-    return _part(reading.view, [row] if row else [], found, found, "seek", next_after=None, is_end=True)
+    if row:
+        rows.add(row)
+    yield from rows.finish()
+    return _part(reading.view, rows, found, found, "seek", next_after=None, is_end=True)
 
 
 def _part(
     view: TaskView,
-    rows: list[bytes],
+    rows: Gathered,
     found: int,
     looked_at: int,
     access: Access,
@@ -78,8 +90,7 @@ def _part(
     is_end: bool,
 ) -> PartPage:
     after = None if is_end else next_after
-    joined = b",".join(rows)
-    return PartPage(joined, found, looked_at, after, is_end, stamp_of(view), view.committed_at_us, access)
+    return PartPage(rows.payload(), found, looked_at, after, is_end, stamp_of(view), view.committed_at_us, access)
 
 
 def stamp_of(view: TaskView) -> Stamp:

@@ -30,6 +30,16 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
+from understudy_shared.reads.export_hop import (
+    END_PATH,
+    EXPORT_PATH,
+    MAX_EXPORT_PART_BYTES,
+    PART_TYPE,
+    EndHop,
+    ExportHop,
+    ExportPart,
+    decode_export_part,
+)
 from understudy_shared.reads.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
 from understudy_shared.reads.history import PATH as HISTORY_PATH
 from understudy_shared.reads.hop_fields import BadHopError
@@ -45,6 +55,9 @@ from understudy_shared.reads.scan_start import (
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 """Limit on a reply without rows."""
+
+EXPORT_PART_S: Final = 8.0
+"""Time, beside the deadline of a read, within which a node makes a part of an export: parts wait for their turn."""
 
 AGREE_TURNS: Final = 3
 """Number of times that nodes are asked until they say the same version."""
@@ -69,6 +82,8 @@ class Call(Generic[T]):
     body: bytes
     max_bytes: int
     decode: Callable[[bytes], T]
+    kind: str = ""
+    """The media type of a reply that is no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,21 @@ class ScanForwarder:
         bound = bound_at(hop.application, hop.lineage, hop.version)
         call = Call(PATH, hop.encode(), MAX_PART_BYTES, decode_part)
         return await self._of_replica(route, hop.partition, bound, call, until_s)
+
+    async def export_part(self, route: StoreRoute, hop: ExportHop) -> ExportPart:
+        """Return a part of an export, by the first replica that has its version. Raises the problem of a partition that
+        cannot be read.
+        """
+        call = Call(EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE)
+        return await self._of_export(route, hop.scan, call)
+
+    async def arrow_end(self, route: StoreRoute, hop: EndHop) -> bytes:
+        """Return the record batch that ends an Arrow stream. Raises the problem of a partition that cannot be read."""
+        return await self._of_export(route, hop.scan, Call(END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE))
+
+    async def _of_export(self, route: StoreRoute, scan: ScanHop, call: Call[T]) -> T:
+        bound = bound_at(scan.application, scan.lineage, scan.version)
+        return await self._of_replica(route, scan.partition, bound, call, monotonic() + EXPORT_PART_S)
 
     async def history(self, route: StoreRoute, hop: HistoryHop) -> bytes:
         """Return a page of the history of a key, as the JSON behind the key, by the first replica that can read it.
@@ -173,7 +203,12 @@ class ScanForwarder:
             return Rejection(WireError.TIMEOUT, "the deadline passed before it was asked")
         try:
             status, said = await self.nodes.ask(
-                candidate.endpoint, call.path, call.body, max_bytes=call.max_bytes, limit_s=left_s
+                candidate.endpoint,
+                call.path,
+                call.body,
+                max_bytes=call.max_bytes,
+                limit_s=left_s,
+                kind=call.kind,
             )
             return call.decode(said) if status == 200 else rejection_by_problem(said)
         except NodeTimeoutError as error:

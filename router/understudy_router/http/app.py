@@ -30,6 +30,7 @@ from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
@@ -83,11 +84,12 @@ def create_app(
         compression=router.settings.compression,
     )
     app.spans = open_spans("understudy-router", router.host)
-    app.long_reads = LongReads(router.settings.max_scans_in_flight)
+    app.long_reads = LongReads(router.settings.max_scans_in_flight, router.settings.max_exports_in_flight)
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
     http.include_router(read_routes(router, reads, scans))
     http.include_router(scan_routes(scans))
+    http.include_router(export_routes(scans))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
     http.include_router(several_routes(RouterStores(app, reads, forwarder, router.moments)))
     http.include_router(snapshot_routes(RouterSnapshots(router, reads, forwarder)))

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import monotonic
 
+from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.moments import Moments
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
 from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.export_hop import (
+    PART_BYTES,
+    PART_MS,
+    PART_ROWS,
+    EndHop,
+    ExportHop,
+    ExportPart,
+    ResumePoint,
+)
+from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.scan_hop import ScanHop
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room
 from understudy_shared.server.long_reads import LongReads
@@ -49,26 +61,50 @@ class RouterScans(Scans):
         self._moments.note_use(turn.bound)
 
         async def read(place: Place, room: Room) -> PartPage:
-            hop = ScanHop(
-                route.application_id,
-                route.lineage,
-                route.name,
-                route.layout,
-                route.partitions,
-                turn.asked.question,
-                place.partition,
-                version,
-                place.after,
-                room.rows,
-                max(0, room.bytes),
-                room.is_empty,
-                room.is_confined,
-                max(0, round((room.until_s - monotonic()) * 1000)),
-                turn.asked.longs_as_text,
-                turn.bound.selection.limit,
-            )
-            part = await self._forwarder.part(route, hop, room.until_s)
+            part = await self._forwarder.part(route, _hop(route, turn, version, place, room), room.until_s)
             self.long_reads.count(part)
             return part
 
         return read
+
+    def export_reader(self, turn: ScanTurn, version: ReadVersion, form: ExportFormat, asker: Asker) -> FetchPart:
+        route = self._reads.route(turn.store.name)
+
+        async def read(place: Place, following: int | None) -> ExportPart:
+            resume = None if turn.is_confined else ResumePoint(turn.digest, following)
+            hop = ExportHop(_hop(route, turn, version, place, _part_room()), form, resume)
+            part = await self._forwarder.export_part(route, hop)
+            self.long_reads.count(part.page)
+            return part
+
+        return read
+
+    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
+        route = self._reads.route(turn.store.name)
+        hop = _hop(route, turn, version, Place(turn.partitions[0]), _part_room())
+        return await self._forwarder.arrow_end(route, EndHop(hop, ExportFormat.ARROW, end))
+
+
+def _part_room() -> Room:
+    return Room(PART_ROWS, PART_BYTES, monotonic() + PART_MS / 1000)
+
+
+def _hop(route: StoreRoute, turn: ScanTurn, version: ReadVersion, place: Place, room: Room) -> ScanHop:
+    return ScanHop(
+        route.application_id,
+        route.lineage,
+        route.name,
+        route.layout,
+        route.partitions,
+        turn.asked.question,
+        place.partition,
+        version,
+        place.after,
+        room.rows,
+        max(0, room.bytes),
+        room.is_empty,
+        room.is_confined,
+        max(0, round((room.until_s - monotonic()) * 1000)),
+        turn.asked.longs_as_text,
+        turn.bound.selection.limit,
+    )

@@ -13,7 +13,7 @@ from understudy_shared.http.target import parse_query, refuse_unroutable, split_
 MAX_SHOWN_CHARS = 200
 """Limit on the characters of a path or a name in a line, which so has a bounded length."""
 
-_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "watch"))
+_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "export", "watch"))
 _FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
 UNKNOWN_ROUTE = "unknown"
 

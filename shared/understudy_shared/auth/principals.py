@@ -14,19 +14,20 @@ import orjson
 
 
 class Action(StrEnum):
-    """An action that a grant allows: reading keys, ranges, or changes of a store; looking at the service; changing
-    it.
+    """An action that a grant allows: reading keys, ranges, all rows as a stream, or changes of a store; looking at the
+    service; changing it.
     """
 
     POINT = "point"
     SCAN = "scan"
+    EXPORT = "export"
     WATCH = "watch"
     MONITOR = "monitor"
     ADMIN = "admin"
 
 
-OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.WATCH})
-OF_KEYS = frozenset({Action.POINT, Action.SCAN})
+OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.EXPORT, Action.WATCH})
+OF_KEYS = frozenset({Action.POINT, Action.SCAN, Action.EXPORT})
 """Actions that a grant may limit to some keys."""
 
 OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})

@@ -186,13 +186,15 @@ class NodeCalls:
         return reply.status, document
 
     async def ask(
-        self, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float
+        self, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float, kind: str = ""
     ) -> tuple[int, bytes]:
-        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed JSON of its reply.
+        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed reply, which is
+        JSON, or of this `kind`.
 
         Raises NodeTimeoutError when it takes longer than `limit_s`.
         """
-        reply = await self._exchange("POST", self._url(host, path), content, max_bytes=max_bytes, limit_s=limit_s)
+        url = self._url(host, path)
+        reply = await self._exchange("POST", url, content, max_bytes=max_bytes, limit_s=limit_s, kind=kind)
         return reply.status, reply.body
 
     def _url(self, host: HostInfo, path: str) -> str:
@@ -235,10 +237,11 @@ class NodeCalls:
         max_bytes: int,
         nonce: str | None = None,
         limit_s: float | None = None,
+        kind: str = "",
     ) -> _Reply:
         """Return the status, the JSON and the signature of a reply. Raises NodeCallError."""
-        kind = {} if content is None else {"content-type": "application/json"}
-        headers = {**kind, **self._identity.headers}
+        sent = {} if content is None else {"content-type": "application/json"}
+        headers = {**sent, **({"accept": kind} if kind else {}), **self._identity.headers}
         if nonce is not None:
             headers[NONCE_HEADER] = nonce
         timeout = httpx.Timeout(TIMEOUT_S, read=limit_s or TIMEOUT_S)
@@ -247,7 +250,7 @@ class NodeCalls:
                 asyncio.timeout(limit_s or DEADLINE_S),
                 self._client.stream(method, url, content=content, headers=headers, timeout=timeout) as reply,
             ):
-                body = await _body(reply, url, max_bytes)
+                body = await _body(reply, url, max_bytes, kind)
                 return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
             trouble = self._identity.tls_failure(url.split("/")[2], error)
@@ -260,12 +263,12 @@ async def _give() -> None:
     await asyncio.sleep(0)
 
 
-async def _body(reply: httpx.Response, url: str, max_bytes: int) -> bytes:
+async def _body(reply: httpx.Response, url: str, max_bytes: int, wanted: str) -> bytes:
     """Return the bytes as they came over the wire; a compressed body may grow a thousandfold, and is refused."""
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
         raise BadReplyError(f"the node answers {reply.status_code}, neither an answer nor a problem", where=url)
-    if kind not in _JSON_TYPES:
+    if kind not in _JSON_TYPES and (kind != wanted or reply.status_code != 200):
         raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
     if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise BadReplyError("the node's reply is compressed, which was not asked for", where=url)

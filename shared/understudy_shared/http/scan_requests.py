@@ -6,7 +6,7 @@ Every problem names the member at fault.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -16,6 +16,7 @@ from understudy_shared.http.lookup_requests import pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.export_format import ExportFormat, parse_format
 from understudy_shared.reads.scan_cursor import decode_scan_cursor
 from understudy_shared.reads.scan_question import (
     MAX_FIELDS,
@@ -33,7 +34,12 @@ _OWN: Final = (
     *("from", "to", "order", "reverse"),
 )
 _NOT_OF_WINDOWS: Final = ("partition", "prefix", "where", "fields", "order", "reverse", "estimate")
-_NOT_OF_A_COUNT: Final = ("limit", "fields", "longs", "order", "reverse")
+_NOT_OF: Final[Mapping[ScanOperation, tuple[str, ...]]] = {
+    "scan": (),
+    "count": ("limit", "fields", "longs", "order", "reverse"),
+    "windows": (),
+    "export": ("limit", "explain", "order", "reverse"),
+}
 _MAX_PARTITION: Final = 2**31 - 1
 
 
@@ -43,12 +49,12 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
     Raises BadBoundError and BadCursorError.
     """
     members = {name: value for name, value in given.items() if value is not None}
-    if operation == "count":
-        wrong = next((name for name in _NOT_OF_A_COUNT if name in members), None)
-        if wrong is not None:
-            raise BadBoundError(f"a count takes no {wrong}", where=wrong, fix="Leave it out")
-    elif "estimate" in members:
-        raise BadBoundError("a scan takes no estimate", where="estimate", fix="Send it to the count of the store")
+    named = f"an {operation}" if operation == "export" else f"a {operation}"
+    wrong = next((name for name in _NOT_OF[operation] if name in members), None)
+    if wrong is not None:
+        raise BadBoundError(f"{named} takes no {wrong}", where=wrong, fix="Leave it out")
+    if operation != "count" and "estimate" in members:
+        raise BadBoundError(f"{named} takes no estimate", where="estimate", fix="Send it to the count of the store")
     cursor = members.get("cursor")
     question = ScanQuestion(
         operation,
@@ -87,6 +93,26 @@ def parse_windows(given: Mapping[str, object], key: tuple[object, ...]) -> ScanR
     by = require_by(given.get("by", "start"))
     asked = parse_scan("scan", {name: value for name, value in given.items() if name != "by"})
     return replace(asked, question=replace(asked.question, operation="windows", windows=WindowsOf(key, by)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A request for an export. `has_trailer`: a CSV ends with a comment that says how many rows it has."""
+
+    scan: ScanRequest
+    format: ExportFormat
+    has_trailer: bool
+
+
+def parse_export(given: Mapping[str, object], accept: str = "") -> ExportRequest:
+    """Parse the members of a request: those of a scan, and the form. Raises as `parse_scan` does."""
+    form = parse_format(given.get("format"), accept)
+    has_trailer = "trailer" not in given or parse_flag(given, "trailer")
+    for name, wanted in (("longs", ExportFormat.NDJSON), ("trailer", ExportFormat.CSV)):
+        if given.get(name) is not None and form is not wanted:
+            raise BadBoundError(f"{name} is for {wanted}, not for {form}", where=name, fix="Leave it out")
+    scanned = {name: value for name, value in given.items() if name not in ("format", "trailer")}
+    return ExportRequest(parse_scan("export", scanned), form, has_trailer)
 
 
 def parse_scan_body(body: bytes) -> dict[str, object]:

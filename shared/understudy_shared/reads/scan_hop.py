@@ -7,7 +7,6 @@ without parsing them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -57,7 +56,11 @@ class ScanHop:
 
     def encode(self) -> bytes:
         """Return the JSON of the request."""
-        members = {
+        return orjson.dumps(self.members())
+
+    def members(self) -> dict[str, object]:
+        """Return its members as JSON."""
+        return {
             "application": self.application,
             "lineage": self.lineage,
             "store": self.store,
@@ -76,12 +79,15 @@ class ScanHop:
             "longs_as_text": self.longs_as_text,
             "elements": self.elements,
         }
-        return orjson.dumps(members)
 
 
 def decode_scan_hop(body: bytes) -> ScanHop:
     """Parse a request. Raises BadHopError, and BadBoundError for a malformed filter."""
-    fields = object_of(body)
+    return scan_hop_of(object_of(body))
+
+
+def scan_hop_of(fields: dict[str, Any]) -> ScanHop:
+    """Parse the members of a request. Raises BadHopError, and BadBoundError for a malformed filter."""
     try:
         return ScanHop(
             text(fields, "application"),
@@ -107,7 +113,12 @@ def decode_scan_hop(body: bytes) -> ScanHop:
 
 def encode_part(part: PartPage) -> bytes:
     """Return the JSON of a reply."""
-    head = {
+    return b"%b%b%b]}\n" % (orjson.dumps(part_members(part))[:-1], _ROWS, part.rows)
+
+
+def part_members(part: PartPage) -> dict[str, object]:
+    """Return the members of a reply besides its rows."""
+    return {
         "found": part.found,
         "looked_at": part.looked_at,
         "after": _text_of(part.after),
@@ -117,7 +128,6 @@ def encode_part(part: PartPage) -> bytes:
         "access": part.access,
         **({"ranks": [[_text_of(rank), size] for rank, size in part.ranks]} if part.ranks else {}),
     }
-    return b"%b%b%b]}\n" % (orjson.dumps(head)[:-1], _ROWS, part.rows)
 
 
 def decode_part(body: bytes) -> PartPage:
@@ -125,13 +135,17 @@ def decode_part(body: bytes) -> PartPage:
     at = body.find(_ROWS)  # no text of the head can hold these quotes
     if at < 0 or not body.endswith(b"]}\n"):
         raise BadHopError("the reply to a scan has no rows")
-    fields = object_of(body[:at] + b"}")
+    return part_of(object_of(body[:at] + b"}"), body[at + len(_ROWS) : -3])
+
+
+def part_of(fields: dict[str, Any], rows: bytes) -> PartPage:
+    """Parse the members of a reply. Raises BadHopError."""
     try:
         access, stamp = text(fields, "access"), fields["stamp"]
         if access not in _ACCESSES or not isinstance(stamp, dict):
             raise BadHopError(f"the reply to a scan has the access {clipped(access)}, or no stamp")
         return PartPage(
-            body[at + len(_ROWS) : -3],
+            rows,
             whole(fields, "found"),
             whole(fields, "looked_at"),
             _bytes_of(fields["after"]),
@@ -157,7 +171,7 @@ def _ranks(value: object) -> tuple[tuple[bytes, int], ...]:
 
 
 def _question(members: object) -> ScanQuestion:
-    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count", "windows"):
+    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count", "export", "windows"):
         raise BadHopError("the hop has no question")
     prefix, fields = members.get("prefix", []), members.get("fields")
     if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
@@ -193,7 +207,7 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
+def _flag(fields: dict[str, Any], name: str) -> bool:
     if isinstance(fields[name], bool):
         return fields[name] is True
     raise BadHopError(f"the hop's {name} is {clipped(fields[name])}, not a boolean")

@@ -17,7 +17,7 @@ from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.where import RawTerm
 from understudy_shared.reads.windows import WindowsOf
 
-ScanOperation = Literal["scan", "count", "windows"]
+ScanOperation = Literal["scan", "count", "export", "windows"]
 
 MAX_SCAN_ROWS: Final = 1_000
 """Limit on the rows of a page, and their number by default."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Access, PartPage
 
 SLICE_S = 0.0005
@@ -23,11 +24,24 @@ SLICE_S = 0.0005
 T = TypeVar("T")
 
 
-class LongReads:
-    """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access."""
+MAX_WAITING_PARTS = 64
+"""Number of parts of exports that wait for their turn."""
 
-    def __init__(self, max_in_flight: int = 4) -> None:
+
+class LongReads:
+    """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access; `exported`
+    counts rows, and `exported_bytes` bytes, by the form of the export.
+    """
+
+    def __init__(self, max_in_flight: int = 4, max_exports: int = 2) -> None:
         self.in_flight = 0
+        self.exports_in_flight = 0
+        self.exports_begun: Counter[ExportFormat] = Counter()
+        self.exported: Counter[ExportFormat] = Counter()
+        self.exported_bytes: Counter[ExportFormat] = Counter()
+        self._max_exports = max_exports
+        self._parts = asyncio.Semaphore(max_exports)
+        self._waiting_parts = 0
         self.read: Counter[Access] = Counter()
         self.found: Counter[Access] = Counter()
         self._max_in_flight = max_in_flight
@@ -44,6 +58,37 @@ class LongReads:
             yield
         finally:
             self.in_flight -= 1
+
+    @contextmanager
+    def begun_export(self, form: ExportFormat) -> Iterator[None]:
+        """Count one more export in flight. Raises an overloaded problem above the limit."""
+        if self.exports_in_flight >= self._max_exports:
+            detail = f"{self.exports_in_flight} exports are in flight, as many as max_exports_in_flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry when another one has ended"))
+        self.exports_in_flight += 1
+        self.exports_begun[form] += 1
+        try:
+            yield
+        finally:
+            self.exports_in_flight -= 1
+
+    @asynccontextmanager
+    async def part_turn(self) -> AsyncIterator[None]:
+        """Wait until a part of an export may be made: as many are made at once as exports may be in flight, so that
+        they fill bounded memory. Raises an overloaded problem when too many wait.
+        """
+        if self._waiting_parts >= MAX_WAITING_PARTS:
+            detail = f"{self._waiting_parts} parts of exports wait for their turn"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self._waiting_parts += 1
+        try:
+            await self._parts.acquire()
+        finally:
+            self._waiting_parts -= 1
+        try:
+            yield
+        finally:
+            self._parts.release()
 
     async def in_turns(self, steps: Generator[None, None, T]) -> T:
         """Return the result of a read that yields wherever it may be interrupted. Between two turns of the event loop
@@ -76,4 +121,14 @@ class LongReads:
             family = CounterMetricFamily(name, text, labels=("access",))
             for access in ("seek", "pass", "filtered-pass"):
                 family.add_metric((access,), counts[access])
+            yield family
+        yield GaugeMetricFamily("understudy_exports_in_flight", "Exports in progress", self.exports_in_flight)
+        for name, text, by_form in (
+            ("understudy_exports_begun", "Exports that began, by format", self.exports_begun),
+            ("understudy_export_rows", "Rows that exports sent, by format", self.exported),
+            ("understudy_export_bytes", "Bytes that exports sent, by format", self.exported_bytes),
+        ):
+            family = CounterMetricFamily(name, text, labels=("format",))
+            for form in ExportFormat:
+                family.add_metric((form,), by_form[form])
             yield family

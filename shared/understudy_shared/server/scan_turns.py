@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key
@@ -17,6 +19,8 @@ from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix
 from understudy_shared.reads.scan_question import ScanQuestion, ScanRequest
 from understudy_shared.reads.windows import WindowsOf, window_key
 from understudy_shared.spark.key_codec import KeyCodec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,20 @@ class Asker:
         while (await receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
+
+    async def while_it_waits(self, receive: Receive, work: Coroutine[None, None, T]) -> T | None:
+        """Return what the work returns; cancel it when the client disconnects, and return None."""
+        loop = asyncio.get_running_loop()
+        working, watching = loop.create_task(work, name="long read"), loop.create_task(self.watch(receive))
+        watching.add_done_callback(lambda _: working.cancel())
+        try:
+            return await working
+        except asyncio.CancelledError:
+            if not self.is_gone:
+                raise
+            return None
+        finally:
+            watching.cancel()
 
     def while_there(self, read: ReadPart) -> ReadPart:
         """Return the same function for a page that ends with a problem when its client has disconnected."""

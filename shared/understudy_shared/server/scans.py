@@ -23,6 +23,8 @@ from understudy_shared.http.problems import problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.ordered_page import read_ordered_page
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart, ScanPage, read_page, version_of
@@ -69,6 +71,16 @@ class Scans(ABC):
         """Return the function that reads a part of a page. It raises the problem of a partition that cannot be read."""
 
     @abstractmethod
+    def export_reader(self, turn: ScanTurn, version: ReadVersion, form: ExportFormat, asker: Asker) -> FetchPart:
+        """Return the function that reads a part of an export. It raises the problem of a partition that cannot be
+        read.
+        """
+
+    @abstractmethod
+    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
+        """Return the record batch that ends an Arrow stream of this question. Raises its problem."""
+
+    @abstractmethod
     async def estimate(self, turn: ScanTurn) -> int:
         """Return about how many rows a scan would have, at once. Raises the problem of a store without an estimate."""
 
@@ -81,7 +93,7 @@ class Scans(ABC):
         asker: Asker,
     ) -> bytes:
         """Return the answer to a request. Raises its problem."""
-        with self._counted(operation, name, asker):
+        with self.counted(operation, name, asker):
             store = self.store(name)
             return await self._answer(store, parse_scan(operation, given), authorization, asker)
 
@@ -89,7 +101,7 @@ class Scans(ABC):
         self, name: str, form: list[str], query: bytes, authorization: Authorization, asker: Asker
     ) -> bytes:
         """Return the windows of a key, which is given as that of a lookup. Raises the problem of the request."""
-        with self._counted("windows", name, asker):
+        with self.counted("windows", name, asker):
             store = self.store(name)
             codec = window_key(store.codec, store.kind).codec
             row, given = key_and_params(codec, form, query)
@@ -107,13 +119,16 @@ class Scans(ABC):
             found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
             return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
-    async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
-        cursor, time_ms = turn.asked.cursor, COUNT_MS if turn.is_count else PAGE_MS
+    async def begins(self, turn: ScanTurn) -> tuple[ReadVersion, Place]:
+        """Return the version that is read, and the place to begin at: the cursor's, else those of a first page."""
+        cursor = turn.asked.cursor
         if cursor is None:
-            version, start = await self.first_version(turn), Place(turn.partitions[0])
-        else:
-            version = version_of(cursor.version, cursor.committed_at_us)
-            start = Place(cursor.partition, cursor.after)
+            return await self.first_version(turn), Place(turn.partitions[0])
+        return version_of(cursor.version, cursor.committed_at_us), Place(cursor.partition, cursor.after)
+
+    async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
+        version, start = await self.begins(turn)
+        time_ms = COUNT_MS if turn.is_count else PAGE_MS
         question, limit = turn.asked.question, turn.asked.limit
         time_ms = ORDERED_MS if question.is_ordered else CONFINED_MS if turn.is_confined else time_ms
         until_s = monotonic() + time_ms / 1000
@@ -129,18 +144,18 @@ class Scans(ABC):
         return _body(turn, page, version)
 
     @contextmanager
-    def _counted(self, operation: ScanOperation, name: str, asker: Asker) -> Iterator[None]:
+    def counted(self, operation: ScanOperation, name: str, asker: Asker) -> Iterator[None]:
         """Count a request by its outcome, and its time."""
         began_s, outcome = monotonic(), "internal"
         try:
             yield
-            outcome = "cancelled" if asker.is_gone else "answered"
+            outcome = "answered"
         except UnderstudyError as error:
-            outcome = "cancelled" if asker.is_gone else problem_of(error).type.slug
+            outcome = problem_of(error).type.slug
             raise
         finally:
             counts = self._requests.of(operation, name if self.has_store(name) else NO_STORE)
-            counts.count(outcome)
+            counts.count("cancelled" if asker.is_gone else outcome)
             counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
 
@@ -193,12 +208,15 @@ def scan_routes(scans: Scans) -> APIRouter:
     return routes
 
 
-async def _answered(scans: Scans, operation: ScanOperation, store: str, request: Request) -> Response:
-    given: Mapping[str, object]
+async def given_members(request: Request) -> Mapping[str, object]:
+    """Return the members of a question, from the query of a GET or the body of a POST. Raises its problem."""
     if request.method == "POST":
-        given = parse_scan_body(await read_body(request.receive))
-    else:
-        given = parse_query(request.scope["query_string"])
+        return parse_scan_body(await read_body(request.receive))
+    return parse_query(request.scope["query_string"])
+
+
+async def _answered(scans: Scans, operation: ScanOperation, store: str, request: Request) -> Response:
+    given = await given_members(request)
     return await _watched(
         request, lambda asker: scans.answer(operation, store, given, authorization_of(request.scope), asker)
     )

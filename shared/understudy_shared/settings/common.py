@@ -47,6 +47,10 @@ class ServiceFields(Fields):
     max_scans_in_flight: int = Field(4, ge=1, le=1024)
     """Scans and counts answered at once; a further one gets 429."""
 
+    # Each holds up to four parts of 4 MiB.
+    max_exports_in_flight: int = Field(2, ge=1, le=1024)
+    """Exports answered at once; a further one gets 429."""
+
     # Nodes and routers need the same value.
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for."""

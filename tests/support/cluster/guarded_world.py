@@ -73,7 +73,7 @@ def guarded_world(folder: Path, server: RedisServer, **settings: Any) -> Iterato
         path.write_text("s" * 32)
     keys.path.write_text(f"[limits]\nprincipals = {{{EXPORTER} = 0.5}}\n")
     keys.add(EXPORTER, "reader")
-    keys.role("of-elsewhere", '{stores = ["elsewhere"], actions = ["point", "scan", "watch"]}')
+    keys.role("of-elsewhere", '{stores = ["elsewhere"], actions = ["point", "scan", "export", "watch"]}')
     keys.role("watcher", '{stores = ["op0"], actions = ["watch"]}')
     keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')
     for role in ("reader", "monitor", "admin", "of-elsewhere", "watcher", "of-one-word"):

@@ -50,6 +50,7 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 304, 400, 404]
 include-path = [
     "/v1/stores/{store}/scan",
     "/v1/stores/{store}/count",
+    "/v1/stores/{store}/export",
     "/v1/stores/{store}/windows",
     "/v1/stores/{store}/windows/{key}",
 ]

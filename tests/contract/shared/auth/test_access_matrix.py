@@ -65,6 +65,7 @@ BODIES: dict[str, object] = {
     "look_up_many": {"keys": [[WORD]]},
     "scan_by_body": {"limit": 1},
     "lease_snapshot": {"stores": ["op0"]},
+    "export_by_body": {"format": "csv"},
 }
 EXPECTED = {
     "look_up": OF_READERS,
@@ -72,6 +73,8 @@ EXPECTED = {
     "look_up_many": OF_READERS,
     "scan": OF_READERS,
     "scan_by_body": OF_READERS,
+    "export": OF_READERS,
+    "export_by_body": OF_READERS,
     "count": OF_READERS,
     "windows": {**OF_READERS, "reader": 400},
     "windows_by_json": {**OF_READERS, "reader": 400},
@@ -210,6 +213,8 @@ ASKED = [
     ("POST", "/v1/stores/{}/scan", "{}"),
     ("GET", "/v1/stores/{}/count", ""),
     ("GET", "/v1/stores/{}/windows/a", ""),
+    ("GET", "/v1/stores/{}/export", ""),
+    ("POST", "/v1/stores/{}/export", "{}"),
     ("GET", "/v1/stores/{}/watch/a", ""),
     ("GET", "/v1/stores/{}/anything", ""),
     ("GET", "/admin/v1/lag?store={}", ""),

@@ -130,7 +130,7 @@ def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() 
         is_open = operation.get("security") == []
         assert types & OF_A_CREDENTIAL == (set() if is_open else OF_A_CREDENTIAL), operation["operationId"]
         name = operation["operationId"]
-        must_be_json = "drain" in name or name in {"scan_by_body", "read_several", "lease_snapshot"}
+        must_be_json = "drain" in name or name in {"scan_by_body", "export_by_body", "read_several", "lease_snapshot"}
         assert (types >= OF_A_CHANGE) == must_be_json
 
 
@@ -193,13 +193,15 @@ OF_SCANS = (
     *("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
     *("range_from", "range_to", "order", "reverse", "window_from", "window_to", "by"),
 )
+OF_EXPORTS = ("export_format", "trailer")
 
 
-def test_the_body_of_a_scan_has_its_parameters() -> None:
-    (call,) = [each["get"] for path, each in DOCUMENTS["router"]["paths"].items() if path.endswith("/scan")]
+@pytest.mark.parametrize(("name", "body"), [("scan", "ScanQuestion"), ("export", "ExportQuestion")])
+def test_the_body_of_a_scan_has_its_parameters(name: str, body: str) -> None:
+    (call,) = [each["get"] for path, each in DOCUMENTS["router"]["paths"].items() if path.endswith(f"/{name}")]
     every = [resolved(DOCUMENTS["router"], each) for each in call["parameters"]]
     parameters = {each["name"]: each["schema"] for each in every if each["in"] == "query"}
-    members = SCHEMAS["ScanQuestion"]["properties"]
+    members = SCHEMAS[body]["properties"]
     assert members.keys() == parameters.keys()
     as_json = ("prefix", "where", "fields")
     assert all(members[name] == parameters[name] for name in members.keys() - as_json)
@@ -214,6 +216,7 @@ def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
         *("from", "to"),
         "estimate_stores",
         *OF_SCANS,
+        *OF_EXPORTS,
     }
     for name, bound in bounds.items():
         parameter, schema = PARAMETERS[name], PARAMETERS[name]["schema"]

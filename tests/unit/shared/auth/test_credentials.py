@@ -70,7 +70,7 @@ def test_an_empty_file_knows_nobody() -> None:
         ('[roles.a]\ngrants = [{stores = [], actions = ["point"]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = []}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["write"]}]', "another form"),
-        (WATCHING, "for the actions point and scan only"),
+        (WATCHING, "for the actions point, scan and export only"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [1e400]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [-9223372036854775809]}]', "form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [{a = 1}]}]', "another form"),
@@ -98,7 +98,7 @@ def test_no_file_does_more_than_be_refused(data: bytes) -> None:
 def test_the_built_in_roles_read_look_and_change_and_none_does_all() -> None:
     allowed = {name: {str(action) for grant in grants for action in grant.actions} for name, grants in BUILT_IN.items()}
     assert allowed == {
-        "reader": {"point", "scan", "watch"},
+        "reader": {"point", "scan", "export", "watch"},
         "monitor": {"monitor"},
         "admin": {"monitor", "admin"},
     }

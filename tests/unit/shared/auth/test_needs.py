@@ -42,6 +42,7 @@ MONITORING, ADMINISTERING = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKin
         ("DELETE", "/v1/stores/seen/lookup", POINT),
         ("GET", "/v1/stores/seen/metadata/a", POINT),
         ("GET", "/v1/stores/seen/scan", Need(NeedKind.STORE, Action.SCAN, "seen")),
+        ("GET", "/v1/stores/seen/export", Need(NeedKind.STORE, Action.EXPORT, "seen")),
         ("GET", "/v1/stores/seen/windows/a", Need(NeedKind.STORE, Action.SCAN, "seen")),
         ("GET", "/v1/stores/seen/watch/a", Need(NeedKind.STORE, Action.WATCH, "seen")),
         ("GET", "/v1/stores/seen/later", Need(NeedKind.UNLISTED)),

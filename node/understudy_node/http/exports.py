@@ -1,0 +1,201 @@
+"""Parts of exports at a node: made by a fast maker where there is one for the question, else row by row in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_node.http.reads import Reads
+from understudy_node.http.scan_versions import bad_hops_refused, pin_ahead, reader_asked, reading_at
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.arrow_rows import ArrowRows
+from understudy_node.stores.arrow_schema import (
+    arrow_schema,
+    record_message,
+    require_pyarrow,
+    schema_message,
+    shape_of,
+)
+from understudy_node.stores.bulk_parts import BulkMaker, BulkQuestion
+from understudy_node.stores.export_columns import export_columns
+from understudy_node.stores.gathered import CsvRows, Gathered, NdjsonRows, csv_head
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.scan_rows import row_maker
+from understudy_node.stores.scanning import scan_part, stamp_of
+from understudy_shared.http.edge import read_body
+from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.reads.export_format import ExportFormat, ndjson_line
+from understudy_shared.reads.export_hop import (
+    END_PATH,
+    EXPORT_PATH,
+    PART_BYTES,
+    PART_MS,
+    PART_ROWS,
+    PART_TYPE,
+    EndHop,
+    ExportHop,
+    ExportPart,
+    ResumePoint,
+    decode_end_hop,
+    decode_export_hop,
+    encode_export_part,
+)
+from understudy_shared.reads.hop import MAX_HOP_BYTES
+from understudy_shared.reads.scan_cursor import ScanCursor
+from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, bound_at
+from understudy_shared.reads.scan_question import ScanQuestion
+from understudy_shared.reads.selection import Selection
+from understudy_shared.server.long_reads import LongReads
+from understudy_shared.server.scan_turns import Asker
+
+PLAIN_ARROW: Final = (16_384, 1024 * 1024)
+"""Rows and bytes of a part of Arrow that is made row by row: its batches are made when all rows are there."""
+
+
+class NodeExports:
+    """The maker of parts of exports. `bulk` makes those that it takes; all others are made here."""
+
+    def __init__(self, reads: Reads, long_reads: LongReads, bulk: BulkMaker | None = None) -> None:
+        self.bulk = bulk
+        self._reads = reads
+        self._long_reads = long_reads
+
+    def asked(
+        self,
+        reader: StoreReader,
+        question: ScanQuestion,
+        selection: Selection,
+        form: ExportFormat,
+        *,
+        longs_as_text: bool,
+    ) -> BulkQuestion:
+        """Compile a question. Raises BadBoundError that names the member at fault."""
+        maker = row_maker(reader, question, selection, longs_as_text=longs_as_text)
+        return BulkQuestion(maker, question, form, export_columns(reader.store, maker.fields))
+
+    async def part(
+        self, asked: BulkQuestion, place: Place, version: ReadVersion, resume: ResumePoint | None, asker: Asker
+    ) -> ExportPart:
+        """Return the rows behind a place, and the cursor of their end. Raises the problem of a partition that cannot be
+        read.
+        """
+        reader = asked.maker.reader
+        if asked.format is ExportFormat.ARROW:
+            await asyncio.to_thread(require_pyarrow)
+        bound = bound_at(reader.application_id, reader.lineage, version)
+        reading = await reading_at(reader, place.partition, bound)
+        schema = _schema(asked, reading) if asked.format is ExportFormat.ARROW else None
+        async with self._long_reads.part_turn():
+            page = await self._made(asked, schema, reading, place, asker)
+        self._long_reads.count(page)
+        pin_ahead(reader, [each for each in sorted(reader.replicas) if each >= place.partition], version)
+        next_place = Place(place.partition, page.after)
+        if page.is_end:
+            next_place = Place(-1 if resume is None or resume.next_partition is None else resume.next_partition)
+        if resume is not None and next_place.partition >= 0:
+            cursor = _cursor(asked, version, page, next_place, resume)
+            page = page._replace(rows=page.rows + _cursor_record(asked.format, schema, cursor))
+        return ExportPart(page, _head(asked, schema), shape_of(asked.columns))
+
+    async def _made(self, asked: BulkQuestion, schema: Any, reading: Reading, place: Place, asker: Asker) -> PartPage:
+        maker, view = asked.maker, reading.view
+        room = Room(PART_ROWS, PART_BYTES, monotonic() + PART_MS / 1000)
+        if self.bulk is not None and not maker.is_sought:
+            made = await self.bulk.part(asked, reading, place, room)
+            if made is not None:
+                access: Access = "filtered-pass" if maker.is_filtered else "pass"
+                found = (made.found, made.looked_at, made.after, made.is_end)
+                return PartPage(made.payload, *found, stamp_of(view), view.committed_at_us, access)
+        if not maker.is_sought:
+            await asyncio.to_thread(view.stores[maker.reader.store.store_name].prepare_scan)
+        if asked.format is ExportFormat.ARROW:
+            room = room._replace(rows=PLAIN_ARROW[0], bytes=PLAIN_ARROW[1])
+        room = room._replace(until_s=monotonic() + PART_MS / 1000)
+        steps = scan_part(maker, reading, place, room, lambda: asker.is_gone, _gathered(asked, schema))
+        return await self._long_reads.in_turns(steps)
+
+    async def part_for_router(self, hop: ExportHop, asker: Asker) -> ExportPart:
+        """Return the part that a router asks for. Raises its problem."""
+        scan = hop.scan
+        reader = reader_asked(self._reads, scan)
+        selection = Selection(scan.elements, include_expired=scan.question.include_expired)
+        asked = self.asked(reader, scan.question, selection, hop.format, longs_as_text=scan.longs_as_text)
+        return await self.part(asked, Place(scan.partition, scan.after), scan.version, hop.resume, asker)
+
+    def arrow_end(self, reader: StoreReader, question: ScanQuestion, end: Mapping[str, object]) -> bytes:
+        """Return the record batch that ends a stream."""
+        columns = export_columns(reader.store, row_maker(reader, question).fields)
+        return record_message(arrow_schema(columns, {}), {"end": end})
+
+    async def end_for_router(self, hop: EndHop) -> bytes:
+        """Return the same, as a router asks for it. Raises its problem."""
+        await asyncio.to_thread(require_pyarrow)
+        return self.arrow_end(reader_asked(self._reads, hop.scan), hop.scan.question, hop.end)
+
+
+def _schema(asked: BulkQuestion, reading: Reading) -> Any:
+    reader, stamp = asked.maker.reader, stamp_of(reading.view)
+    said = {name: stamp[name] for name in ("version", "committed_at", "position")}
+    return arrow_schema(asked.columns, {"store": reader.store.name, "lineage": reader.lineage, **said})
+
+
+def _head(asked: BulkQuestion, schema: Any) -> bytes:
+    """Return what a stream of this form begins with."""
+    if asked.format is ExportFormat.CSV:
+        return csv_head(asked.columns)
+    return b"" if schema is None else schema_message(schema)
+
+
+def _gathered(asked: BulkQuestion, schema: Any) -> Gathered:
+    match asked.format:
+        case ExportFormat.NDJSON:
+            return NdjsonRows()
+        case ExportFormat.CSV:
+            return CsvRows(asked.columns)
+        case ExportFormat.ARROW:
+            return ArrowRows(asked.columns, schema)
+
+
+def _cursor(asked: BulkQuestion, version: ReadVersion, page: PartPage, place: Place, resume: ResumePoint) -> str:
+    reader = asked.maker.reader
+    committed_at_us = page.committed_at_us if version.committed_at_us is None else version.committed_at_us
+    of = (reader.application_id, reader.lineage, reader.store.name, version.number, committed_at_us)
+    return ScanCursor(*of, place.partition, place.after, resume.digest).encode()
+
+
+def _cursor_record(form: ExportFormat, schema: Any, cursor: str) -> bytes:
+    """Return the record of a place to go on from. A CSV has no place for one between its rows."""
+    match form:
+        case ExportFormat.NDJSON:
+            return ndjson_line("cursor", cursor)
+        case ExportFormat.ARROW:
+            return record_message(schema, {"cursor": cursor})
+        case ExportFormat.CSV:
+            return b""
+
+
+def export_hop_routes(exports: NodeExports) -> APIRouter:
+    """Make the calls by which routers ask for a part of an export, and for the end of an Arrow stream."""
+    routes = APIRouter()
+
+    @routes.post(EXPORT_PATH)
+    async def part(request: Request) -> Response:
+        """Return rows of one partition, at one version, behind a key."""
+        with bad_hops_refused():
+            hop = decode_export_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        asker = Asker()
+        found = await asker.while_it_waits(request.receive, exports.part_for_router(hop, asker))
+        return Response(b"" if found is None else encode_export_part(found), media_type=PART_TYPE)
+
+    @routes.post(END_PATH)
+    async def end(request: Request) -> Response:
+        """Return the record batch that ends an Arrow stream."""
+        with bad_hops_refused():
+            hop = decode_end_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        return Response(await exports.end_for_router(hop), media_type=PART_TYPE)
+
+    return routes

@@ -1,0 +1,239 @@
+"""Exports of a store, the same at nodes and routers: all rows of a question as one stream, at one version.
+
+Rule: nothing is sent before the version is chosen and the first part is read, so an export that cannot begin is a
+problem document. What is sent ends with a record that says how many rows there were; a stream without it was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.shown import shown_problem
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.edge import Receive, Scope, Send, bug
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.scan_requests import ExportRequest, parse_export
+from understudy_shared.reads.bounds import ReadVersion, Refusal
+from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, csv_line, ndjson_line
+from understudy_shared.reads.export_hop import ExportPart
+from understudy_shared.reads.export_parts import FetchPart, NumberedPart, PartsAhead
+from understudy_shared.reads.scan_page import Place
+from understudy_shared.server.app import is_head
+from understudy_shared.server.connection_limits import ENDLESS
+from understudy_shared.server.scan_turns import Asker, ScanTurn, scan_turn
+from understudy_shared.server.scans import Scans, given_members
+
+PIECE_BYTES: Final = 256 * 1024
+"""Number of bytes that are given to the connection at a time: it takes the next when the reader has read."""
+
+PATIENCE_S: Final = 20.0
+"""Time for which a part is asked for again while it cannot be read for a reason that may pass."""
+
+LOOK_AGAIN_S: Final = 0.1
+_MAY_PASS: Final = frozenset((429, 503, 504))
+ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The bytes behind the last message of an Arrow stream."""
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Stream:
+    """An export that has a version: its parts, and what was sent of them."""
+
+    def __init__(
+        self, scans: Scans, turn: ScanTurn, asked: ExportRequest, version: ReadVersion, read: PartsAhead
+    ) -> None:
+        self.rows = 0
+        self.asked = asked
+        self.turn = turn
+        self.version = version
+        self.parts = read
+        self._scans = scans
+        self._shape = ""
+
+    async def first(self) -> NumberedPart:
+        """Read the first part. Raises the problem of one that cannot be read."""
+        first = await self.parts.next()
+        assert first is not None, "a scan has a partition"
+        self._shape = first.part.shape
+        return first
+
+    def head(self, first: ExportPart) -> bytes:
+        """Return what stands before the rows."""
+        if self.asked.format is not ExportFormat.NDJSON:
+            return first.head
+        store = self.turn.store
+        said = {"store": store.name, **first.page.stamp, "lineage": store.lineage}
+        return ndjson_line("export", {**said, "partitions": list(self.parts.partitions)})
+
+    def counted(self, part: ExportPart) -> bytes:
+        """Count a part that is sent; return its bytes. Raises the problem of one with other columns."""
+        if part.shape != self._shape:
+            what = "the columns of the store differ between two nodes, or have changed since the export began"
+            raise ProblemError(Problem(ProblemType.BAD_REPLY, what, fix="Begin again"))
+        self.rows += part.page.found
+        self._scans.long_reads.exported[self.asked.format] += part.page.found
+        return part.page.rows
+
+    async def end(self) -> bytes:
+        """Return what stands behind the rows."""
+        said = {"rows": self.rows, "version": self.version.number, "partitions": len(self.parts.partitions)}
+        match self.asked.format:
+            case ExportFormat.NDJSON:
+                return ndjson_line("end", said)
+            case ExportFormat.CSV:
+                return csv_line("end", said) if self.asked.has_trailer else b""
+            case ExportFormat.ARROW:
+                return await self._arrow_end(said) + ARROW_END
+
+    async def _arrow_end(self, said: Mapping[str, object]) -> bytes:
+        return await patiently(lambda: self._scans.arrow_end(self.turn, self.version, said))
+
+
+class ExportResponse(Response):
+    """The answer to a request for an export. It reads no faster than its reader, and ends when he leaves."""
+
+    def __init__(self, scans: Scans, store: str, given: Mapping[str, object], accept: str) -> None:
+        super().__init__()
+        self._scans, self._store, self._given, self._accept = scans, store, given, accept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ENDLESS] = True  # a service that stops does not wait for its end
+        asker = Asker()
+        await asker.while_it_waits(receive, self._answer(scope, send, asker))
+
+    async def _answer(self, scope: Scope, send: Send, asker: Asker) -> None:
+        """Send the answer. Raises the problem of an export that cannot begin. One that cannot go on ends without its
+        end record, and with a broken connection.
+        """
+        stream: _Stream | None = None
+        has_begun = False
+
+        async def sent(message: dict[str, Any]) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            with self._scans.counted("export", self._store, asker):
+                store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
+                bound = self._scans.bound(store, asked.scan.bounds)
+                turn = scan_turn(store, asked.scan, bound, authorization_of(scope))
+                with self._scans.long_reads.begun_export(asked.format):
+                    version, start = await self._scans.begins(turn)
+                    read = patient(self._scans.export_reader(turn, version, asked.format, asker))
+                    stream = _Stream(self._scans, turn, asked, version, PartsAhead(start, turn.partitions, read))
+                    try:
+                        await self._send(stream, await stream.first(), sent, only_head=_is_head(scope))
+                    finally:
+                        await stream.parts.close()
+        except Exception as error:
+            if not has_begun or stream is None:
+                raise
+            problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
+            log.warning("an export ended before its end: %s", problem.detail, extra={"action": "export-cut"})
+            line = _error_line(stream.asked.format, shown_problem(authorization_of(scope).principal, problem))
+            if line:
+                await send(_body(line))
+
+    async def _send(
+        self,
+        stream: _Stream,
+        first: NumberedPart,
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+        *,
+        only_head: bool,
+    ) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _headers(stream, first.part)})
+        if not only_head:
+            part: NumberedPart | None = first
+            begins = stream.head(first.part)
+            while part is not None:
+                await self._send_pieces(stream, begins + stream.counted(part.part), send)
+                begins, part = b"", await stream.parts.next()
+            await self._send_pieces(stream, await stream.end(), send)
+        await send(_body(b"", more=False))
+
+    async def _send_pieces(
+        self, stream: _Stream, payload: bytes, send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        for at in range(0, len(payload), PIECE_BYTES):
+            piece = payload[at : at + PIECE_BYTES]
+            self._scans.long_reads.exported_bytes[stream.asked.format] += len(piece)
+            await send(_body(piece))
+
+
+def patient(read: FetchPart) -> FetchPart:
+    """Return the same function, which asks again for a while where the reason may pass."""
+    is_first = True
+
+    async def read_patiently(place: Place, following: int | None) -> ExportPart:
+        nonlocal is_first
+        only_opening, is_first = is_first, False
+        return await patiently(lambda: read(place, following), only_opening=only_opening)
+
+    return read_patiently
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], *, only_opening: bool = False) -> T:
+    """Return what `ask` returns. Ask again while it raises a problem that may pass; `only_opening`: only while an older
+    version is being opened.
+    """
+    until_s = monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except UnderstudyError as error:
+            problem = problem_of(error)
+            may_pass = problem.refusal is Refusal.VERSION_OPENING
+            if not (may_pass or (not only_opening and problem.status in _MAY_PASS)) or monotonic() >= until_s:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _is_head(scope: Scope) -> bool:
+    return is_head(Request(scope))
+
+
+def _headers(stream: _Stream, first: ExportPart) -> list[tuple[bytes, bytes]]:
+    position = first.page.stamp.get("position")
+    return [
+        (b"content-type", MEDIA_TYPES[stream.asked.format].encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"vary", b"accept"),
+        (b"understudy-version", b"%d" % stream.version.number),
+        (b"understudy-partitions", b"%d" % len(stream.parts.partitions)),
+        (b"understudy-position", str(position).encode()),
+    ]
+
+
+def _error_line(form: ExportFormat, problem: Problem) -> bytes:
+    if form is ExportFormat.NDJSON:
+        return ndjson_line("error", problem.as_dict())
+    return csv_line("error", problem.as_dict()) if form is ExportFormat.CSV else b""
+
+
+def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+def export_routes(scans: Scans) -> APIRouter:
+    """Make `/v1/stores/{store}/export`."""
+    routes = APIRouter()
+
+    @routes.api_route("/v1/stores/{store}/export", methods=["GET", "POST"], response_class=ExportResponse)
+    async def export(store: str, request: Request) -> Response:
+        """Send the rows of a store as a stream, for a question in the query, or in the body."""
+        return ExportResponse(scans, store, await given_members(request), request.headers.get("accept", ""))
+
+    return routes
