@@ -23,6 +23,7 @@ _COMMANDS = {
     "count": ("understudy.scanning", "Count them."),
     "windows": ("understudy.windowing", "Print the windows of a key, or its sessions, in a range of time."),
     "snapshot": ("understudy.snapshotting", "Lease one version of all stores, for reads that go on for a while."),
+    "export": ("understudy.exporting", "Write all rows into a file, as Parquet, Arrow, CSV or lines of JSON."),
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),

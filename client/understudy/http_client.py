@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
-from http.client import HTTPException
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.error import URLError
@@ -27,6 +29,9 @@ from understudy_shared.telemetry.trace import parse_traceparent
 from understudy_shared.tls.trouble import TlsReason, tls_trouble
 
 PROBLEM_TYPE = "application/problem+json"
+STREAM_TIMEOUT_S = 60.0
+"""Time without bytes after which a stream counts as cut. Its server looks for another replica for 20 s."""
+
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
@@ -86,6 +91,21 @@ class Server:
         """Return the JSON of a reply to a JSON body."""
         return self._call("POST", path, parameters=parameters, content=content, wait_ms=wait_ms)
 
+    @contextmanager
+    def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[HTTPResponse]:
+        """Give the answer to a JSON body, to be read while it comes. Raises as `post` does, before it is read. Between
+        two parts of it a server may take longer than for others.
+        """
+        timeout_s = max(self._timeout_s, STREAM_TIMEOUT_S) + wait_ms / 1000
+        with self._failing_clearly(timeout_s):
+            response: HTTPResponse = self._opener.open(self._request("POST", path, content), timeout=timeout_s)
+        with response:
+            if response.status != HTTPStatus.OK:
+                with self._failing_clearly(timeout_s):
+                    body = response.read()
+                reply_of(response.status, response.headers.get("Content-Type", ""), body)
+            yield response
+
     def delete(self, path: str) -> None:
         """Send a DELETE, whose answer has no body."""
         self._call("DELETE", path, parameters=None, content=None, wait_ms=0)
@@ -106,11 +126,20 @@ class Server:
     ) -> bytes:
         timeout_s = self._timeout_s + wait_ms / 1000
         query = f"?{urlencode(parameters)}" if parameters else ""
+        with self._failing_clearly(timeout_s):
+            reply = self._send(self._request(method, path + query, content), timeout_s)
+        return reply_of(reply.status, reply.content_type, reply.body)
+
+    def _request(self, method: str, target: str, content: bytes | None) -> Request:
         kind = {} if content is None else {"Content-Type": "application/json"}
         headers = {**kind, **_trace_header(), **self._authorization}
+        return Request(self._url + target, content, headers, method=method)  # noqa: S310  # checked: http or https
+
+    @contextmanager
+    def _failing_clearly(self, timeout_s: float) -> Iterator[None]:
+        """Raise CommandError for what fails on the way to the server."""
         try:
-            request = Request(self._url + path + query, content, headers, method=method)  # noqa: S310  # checked above
-            reply = self._send(request, timeout_s)
+            yield
         except (OSError, HTTPException, ValueError) as error:
             cause = _cause(error)
             if isinstance(cause, TimeoutError):
@@ -126,7 +155,6 @@ class Server:
                 f"cannot reach the server: {cause}",
                 "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL",
             ) from None
-        return reply_of(reply.status, reply.content_type, reply.body)
 
     def _send(self, request: Request, timeout_s: float) -> ServerReply:
         with self._opener.open(request, timeout=timeout_s) as response:

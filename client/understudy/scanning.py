@@ -79,7 +79,7 @@ def scan(
       understudy scan aircraft --order flights --reverse --limit 3
       understudy scan aircraft --json > aircraft.jsonl
     """
-    question = {**_question(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
+    question = {**question_of(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
     question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
     left = limit
     with options.server() as server, _Progress() as progress:
@@ -116,7 +116,7 @@ def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -
       understudy count aircraft --where '["flights", ">", 100]'
       understudy count aircraft --estimate
     """
-    question = {**_question(given), **({"estimate": True} if estimate else {})}
+    question = {**question_of(given), **({"estimate": True} if estimate else {})}
     with options.server() as server, _Progress() as progress:
         *_, body = _counts(server, store, question, progress)
     if options.as_json:
@@ -142,7 +142,7 @@ def _as_text(value: object) -> object:
     return orjson.dumps(value).decode() if isinstance(value, list) else value
 
 
-def _question(given: dict[str, Any]) -> dict[str, Any]:
+def question_of(given: dict[str, Any]) -> dict[str, Any]:
     """Return the members of a question. Raises CommandError for an option that is not JSON."""
     given = given_bounds(given)
     prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
