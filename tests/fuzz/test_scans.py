@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 
 import orjson
@@ -12,10 +13,12 @@ from tests.fuzz.mutation import bad_bytes, bad_document
 from tests.fuzz.test_http import SCAN
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.scan_requests import parse_scan, parse_scan_body
+from understudy_shared.http.scan_requests import parse_export, parse_scan, parse_scan_body
 from understudy_shared.reads.columns import Columns
+from understudy_shared.reads.export_hop import decode_end_hop, decode_export_hop, decode_export_part
 from understudy_shared.reads.scan_cursor import PREFIX, ScanCursor, decode_scan_cursor
 from understudy_shared.reads.scan_hop import decode_part, decode_scan_hop
+from understudy_shared.reads.scan_question import ScanRequest
 from understudy_shared.reads.where import compile_where
 from understudy_shared.spark.types import DecimalType, DoubleType, LongType, StringType, TimestampType
 
@@ -40,6 +43,14 @@ PART = (
     b'{"found":1,"looked_at":2,"after":"AAA=","is_end":false,"stamp":{},"committed_at_us":5,"access":"pass",'
     b'"rows":[{}]}\n'
 )
+
+
+EXPORT = SCAN[:-1] + b',"format":"arrow","digest":"00ff","next_partition":1,"end":{"rows":1}}'
+EXPORTED_HEAD = PART[: PART.index(b',"rows"')] + b',"shape":"00ff","head_bytes":2,"bytes":3}'
+
+
+def scan_of_export(given: Mapping[str, object]) -> ScanRequest:
+    return parse_export(given).scan
 
 
 def cursors(rng: Random, count: int) -> list[bytes]:
@@ -69,9 +80,9 @@ def test_no_cursor_of_a_scan_is_taken_for_another(inputs: int) -> None:
 def test_every_question_is_compiled_or_refused(inputs: int) -> None:
     def attempt(batch: Sequence[bytes]) -> None:
         for body in batch:
-            for operation in ("scan", "count"):
+            for parse in (partial(parse_scan, "scan"), partial(parse_scan, "count"), scan_of_export):
                 try:
-                    asked = parse_scan(operation, parse_scan_body(body))
+                    asked = parse(parse_scan_body(body))
                     for term in compile_where(asked.question.where, COLUMNS):
                         assert term.matches(VALUES[term.column.path[0]]) in {True, False}
                     asked.question.digest("somebody")
@@ -84,12 +95,13 @@ def test_every_question_is_compiled_or_refused(inputs: int) -> None:
 @sizes(20_000)
 def test_every_hop_of_a_scan_and_its_reply_is_parsed_or_refused(inputs: int) -> None:
     def made(rng: Random, count: int) -> list[bytes]:
-        seeds = [rng.choice((SCAN, PART)) for _ in range(count)]
-        return [bad_bytes(seed, rng) if rng.random() < 0.3 else bad_document(seed, rng) for seed in seeds]
+        seeds = [rng.choice((SCAN, PART, EXPORT, EXPORTED_HEAD)) for _ in range(count)]
+        bad = [bad_bytes(seed, rng) if rng.random() < 0.3 else bad_document(seed, rng) for seed in seeds]
+        return [each + b"\nhdrow" if seed is EXPORTED_HEAD else each for seed, each in zip(seeds, bad, strict=True)]
 
     def attempt(batch: Sequence[bytes]) -> None:
         for body in batch:
-            for decode in (decode_scan_hop, decode_part):
+            for decode in (decode_scan_hop, decode_part, decode_export_hop, decode_end_hop, decode_export_part):
                 try:
                     decode(body)
                 except UnderstudyError:

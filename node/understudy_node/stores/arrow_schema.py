@@ -63,11 +63,13 @@ def require_pyarrow() -> None:
 
 
 def arrow_schema(columns: ExportColumns, metadata: Mapping[str, object]) -> pa.Schema:
-    """Return the schema of an export. `metadata` says which version of which store it is."""
+    """Return the schema of an export. `metadata` says which version of which store it is. A column of a flat table may
+    be named as a part is, so the metadata says which of the two it is.
+    """
     import pyarrow as pa  # noqa: PLC0415
 
     found = [pa.field(each.name, arrow_type(each.type)) for each in columns.schema().fields]
-    return pa.schema(found, {METADATA: orjson.dumps(metadata)})
+    return pa.schema(found, {METADATA: orjson.dumps({**metadata, "is_flat": columns.is_flat})})
 
 
 def arrow_type(spark_type: SparkType) -> pa.DataType:

@@ -27,6 +27,8 @@ from understudy_node.settings import NodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.edge import App
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.connection_limits import ConnectionLimits
 from understudy_shared.server.service import Service
 
 REFRESH_MS = 20
@@ -196,9 +198,15 @@ class ServedNode(Served):
 
 @contextmanager
 def served_node(
-    checkpoint: Path | str, data_dir: Path, *, files: CheckpointFiles | None = None, **settings: object
+    checkpoint: Path | str,
+    data_dir: Path,
+    *,
+    files: CheckpointFiles | None = None,
+    limits: ConnectionLimits | None = None,
+    **settings: object,
 ) -> Iterator[ServedNode]:
     """Follow `checkpoint` until the block ends; at its end no background task may have died."""
+    guard = ConnectionGuard(limits)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     options: dict[str, object] = {"lag_refresh_ms": REFRESH_MS, **settings}
@@ -214,15 +222,15 @@ def served_node(
     except BaseException:
         listener.close()
         raise
-    with served(create_app(node, access=access), listener):
+    with served(create_app(node, guard=guard, access=access), listener, guard):
         yield ServedNode(node, port)
         assert node.dead is None
 
 
 @contextmanager
-def served(app: App, listener: socket.socket) -> Iterator[None]:
+def served(app: App, listener: socket.socket, guard: ConnectionGuard | None = None) -> Iterator[None]:
     """Run an application on a socket that listens, until the block ends."""
-    server = Service(app)
+    server = Service(app, guard=guard)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server")
     thread.start()
     try:

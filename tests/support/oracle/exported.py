@@ -6,12 +6,18 @@ import csv
 import http.client
 import io
 import json
+import math
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import orjson
 import pyarrow as pa
 from tests.support.cluster.served_node import Served
 from tests.support.oracle.scanned import scan_target
+
+from understudy_shared.spark import temporal
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +99,81 @@ def received(response: http.client.HTTPResponse) -> Exported:
         return Exported(response.status, headers, response.read(), is_whole=True)
     except http.client.IncompleteRead as error:
         return Exported(response.status, headers, error.partial, is_whole=False)
+
+
+def assert_exported(served: Served, store: str, rows: list[dict[str, Any]], version: int) -> None:
+    """Every form of an export has these rows, which are known to be Spark's (Q64)."""
+    lines = export(served, store)
+    assert lines.rows == rows
+    assert lines.end["version"] == version
+    text, last = export(served, store, format="csv").csv()
+    assert json.loads(last.removeprefix("# end "))["rows"] == len(text) == len(rows)
+    table, said = export(served, store, format="arrow").arrow()
+    assert said[-1]["end"]["rows"] == table.num_rows == len(rows)
+    is_flat = json.loads(table.schema.metadata[b"understudy"])["is_flat"]
+    for at, row in enumerate(rows):
+        members = {f"{part}.{name}": each for part in PARTS for name, each in row.get(part, {}).items()}
+        flat = {name.partition(".")[2]: each for name, each in members.items()} if is_flat else members
+        wanted = {**flat, **{name: each for name, each in row.items() if name not in PARTS}}
+        in_text = {name: _field(each) for name, each in wanted.items()}
+        assert {name: each for name, each in text[at].items() if each} == {n: e for n, e in in_text.items() if e}
+        cells = {name: table.column(name)[at] for name in table.column_names}
+        if not is_flat:
+            cells = {
+                f"{part}.{name}" if part in PARTS else part: each
+                for part, cell in cells.items()
+                for name, each in (cell.items() if part in PARTS else ((part, cell),))
+            }
+        for name, cell in cells.items():
+            assert _is_same(cell, wanted.get(name)), (store, name, cell, wanted.get(name))
+
+
+PARTS = ("key", "value", "result")
+
+
+def _field(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _is_same(cell: pa.Scalar, printed: Any) -> bool:
+    """Whether Arrow has what JSON has."""
+    if not cell.is_valid or printed is None:
+        return not cell.is_valid and printed is None
+    match cell:
+        case pa.StructScalar():
+            return all(_is_same(each, printed.get(name)) for name, each in cell.items())
+        case pa.MapScalar():
+            pairs = list(printed.items()) if isinstance(printed, dict) else printed
+            entries = [(entry["key"], entry["value"]) for entry in cell.values]
+            return len(entries) == len(pairs) and all(
+                _is_same(key, pair[0]) and _is_same(value, pair[1])
+                for (key, value), pair in zip(entries, pairs, strict=True)
+            )
+        case pa.ListScalar():
+            elements = list(cell.values)
+            return len(elements) == len(printed) and all(map(_is_same, elements, printed))
+    return bool(_text_of(cell) == printed)
+
+
+def _text_of(cell: pa.Scalar) -> object:
+    match cell:
+        case pa.TimestampScalar():
+            return (temporal.timestamp_text if cell.type.tz else temporal.timestamp_ntz_text)(cell.value)
+        case pa.Date32Scalar():
+            return temporal.date_text(cell.value)
+        case pa.Time64Scalar():
+            return temporal.time_text(cell.value)
+        case pa.DurationScalar():
+            return temporal.day_time_text(cell.value)
+        case pa.BinaryScalar() if not isinstance(cell, pa.StringScalar):
+            return b64encode(cell.as_py()).decode()
+        case pa.Decimal128Scalar():
+            return format(cell.as_py(), "f")
+        case pa.FloatScalar() | pa.DoubleScalar():
+            number = cell.as_py()
+            if not math.isfinite(number):
+                return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+            return float(str(np.float32(number))) if isinstance(cell, pa.FloatScalar) else number
+    return cell.as_py()

@@ -65,7 +65,8 @@ def test_an_export_has_the_rows_of_a_scan_in_every_form(provider: str, tmp_path:
         table, said = export(served, format="arrow").arrow()
         assert [{name: row[name] for name in flat[0]} for row in table.to_pylist()] == flat
         assert json.loads(table.schema.metadata[b"understudy"]) == {
-            name: found.head[name] for name in ("store", "version", "committed_at", "position", "lineage")
+            **{name: found.head[name] for name in ("store", "version", "committed_at", "position", "lineage")},
+            "is_flat": True,
         }
         assert said[-1] == {"end": found.end}
         lines, last = export(served, format="csv").csv()

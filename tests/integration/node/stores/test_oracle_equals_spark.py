@@ -28,6 +28,7 @@ from tests.support.oracle.checkpoint import (
     retained_batches,
     write_oracle_checkpoint,
 )
+from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text, json_array, json_object, path_segments
 from tests.support.oracle.record import record
 from tests.support.oracle.scanned import scan_target, scanned
@@ -158,7 +159,7 @@ def test_every_key_is_answered_over_http_with_the_value_that_spark_has(
 
 
 def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_path: Path) -> None:
-    """Q1, and Q6 of keys with several columns."""
+    """Q1, Q64, and Q6 of keys with several columns."""
     with served_node(oracle.path, tmp_path / "data") as served:
         _wait_for_the_end(oracle, served)
         for shape in oracle.shapes.values():
@@ -170,6 +171,7 @@ def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_
                 rows = scanned(served, shape.store, limit=limit)
                 assert {as_text(list(row["key"].values())): as_text(row["value"]) for row in rows} == wanted, shape.name
                 assert len(rows) == len(wanted)
+            assert_exported(served, shape.store, rows, oracle.last)
             _assert_filtered(served, shape, rows)
 
 

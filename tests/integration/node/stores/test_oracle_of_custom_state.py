@@ -20,6 +20,7 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
 from tests.support.oracle.custom_compared import assert_every_version_equal, entries_of
 from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
+from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
 from tests.support.oracle.record import record
@@ -126,12 +127,14 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
 def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
     oracle: KindsCheckpoint, tmp_path: Path
 ) -> None:
-    """Q1, Q17."""
+    """Q1, Q17, Q64."""
     with served_node(oracle.path, tmp_path / "data") as served:
         _wait(served, oracle, oracle.last)
         for store in oracle.stores.values():
             for limit in ("1", "7", "1000"):
-                assert_scanned(scanned(served, store.name, limit=limit), store, oracle.last)
+                rows = scanned(served, store.name, limit=limit)
+                assert_scanned(rows, store, oracle.last)
+            assert_exported(served, store.name, rows, oracle.last)
             assert_sought(served, store, oracle.last)
 
 

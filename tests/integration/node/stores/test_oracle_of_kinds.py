@@ -20,6 +20,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
 from tests.support.oracle.kinds_compared import assert_equal
@@ -275,13 +276,15 @@ def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
         assert [replica.resident_bytes for replica in replicas] == before
 
 
-def test_a_scan_has_every_key_of_every_kind_once_for_pages_of_any_size(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    """Q1, Q17."""
+def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """Q1, Q17, Q64."""
     with served_node(oracle.path, tmp_path / "data") as served:
         _wait(served, oracle)
         for store in oracle.stores.values():
             for limit in ("1", "2", "7", "1000"):
-                assert_scanned(scanned(served, store.name, limit=limit), store, oracle.last)
+                rows = scanned(served, store.name, limit=limit)
+                assert_scanned(rows, store, oracle.last)
+            assert_exported(served, store.name, rows, oracle.last)
             assert_sought(served, store, oracle.last)
 
 
