@@ -19,10 +19,10 @@ from understudy_node.replica.progress import Progress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
-from understudy_node.stores.finding import store_reader
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.parts import has_families, scan_order_of
-from understudy_node.stores.stores import StoreAlias, served_stores
+from understudy_node.stores.readers import store_readers
+from understudy_node.stores.stores import StoreAlias
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
 from understudy_shared.bus.messages import Announcement, task_key
@@ -150,21 +150,15 @@ def build_generation(
                 if replica is None:
                     replica = wiring.replica(_places(operator, task, description.query_id, layout), Role.STANDBY)
                 held[partition] = replica
-    partitions = {operator.operator_id: operator.partitions for operator in description.operators}
-    rows = wiring.around.cache.rows
-    readers = {
-        name: store_reader(
-            store,
-            application_id=application_id,
-            lineage=description.query_id,
-            partitions=partitions[store.operator_id],
-            replicas=by_operator[store.operator_id],
-            row_prefix=ROW_PREFIX[layout.provider],
-            max_key_bytes=wiring.settings.max_key_bytes,
-            rows=rows,
-        )
-        for name, store in served_stores(description, aliases).items()
-    }
+    readers = store_readers(
+        description,
+        aliases,
+        application_id=application_id,
+        row_prefix=ROW_PREFIX[layout.provider],
+        max_key_bytes=wiring.settings.max_key_bytes,
+        replicas=by_operator,
+        rows=wiring.around.cache.rows,
+    )
     replicas = tuple(replica for held in by_operator.values() for replica in held.values())
     return Generation(
         lineage=description.query_id,

@@ -135,18 +135,8 @@ class LocalBases:
 
     def whole(self, store: Path) -> Iterator[LocalBase]:
         """Yield the complete bases of a store, newest first."""
-        found = []
-        for directory in store.iterdir() if store.is_dir() else ():
-            try:
-                digest, _, content = (directory / RECORD).read_bytes().partition(b" ")
-                if digest != xxh3_64_hexdigest(content).encode():
-                    log.error("%s is damaged", directory / RECORD, extra={"action": "local-base-dropped"})
-                    continue
-                record = BaseRecord.model_validate_json(content)
-            except (OSError, ValidationError):
-                continue
-            found.append(LocalBase(directory, record))
-        yield from sorted(found, key=lambda base: base.record.version, reverse=True)
+        found = [read_base(directory) for directory in (store.iterdir() if store.is_dir() else ())]
+        yield from sorted(filter(None, found), key=lambda base: base.record.version, reverse=True)
 
     def disown(self, store: Path) -> None:
         """Prevent reuse of all bases of a store; the replica that has one open removes its files."""
@@ -158,6 +148,18 @@ class LocalBases:
         for directory in store.iterdir() if store.is_dir() else ():
             if directory != keep:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def read_base(directory: Path) -> LocalBase | None:
+    """Read the record of a base; None where it is not complete, not to be reused, or damaged."""
+    try:
+        digest, _, content = (directory / RECORD).read_bytes().partition(b" ")
+        if digest != xxh3_64_hexdigest(content).encode():
+            log.error("%s is damaged", directory / RECORD, extra={"action": "local-base-dropped"})
+            return None
+        return LocalBase(directory, BaseRecord.model_validate_json(content))
+    except (OSError, ValidationError):
+        return None
 
 
 @contextmanager

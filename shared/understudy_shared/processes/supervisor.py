@@ -14,11 +14,9 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,6 +24,7 @@ import orjson
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.processes import worker as worker_module
+from understudy_shared.processes.command import module_command
 from understudy_shared.processes.liveness import LOOK_EVERY_S, Liveness, SilenceTimer, liveness_of
 from understudy_shared.processes.restarts import Restarts
 from understudy_shared.processes.worker import refused
@@ -211,10 +210,8 @@ def _how_it_ended(code: int) -> str:
 
 
 async def _spawn() -> Process:
-    # `-m` looks for modules in the working folder first: only where this process does so, too.
-    found_there = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
     return await asyncio.create_subprocess_exec(
-        sys.executable, *found_there, "-m", worker_module.__name__, str(os.getpid()),
+        *module_command(worker_module.__name__, str(os.getpid())),
         stdin=PIPE,
         stdout=PIPE,
         start_new_session=True,  # Ctrl-C on the terminal is for the supervisor, which ends all in good order
