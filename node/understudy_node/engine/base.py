@@ -77,6 +77,11 @@ class WrappingBase:
     def __init__(self, base: Base) -> None:
         self._base = base
 
+    @property
+    def wrapped(self) -> Base:
+        """The base below."""
+        return self._base
+
     def prepare_scan(self) -> object:
         return self._base.prepare_scan()
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request, Response
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import bad_hops_refused, pin_ahead, reader_asked, reading_at
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.arrow_rows import ArrowRows
 from understudy_node.stores.arrow_schema import (
     arrow_schema,
     record_message,
@@ -20,9 +19,9 @@ from understudy_node.stores.arrow_schema import (
     schema_message,
     shape_of,
 )
-from understudy_node.stores.bulk_parts import BulkMaker, BulkQuestion
+from understudy_node.stores.bulk_parts import BulkMaker, BulkQuestion, gathered_rows
 from understudy_node.stores.export_columns import export_columns
-from understudy_node.stores.gathered import CsvRows, Gathered, NdjsonRows, csv_head
+from understudy_node.stores.gathered import csv_head
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part, stamp_of
@@ -115,7 +114,7 @@ class NodeExports:
         if asked.format is ExportFormat.ARROW:
             room = room._replace(rows=PLAIN_ARROW[0], bytes=PLAIN_ARROW[1])
         room = room._replace(until_s=monotonic() + PART_MS / 1000)
-        steps = scan_part(maker, reading, place, room, lambda: asker.is_gone, _gathered(asked, schema))
+        steps = scan_part(maker, reading, place, room, lambda: asker.is_gone, gathered_rows(asked, schema))
         return await self._long_reads.in_turns(steps)
 
     async def part_for_router(self, hop: ExportHop, asker: Asker) -> ExportPart:
@@ -148,16 +147,6 @@ def _head(asked: BulkQuestion, schema: Any) -> bytes:
     if asked.format is ExportFormat.CSV:
         return csv_head(asked.columns)
     return b"" if schema is None else schema_message(schema)
-
-
-def _gathered(asked: BulkQuestion, schema: Any) -> Gathered:
-    match asked.format:
-        case ExportFormat.NDJSON:
-            return NdjsonRows()
-        case ExportFormat.CSV:
-            return CsvRows(asked.columns)
-        case ExportFormat.ARROW:
-            return ArrowRows(asked.columns, schema)
 
 
 def _cursor(asked: BulkQuestion, version: ReadVersion, page: PartPage, place: Place, resume: ResumePoint) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from understudy_node.replica.readings import Reading
+from understudy_node.stores.arrow_rows import ArrowRows
 from understudy_node.stores.export_columns import ExportColumns
+from understudy_node.stores.gathered import CsvRows, Gathered, NdjsonRows
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
@@ -45,3 +47,14 @@ class BulkMaker(Protocol):
         """Return a part; None for a question, or a kind of store, that this maker does not take. Raises the problem of
         one that cannot be read. It is cancelled when the reader has left.
         """
+
+
+def gathered_rows(asked: BulkQuestion, schema: Any) -> Gathered:
+    """Return what rows of a question are gathered in; `schema` is that of Arrow."""
+    match asked.format:
+        case ExportFormat.NDJSON:
+            return NdjsonRows()
+        case ExportFormat.CSV:
+            return CsvRows(asked.columns)
+        case ExportFormat.ARROW:
+            return ArrowRows(asked.columns, schema)

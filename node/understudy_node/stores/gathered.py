@@ -87,10 +87,11 @@ def csv_head(columns: ExportColumns) -> bytes:
 
 def csv_row(values: list[object]) -> bytes:
     """Return a line. Its first field is quoted where it would begin a comment."""
-    return b",".join([_field(value, is_first=not at) for at, value in enumerate(values)]) + b"\n"
+    return b",".join([csv_field(value, is_first=not at) for at, value in enumerate(values)]) + b"\n"
 
 
-def _field(value: object, *, is_first: bool) -> bytes:
+def csv_field(value: object, *, is_first: bool) -> bytes:
+    """Return a field. Null is empty; `is_first`: of the first column."""
     if value is None:
         return b""
     text = value.encode() if isinstance(value, str) else orjson.dumps(value)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import struct
 from binascii import b2a_base64
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark import temporal
 from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.row_reader import Leaf, compile_reader
+from understudy_shared.spark.row_reader import Leaf, compile_cell_reader, compile_reader
 from understudy_shared.spark.types import (
     BinaryType,
     CalendarIntervalType,
@@ -47,6 +47,11 @@ def compile_json_printer(struct_type: StructType, names: Sequence[str] | None = 
     if len(chosen) != len(struct_type.fields) or len(set(chosen)) != len(chosen):
         raise ValueError(f"{len(struct_type.fields)} columns need as many different names, got {chosen}")
     return cast(JsonPrinter, compile_reader(struct_type, _JsonValues(struct_type, chosen)))
+
+
+def compile_json_cell(spark_type: SparkType) -> Callable[[Any], object]:
+    """Compile a function from a raw cell that is not null to what is printed for it: see `compile_cell_reader`."""
+    return compile_cell_reader(spark_type, _JsonValues(StructType(()), ()))
 
 
 class _JsonValues:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.layout import Source, bitmap_words, fixed_bytes, fixed_code
@@ -134,6 +134,17 @@ def _variable_leaf(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
             return Leaf(_map_reader(spark_type, flavour))
         case _:
             return flavour.leaf(spark_type)
+
+
+def compile_cell_reader(spark_type: SparkType, flavour: Flavour) -> Callable[[Any], object]:
+    """Compile a function from a raw cell that is not null, a number or the bytes of its variable part, to the flavour's
+    value: of one column, where `compile_reader` reads whole rows.
+    """
+    return _leaf_function(_leaf_of(spark_type, flavour)) or _as_it_is
+
+
+def _as_it_is(raw: object) -> object:
+    return raw
 
 
 def _leaf_function(leaf: Leaf | None) -> Callable[..., object] | None:

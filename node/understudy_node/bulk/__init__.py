@@ -1,0 +1,1 @@
+"""Bulk parts of stores, made in a process of its own: many rows at once, column by column."""

@@ -1,0 +1,80 @@
+"""A part of an export, made slice by slice of many rows, each column at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+from understudy_node.bulk.cells import AnyCells, UnfitRowsError
+from understudy_node.bulk.slices import slices
+from understudy_node.bulk.table import Table
+from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.view import View
+from understudy_node.stores.bulk_parts import MadePart
+from understudy_shared.reads.scan_page import Room
+
+
+class Piece(NamedTuple):
+    """Some rows in their form, and about how many bytes of the part they take."""
+
+    made: object
+    rows: int
+    size_bytes: int
+
+
+class Form(Protocol):
+    """A form of rows."""
+
+    def piece(self, cells: Sequence[AnyCells], count: int) -> Piece:
+        """Print rows. Raises UnfitRowsError for those that have to be printed one by one."""
+
+    def payload(self, pieces: Sequence[Piece]) -> bytes:
+        """Join what was made of the slices of a part."""
+
+
+def fast_part(table: Table, form: Form, view: View, after: bytes | None, room: Room) -> MadePart:
+    """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one."""
+    pieces: list[Piece] = []
+    assert room.rows, "a part has room for a row"
+    found = size_bytes = 0
+    is_end = True
+    for records in _behind(view, after):
+        if found and (found == room.rows or monotonic() >= room.until_s):
+            is_end = False
+            break
+        wanted = records[: 2 * (room.rows - found)]
+        try:
+            fitting = _fitting(table, form, wanted, room.bytes - size_bytes, must=not found)
+        except UnfitRowsError:
+            if not found:
+                raise
+            fitting = None  # the next part begins with them
+        if fitting is None:
+            is_end = False
+            break
+        pieces.append(fitting)
+        found += fitting.rows
+        size_bytes += fitting.size_bytes
+        after = records[2 * fitting.rows - 2]
+        if 2 * fitting.rows < len(records):
+            is_end = False
+            break
+    return MadePart(form.payload(pieces), found, found, None if is_end else after, is_end)
+
+
+def _behind(view: View, after: bytes | None) -> Iterator[list[bytes]]:
+    start = None if after is None else after_prefix(after)
+    if after is not None and start is None:
+        return iter(())  # nothing is behind it
+    return slices(view, start)
+
+
+def _fitting(table: Table, form: Form, records: list[bytes], room_bytes: int, *, must: bool) -> Piece | None:
+    """Print the first rows, as many as fit; None where the first alone does not, unless it `must` be there."""
+    while count := len(records) // 2:
+        piece = form.piece(table.cells(records), count)
+        if piece.size_bytes <= room_bytes or (must and count == 1):
+            return piece
+        records = records[: count // 2 * 2]
+    return None

@@ -1,0 +1,155 @@
+"""The JSON of a column's cells, as `orjson` prints what `json_printer` makes of each: a list of bytes (pure).
+
+The frequent types are printed many at once; the others value by value, by the printer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from understudy_node.bulk.cells import U8, AnyCells, FixedCells, VariableCells, is_text, joined, printed, values_of
+from understudy_shared.http.lookup_requests import numbers_as_text
+from understudy_shared.spark.json_printer import compile_json_cell
+from understudy_shared.spark.temporal import MICROS_PER_DAY, date_text
+from understudy_shared.spark.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IntegralType,
+    SparkType,
+    StringType,
+    TimestampNtzType,
+    TimestampType,
+    VoidType,
+)
+
+PrintCells = Callable[[AnyCells], list[bytes]]
+"""A function from a column's cells to the JSON of each."""
+
+NULL: Final = b"null"
+_QUOTE, _BACKSLASH, _NEWLINE, _FIRST_PRINTABLE = 0x22, 0x5C, 0x0A, 0x20
+
+
+def cell_printer(spark_type: SparkType, *, longs_as_text: bool = False) -> PrintCells:
+    """Return the printer of a column. It raises UnfitRowsError for cells that are not of their type."""
+    match spark_type:
+        case VoidType():
+            return lambda cells: [NULL] * len(_fixed(cells).values)
+        case IntegralType():
+            return _with_nulls(_long_texts if longs_as_text else _numbers)
+        case BooleanType():
+            return _with_nulls(_booleans)
+        case DoubleType():
+            return _with_nulls(_doubles)
+        case DateType():
+            return _with_nulls(_dates)
+        case TimestampType():
+            return _with_nulls(partial(_timestamps, zone=b'Z"'))
+        case TimestampNtzType():
+            return _with_nulls(partial(_timestamps, zone=b'"'))
+        case StringType():
+            return _with_nulls(_strings)
+        case _:
+            return _with_nulls(partial(_one_by_one, compile_json_cell(spark_type), longs_as_text=longs_as_text))
+
+
+def _with_nulls(print_cells: Callable[[Any], list[bytes]]) -> PrintCells:
+    def printed(cells: AnyCells) -> list[bytes]:
+        texts = print_cells(cells)
+        if cells.nulls is not None:
+            for at in np.flatnonzero(cells.nulls).tolist():
+                texts[at] = NULL
+        return texts
+
+    return printed
+
+
+def _fixed(cells: AnyCells) -> FixedCells:
+    assert isinstance(cells, FixedCells), "what is in slots"
+    return cells
+
+
+def _numbers(cells: FixedCells) -> list[bytes]:
+    return _split(orjson.dumps(np.ascontiguousarray(cells.values), option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def _split(array: bytes) -> list[bytes]:
+    """Return the elements of a JSON array of numbers and texts without commas."""
+    return array[1:-1].split(b",")
+
+
+def _long_texts(cells: FixedCells) -> list[bytes]:
+    return [b'"%b"' % text for text in _numbers(cells)]
+
+
+def _booleans(cells: FixedCells) -> list[bytes]:
+    return [b"true" if each else b"false" for each in cells.values.tolist()]
+
+
+def _doubles(cells: FixedCells) -> list[bytes]:
+    finite = np.isfinite(cells.values)
+    if bool(finite.all()):
+        return _numbers(cells)
+    texts = _numbers(FixedCells(np.where(finite, cells.values, 0.0), None))
+    for at in np.flatnonzero(~finite).tolist():
+        value = cells.values[at]
+        texts[at] = b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
+    return texts
+
+
+def _dates(cells: FixedCells) -> list[bytes]:
+    days = values_of(cells)
+    unique, inverse = np.unique(days, return_inverse=True)
+    texts = [b'"%b"' % date_text(day).encode() for day in unique.tolist()]
+    return [texts[at] for at in inverse.tolist()]
+
+
+def _timestamps(cells: FixedCells, *, zone: bytes) -> list[bytes]:
+    """Print timestamps: the dates, of which there are few, one by one, and the digits of the times at once."""
+    days, micros = np.divmod(values_of(cells), MICROS_PER_DAY)
+    unique, inverse = np.unique(days, return_inverse=True)
+    dates = [date_text(day).encode() for day in unique.tolist()]
+    seconds, fraction = np.divmod(micros, 1_000_000)
+    minutes, second = np.divmod(seconds, 60)
+    hour, minute = np.divmod(minutes, 60)
+    template = b"T00:00:00.000000%b" % zone
+    times = np.tile(np.frombuffer(template, np.uint8), (len(days), 1))
+    for at, width, values in ((1, 2, hour), (4, 2, minute), (7, 2, second), (10, 6, fraction)):
+        _write_digits(times, at, width, values)
+    texts = times.reshape(-1).view(f"S{len(template)}").tolist()
+    return [b'"%b%b' % (dates[day], text) for day, text in zip(inverse.tolist(), texts, strict=True)]
+
+
+def _write_digits(out: U8, at: int, width: int, values: npt.NDArray[Any]) -> None:
+    """Write numbers with leading zeros into columns of `out`."""
+    rest = values.astype(np.int32)
+    for column in range(at + width - 1, at - 1, -1):
+        rest, digit = np.divmod(rest, 10)
+        out[:, column] = digit + ord("0")
+
+
+def _strings(cells: VariableCells) -> list[bytes]:
+    """Print strings that need no escapes as they are, in quotes; others one by one."""
+    out, begins = joined(cells, before=1, behind=2, fill=_QUOTE)
+    ends = begins + cells.sizes + 2
+    out[ends] = _NEWLINE
+    # Where a quote, a backslash or a control character is in a string, there are more of them than strings have.
+    special = np.count_nonzero((out < _FIRST_PRINTABLE) | (out == _QUOTE) | (out == _BACKSLASH))
+    if special == 3 * len(ends) and is_text(out):
+        texts = out.tobytes().split(b"\n")
+        texts.pop()
+        return texts
+    return _one_by_one(compile_json_cell(StringType()), cells)
+
+
+def _one_by_one(print_cell: Callable[[Any], object], cells: AnyCells, *, longs_as_text: bool = False) -> list[bytes]:
+    values = printed(print_cell, cells)
+    if longs_as_text:
+        values = [numbers_as_text(each) for each in values]
+    return [orjson.dumps(each) for each in values]

@@ -1,0 +1,115 @@
+"""The records of a view in slices of some thousand, in the order of their keys (pure).
+
+A slice is a flat list: key, value, key, value. A list of pairs, or a generator that yields each, would take as long as
+reading them does. What is above the base is merged slice by slice, and only where it has keys of that slice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import reduce
+from itertools import chain, islice
+from typing import Final
+
+from understudy_node.engine.merging import newer_over_older
+from understudy_node.engine.rocksdb_base import RocksBase
+from understudy_node.engine.row_cache import CachedBase
+from understudy_node.engine.view import View
+
+SLICE_RECORDS: Final = 4_096
+"""Number of records in a slice: NumPy's calls cost little for so many, and they fit the processor's cache."""
+
+SLICE_BYTES: Final = 1024 * 1024
+"""Size at which a slice ends early."""
+
+FIRST_RECORDS: Final = 64
+"""Number of records in the first slice: how long records are is seen by then."""
+
+Change = tuple[bytes, bytes | None]
+
+
+def slices(view: View, start: bytes | None, end: bytes | None = None) -> Iterator[list[bytes]]:
+    """Yield the records of a view from `start` to `end`, in slices that are not empty."""
+    base = _base_slices(view, start, end)
+    layers: list[Iterator[Change]] = [tier.scan(start, end) for tier in view.tiers]
+    if view.spill is not None:
+        layers.append(view.spill.scan(start, end))
+    if not layers:
+        return base
+    return _merged(base, reduce(newer_over_older, layers))
+
+
+def _base_slices(view: View, start: bytes | None, end: bytes | None) -> Iterator[list[bytes]]:
+    count = 2 * FIRST_RECORDS
+
+    def next_slice(flat: Iterator[bytes]) -> list[bytes]:
+        nonlocal count
+        records = list(islice(flat, count))
+        if records:
+            # Long records make slices shorter: as many as fit, by those seen last.
+            seen = records[-2 * FIRST_RECORDS :]
+            record_bytes = 1 + sum(map(len, seen)) * 2 // len(seen)
+            count = 2 * max(1, min(SLICE_RECORDS, SLICE_BYTES // record_bytes))
+        return records
+
+    base = view.base.wrapped if isinstance(view.base, CachedBase) else view.base
+    if isinstance(base, RocksBase):
+        return base.scan_flat(start, end, next_slice)
+    flat = chain.from_iterable(base.scan(start, end))
+    return iter(lambda: next_slice(flat), [])
+
+
+def _merged(base: Iterator[list[bytes]], changes: Iterator[Change]) -> Iterator[list[bytes]]:
+    ahead = _Ahead(changes)
+    for records in base:
+        rest = records
+        while rest and (newer := ahead.up_to(rest[-2])):
+            keys = rest[::2]
+            # Where changes are left for the next round, so are the records behind the last of these.
+            cut = bisect_right(keys, newer[-1][0]) if ahead.has_up_to(rest[-2]) else len(keys)
+            if found := _overlaid(rest[: 2 * cut], keys[:cut], newer):
+                yield found
+            rest = rest[2 * cut :]
+        if rest:
+            yield rest
+    while newer := ahead.up_to(None):
+        if found := _overlaid([], [], newer):
+            yield found
+
+
+class _Ahead:
+    """Changes, some at a time."""
+
+    def __init__(self, changes: Iterator[Change]) -> None:
+        self._changes = changes
+        self._next = next(changes, None)
+
+    def has_up_to(self, last: bytes | None) -> bool:
+        """Whether there is a change of a key up to `last`; None: of any key."""
+        return self._next is not None and (last is None or self._next[0] <= last)
+
+    def up_to(self, last: bytes | None) -> list[Change]:
+        """Take as many of these changes as a slice may have."""
+        taken: list[Change] = []
+        taken_bytes = 0
+        while self._next is not None and self.has_up_to(last):
+            taken.append(self._next)
+            taken_bytes += len(self._next[1] or b"")
+            self._next = next(self._changes, None)
+            if len(taken) >= SLICE_RECORDS or taken_bytes >= SLICE_BYTES:
+                break
+        return taken
+
+
+def _overlaid(records: list[bytes], keys: list[bytes], newer: list[Change]) -> list[bytes]:
+    """Return the records of these keys with the changes over them, without those that are deleted."""
+    found: list[bytes] = []
+    done = 0
+    for key, value in newer:
+        at = bisect_left(keys, key, done)
+        found += records[2 * done : 2 * at]
+        if value is not None:
+            found += (key, value)
+        done = at + (at < len(keys) and keys[at] == key)
+    return found + records[2 * done :]
