@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
 
+from understudy_node.bulk.process import BulkProcess
 from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.histories import NodeHistories, history_hop_routes
@@ -26,6 +27,7 @@ from understudy_node.http.several import NodeStores
 from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
+from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.edge import App
@@ -123,9 +125,11 @@ def create_app(
         finally:
             if companion is not None:
                 await companion.stop()
+            await bulk.close()
             await asyncio.to_thread(node.stop)
             await close_spans(app.spans)
 
+    bulk = BulkProcess(lambda: node.generation)
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
@@ -134,7 +138,7 @@ def create_app(
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
-    for router in (*_reading_routes(node, reads, app), *routers):
+    for router in (*_reading_routes(node, reads, app, bulk), *routers):
         http.include_router(router)
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
@@ -145,9 +149,9 @@ def create_app(
     return app
 
 
-def _reading_routes(node: Node, reads: Reads, app: NodeLookups) -> Iterator[APIRouter]:
+def _reading_routes(node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
-    scans = NodeScans(reads, app.long_reads)
+    scans = NodeScans(reads, app.long_reads, bulk)
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)

@@ -19,6 +19,7 @@ from understudy_node.http.scan_versions import (
     reader_asked,
     reading_at,
 )
+from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.part_makers import PartMaker, part_maker
@@ -47,9 +48,9 @@ from understudy_shared.server.scans import Scans
 class NodeScans(Scans):
     """The scans of the replicas of this node."""
 
-    def __init__(self, reads: Reads, long_reads: LongReads) -> None:
+    def __init__(self, reads: Reads, long_reads: LongReads, bulk: BulkMaker | None = None) -> None:
         super().__init__(reads.requests, long_reads)
-        self.exports = NodeExports(reads, long_reads)
+        self.exports = NodeExports(reads, long_reads, bulk)
         self._reads = reads
 
     def has_store(self, name: str) -> bool:

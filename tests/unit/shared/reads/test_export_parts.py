@@ -112,7 +112,13 @@ def test_hops_and_parts_survive_their_way() -> None:
         2,
         ReadVersion(7, 5),
         b"key",
-        *(10, 100, True, False, 1_000, False, 9),
+        rows=10,
+        room_bytes=100,
+        is_empty=True,
+        is_confined=False,
+        budget_ms=1_000,
+        longs_as_text=False,
+        elements=9,
     )
     for resume in (None, ResumePoint("00ff", 3), ResumePoint("00ff", None)):
         hop = ExportHop(scan, ExportFormat.ARROW, resume)

@@ -1,0 +1,144 @@
+"""The messages between a node and its process for bulk parts: pickled, each behind its length (4 bytes).
+
+Both ends are of one release on one machine, and the pipe is theirs alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from io import BytesIO
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from understudy_shared.base.errors import UnderstudyError
+
+_LENGTH: Final = struct.Struct("<I")
+LENGTH_BYTES: Final = _LENGTH.size
+
+
+class Stores(NamedTuple):
+    """The stores of a generation: the process makes the same readers of them. `content` is pickled."""
+
+    number: int
+    content: bytes
+
+
+class OpenBase(NamedTuple):
+    """An order to open a local base, of which the node has the files. `directory` is "" for one without records."""
+
+    number: int
+    directory: str
+
+
+class OpenSpill(NamedTuple):
+    """The same for a spill."""
+
+    number: int
+    directory: str
+
+
+class Changes(NamedTuple):
+    """Some changes of a tier, marshalled pairs. `is_last`: the tier is whole."""
+
+    number: int
+    first_version: int
+    last_version: int
+    pairs: bytes
+    is_last: bool
+
+
+class Forget(NamedTuple):
+    """An order to close layers."""
+
+    numbers: tuple[int, ...]
+
+
+class ViewParts(NamedTuple):
+    """A view, by the numbers of its layers."""
+
+    version: int
+    base_version: int
+    base: int
+    tiers: tuple[int, ...]
+    spill: int | None
+
+
+class AskedPart(NamedTuple):
+    """The part that is wanted. `task` are the fields of the task's view, but for its stores."""
+
+    stores: int
+    store: str
+    partition: int
+    question: Any
+    selection: Any
+    longs_as_text: bool
+    format: str
+    task: Mapping[str, Any]
+    views: Mapping[str, ViewParts]
+    after: bytes | None
+    rows: int
+    bytes: int
+    budget_ms: float
+
+
+class Made(NamedTuple):
+    """The head of a part that was made; `size` bytes follow."""
+
+    found: int
+    looked_at: int
+    after: bytes | None
+    is_end: bool
+    size: int
+
+
+class Declined(NamedTuple):
+    """The reason why the process does not make a part."""
+
+    reason: str
+
+
+def encoded(message: object) -> bytes:
+    """Return the bytes of a message."""
+    out = BytesIO()
+    out.write(bytes(LENGTH_BYTES))
+    _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(message)
+    size = out.tell() - LENGTH_BYTES
+    out.seek(0)
+    out.write(_LENGTH.pack(size))
+    return out.getvalue()
+
+
+def length_of(head: bytes) -> int:
+    """Return the size of the message behind its first bytes."""
+    (size,) = _LENGTH.unpack(head)
+    return int(size)
+
+
+def read_message(pipe: BinaryIO) -> object:
+    """Return the next message; None at the end of the pipe."""
+    head = pipe.read(LENGTH_BYTES)
+    if len(head) < LENGTH_BYTES:
+        return None
+    return pickle.loads(pipe.read(length_of(head)))  # noqa: S301  # of the process that started this one
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that knows what descriptions of checkpoints are made of."""
+
+    def reducer_override(self, obj: object) -> Any:
+        """Reduce views of dicts, and errors, whose parts have to be named."""
+        if isinstance(obj, MappingProxyType):
+            return _proxy, (dict(obj),)
+        if isinstance(obj, UnderstudyError):
+            return _error, (type(obj), obj.what, obj.where, obj.fix)
+        return NotImplemented
+
+
+def _proxy(items: dict[object, object]) -> Mapping[object, object]:
+    return MappingProxyType(items)
+
+
+def _error(kind: type[UnderstudyError], what: str, where: str, fix: str) -> UnderstudyError:
+    return kind(what, where=where, fix=fix)

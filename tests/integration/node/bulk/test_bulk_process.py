@@ -1,0 +1,233 @@
+"""The process for bulk parts: what it makes is what the node has, and its death costs nobody a part."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.oracle.exported import export
+from tests.support.oracle.scanned import scanned
+from tests.support.spark.queries import wait_until
+
+from understudy_node.bulk import process as bulk_process
+from understudy_node.bulk.process import BulkProcess
+from understudy_node.replica.readings import Reading
+from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
+from understudy_node.stores.export_columns import export_columns
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.scan_keys import keys_after
+from understudy_node.stores.scan_rows import row_maker
+from understudy_shared.base.words import StoreName
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.scan_page import Place, Room
+from understudy_shared.reads.scan_question import ScanQuestion
+
+PROVIDERS = [pytest.param(spark.HDFS, id="hdfs"), pytest.param(spark.ROCKSDB, id="rocksdb")]
+LAST = 5
+
+
+@pytest.fixture(params=PROVIDERS)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedNode]:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider=request.param, partitions=1).create()
+    checkpoint.add(*range(1, LAST + 1))
+    if request.param == spark.HDFS:
+        checkpoint.write(checkpoint.snapshot_path(3, 0), checkpoint.snapshot(3, 0))
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(LAST)
+        yield node
+
+
+@asynccontextmanager
+async def running(served: ServedNode) -> AsyncIterator[BulkProcess]:
+    bulk = BulkProcess(lambda: served.node.generation)
+    try:
+        yield bulk
+    finally:
+        await bulk.close()
+
+
+def reader_of(served: ServedNode) -> StoreReader:
+    assert served.node.generation is not None
+    return served.node.generation.readers[StoreName("op0")]
+
+
+def reading_of(reader: StoreReader) -> Reading:
+    reading = reader.read_from(0, NO_BOUND)
+    assert isinstance(reading, Reading)
+    return reading
+
+
+def asked_of(reader: StoreReader) -> BulkQuestion:
+    question = ScanQuestion()
+    maker = row_maker(reader, question)
+    return BulkQuestion(maker, question, ExportFormat.NDJSON, export_columns(reader.store))
+
+
+async def part_of(
+    bulk: BulkProcess, reader: StoreReader, after: bytes | None = None, rows: int = 65_536, limit_s: float = 30.0
+) -> MadePart | None:
+    room = Room(rows, 1 << 22, monotonic() + limit_s)
+    return await bulk.part(asked_of(reader), reading_of(reader), Place(0, after), room)
+
+
+def plain(reader: StoreReader) -> bytes:
+    maker, reading = row_maker(reader, ScanQuestion()), reading_of(reader)
+    return b"".join(
+        b'{"row":%b}\n' % (maker.row(key, reading, 0) or b"") for key in keys_after(reader, reading.view, None)
+    )
+
+
+async def test_parts_have_the_rows_of_the_version_on_show(served: ServedNode) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        lines, after = b"", None
+        while (part := await part_of(bulk, reader, after, rows=2)) is not None:
+            lines, after = lines + part.payload, part.after
+            if part.is_end:
+                break
+        assert lines == plain(reader)
+        assert (bulk.started, bulk.declined) == (1, 0)
+
+
+async def test_the_death_of_the_process_declines_a_part_and_the_next_starts_a_new_one(served: ServedNode) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        assert await part_of(bulk, reader) is not None
+        os.kill(pid_of(bulk), signal.SIGSTOP)
+        making = asyncio.ensure_future(part_of(bulk, reader))
+        await asyncio.sleep(0)
+        os.kill(pid_of(bulk), signal.SIGKILL)
+        assert await making is None
+        part = await part_of(bulk, reader)
+        assert part is not None
+        assert part.payload == plain(reader)
+        assert (bulk.started, bulk.made, bulk.declined) == (2, 2, 1)
+
+
+async def test_a_process_that_hangs_is_killed(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        assert await part_of(bulk, reader) is not None
+        stopped = pid_of(bulk)
+        os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(bulk_process, "LIMIT_S", 0.0)
+        assert await part_of(bulk, reader, limit_s=0.05) is None
+        monkeypatch.undo()
+        await gone(stopped)
+        assert await part_of(bulk, reader) is not None
+
+
+async def test_a_reader_who_leaves_cuts_off_no_answer(served: ServedNode) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        assert await part_of(bulk, reader) is not None
+        os.kill(pid_of(bulk), signal.SIGSTOP)
+        making = asyncio.ensure_future(part_of(bulk, reader))
+        waiting = asyncio.ensure_future(part_of(bulk, reader))
+        await asyncio.sleep(0.01)
+        making.cancel()
+        waiting.cancel()
+        os.kill(pid_of(bulk), signal.SIGCONT)
+        part = await part_of(bulk, reader, rows=1)
+        assert part is not None
+        assert part.found == 1
+        assert bulk.started == 1
+
+
+async def test_parts_that_would_wait_too_long_are_declined(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_process, "MAX_WAITING", 1)
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        parts = await asyncio.gather(*(part_of(bulk, reader) for _ in range(4)))
+        assert sum(part is None for part in parts) == 2
+
+
+async def test_an_idle_process_ends_and_leaves_nothing(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        before = open_files()
+        monkeypatch.setattr(bulk_process, "IDLE_S", 0.01)
+        assert await part_of(bulk, reader) is not None
+        idle = pid_of(bulk)
+        await gone(idle)
+        await asyncio.to_thread(wait_until, lambda: open_files() <= before, what="its files are closed")
+        monkeypatch.undo()
+        assert await part_of(bulk, reader) is not None
+        assert bulk.started == 2
+
+
+async def test_what_is_read_stays_readable_when_its_files_are_removed(served: ServedNode, tmp_path: Path) -> None:
+    reader = reader_of(served)
+    async with running(served) as bulk:
+        first = await part_of(bulk, reader, rows=2)
+        assert first is not None
+        expected = plain(reader)
+        shutil.rmtree(tmp_path / "data")
+        rest = await part_of(bulk, reader, first.after)
+        assert rest is not None
+        assert first.payload + rest.payload == expected
+
+
+def test_an_export_is_whole_though_its_process_is_killed(served: ServedNode) -> None:
+    rows = scanned(served, "op0")
+    assert export(served).rows == rows
+    (process,) = workers()
+    os.kill(process, signal.SIGKILL)
+    assert export(served).rows == rows
+    assert export(served).rows == rows
+    (other,) = workers()
+    assert other != process
+
+
+def test_the_process_ends_with_the_node(tmp_path: Path) -> None:
+    """Even with one that is killed."""
+    node = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert node.stdout is not None
+    child = int(node.stdout.readline())
+    assert Path(f"/proc/{child}").exists()
+    node.kill()
+    node.wait()
+    node.stdout.close()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), what="the end of the process")
+
+
+PARENT = """
+import os, subprocess, sys, time
+from understudy_node.bulk.process import WORKER
+from understudy_shared.processes.command import module_command
+print(subprocess.Popen(module_command(WORKER, str(os.getpid())), stdin=subprocess.PIPE).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def pid_of(bulk: BulkProcess) -> int:
+    assert bulk.pid is not None
+    return bulk.pid
+
+
+def workers() -> list[int]:
+    """The processes for exports of this one."""
+    children = [each.read_text().split() for each in Path("/proc/self/task").glob("*/children")]
+    found = [int(pid) for pids in children for pid in pids]
+    return [pid for pid in found if b"understudy_node.bulk.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def gone(pid: int) -> None:
+    await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{pid}").exists(), what="the end of the process")
