@@ -15,6 +15,7 @@ from benchmarks.report import Report
 
 LOOKUPS, BATCHES, FOLLOWING = "benchmarks.lookups", "benchmarks.batches", "benchmarks.following"
 RESTORE, SCALE, IDLE = "benchmarks.restore_and_lookup", "benchmarks.scale", "benchmarks.idle"
+EXPORTS = "benchmarks.exports"
 CONSTANT, REDIS_GET, NGINX_HOP = "constant ASGI app", "FastAPI + redis-py GET", "nginx, forwarded to nginx"
 KS_LOCAL = "Kafka Streams, local"
 KS_FORWARDED = "Kafka Streams, forwarded with Vert.x"
@@ -62,6 +63,7 @@ def outcomes(report: Report) -> list[Outcome]:
         *_following(report),
         *_scale(report),
         *_idle(report),
+        *_exports(report),
     ]
 
 
@@ -123,6 +125,22 @@ def _idle(report: Report) -> Iterator[Outcome]:
         for case in ("page closed", "1 viewer", "200 viewers"):
             subject = f"{tasks} tasks, {case}"
             yield _at_most(report, f"idle node, {subject}", (IDLE, subject, "node_core"), 0.02, "core")
+
+
+def _exports(report: Report) -> Iterator[Outcome]:
+    subject = "exports, 1000000 keys"
+
+    def figure(name: str) -> _Place:
+        return EXPORTS, subject, name
+
+    arrow, ndjson = figure("arrow_per_second"), figure("ndjson_per_second")
+    raw, spark, alone = figure("raw_per_second"), figure("spark_per_second"), figure("p99_ms_0")
+    yield _ratio(report, "Arrow, rows a second", arrow, raw, 0.5, at_least=True)
+    yield _ratio(report, "NDJSON, rows a second", ndjson, raw, 0.2, at_least=True)
+    yield _ratio(report, "Arrow, beside Spark's reader", arrow, spark, 5, at_least=True)
+    for exports in (1, 4):
+        beside = figure(f"p99_ms_{exports}")
+        yield _ratio(report, f"p99 of lookups beside exports: {exports}", beside, alone, 2, at_least=False)
 
 
 _Place = tuple[str, str, str]

@@ -10,7 +10,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -107,6 +108,76 @@ def timed_load(
     timed = _Timed()
     uvloop.run(_run(port, requests, connections, seconds, timed, warm_up_s=0.0))
     return list(zip(timed.ended_s, timed, strict=True))
+
+
+def paced_load(
+    port: int, requests: Sequence[bytes], *, per_second: float, seconds: float, connections: int = 64
+) -> Load:
+    """Send requests at a fixed rate, whatever the answers do; a latency counts from when its request was due."""
+    return uvloop.run(_paced(port, requests, per_second, seconds, connections))
+
+
+class _Paced(asyncio.Protocol):
+    """A connection with one request at a time. `done` is called with when the request was due, and the status."""
+
+    def __init__(self, free: list[_Paced], done: Callable[[float, int], None]) -> None:
+        self._free = free
+        self._done = done
+        self._buffer = b""
+        self._due_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._free.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head = self._buffer.find(b"\r\n\r\n")
+        at = self._buffer.find(b"content-length: ") + 16
+        if head < 0 or len(self._buffer) < head + 4 + int(self._buffer[at : self._buffer.find(b"\r", at)]):
+            return
+        status, self._buffer = int(self._buffer[9:12]), b""
+        self._done(self._due_s, status)
+        self._free.append(self)
+
+    def send(self, request: bytes, due_s: float) -> None:
+        self._due_s = due_s
+        self.transport.write(request)
+
+
+async def _paced(port: int, requests: Sequence[bytes], per_second: float, seconds: float, connections: int) -> Load:
+    free: list[_Paced] = []
+    latencies: list[float] = []
+    statuses: dict[int, int] = {}
+
+    def done(due_s: float, status: int) -> None:
+        latencies.append(time.perf_counter() - due_s)
+        statuses[status] = statuses.get(status, 0) + 1
+
+    loop = asyncio.get_running_loop()
+    opened = [await loop.create_connection(lambda: _Paced(free, done), "127.0.0.1", port) for _ in range(connections)]
+    began_s, waiting, due = time.perf_counter(), deque[float](), 0
+    while (now_s := time.perf_counter() - began_s) < seconds:
+        while due / per_second <= now_s:
+            waiting.append(began_s + due / per_second)
+            due += 1
+        while waiting and free:
+            free.pop().send(random.choice(requests), waiting.popleft())
+        await asyncio.sleep(min(0.0005, 0.5 / per_second))
+    while waiting or len(free) < connections:
+        while waiting and free:
+            free.pop().send(random.choice(requests), waiting.popleft())
+        await asyncio.sleep(0.001)
+    for transport, _ in opened:
+        transport.abort()
+    taken = sorted(latencies)
+    return Load(
+        per_second=len(taken) / seconds,
+        p50_ms=taken[len(taken) // 2] * 1000,
+        p99_ms=taken[int(len(taken) * 0.99)] * 1000,
+        max_ms=taken[-1] * 1000,
+        statuses=statuses,
+    )
 
 
 async def _run(

@@ -1,0 +1,194 @@
+"""Exports of a whole store: rows a second beside a raw iteration of RocksDB and Spark's own reader, and what lookups
+feel of them.
+
+    python -m benchmarks.exports [--keys 1000000] [--rounds 3] [--seconds 4] [--report FILE]
+
+Real Spark writes the checkpoint. `raw` iterates over the same tables with rocksdict and looks at nothing. `row by row`
+is the node without its process for exports. Lookups come at an equal rate, whether or not exports run beside them; a
+lookup counts from when it was due. Node and process share one core, readers and load the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rocksdict import AccessType, Cache, Env, Options, Rdict
+
+from benchmarks.big_checkpoint import BigCheckpoint, session, write
+from benchmarks.load import get, paced_load
+from benchmarks.report import write_report
+from benchmarks.servers import Server, pin_load, server
+
+NODE = """
+import sys
+from understudy_node.bulk import process
+from understudy_node.serve import main
+if sys.argv[4] == "row by row":
+    process.MAX_WAITING = 0
+main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3], "max_exports_in_flight": 4})
+"""
+
+FORMS = ("ndjson", "csv", "arrow")
+PLAIN_FORMS = ("ndjson", "arrow")
+LOOKUPS_PER_SECOND = 500
+ASKED_KEYS = 1_000
+READ_BYTES = 1 << 20
+Figures = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of lookups, beside each number of exports")
+    parser.add_argument("--read", nargs=2, metavar=("PORT", "SECONDS"), help="read exports until the time is over")
+    parser.add_argument("--report", type=Path, help="write the figures to a file, for benchmarks.compare")
+    options = parser.parse_args()
+    if options.read is not None:
+        read_until(int(options.read[0]), time.monotonic() + float(options.read[1]))
+        return
+    pin_load()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder, ExitStack() as running:
+        spark = session(Path(folder))
+        checkpoint = write(spark, Path(folder) / "checkpoint", provider="RocksDB", keys=options.keys)
+        spark_rates = [spark_reads(spark, checkpoint) for _ in range(options.rounds)]
+        spark.stop()
+        node, plain = (
+            running.enter_context(node_of(checkpoint, Path(folder) / way, way)) for way in ("process", "row by row")
+        )
+        rounds = [
+            measured(node, plain, checkpoint, Path(folder) / "process", rate, options.seconds) for rate in spark_rates
+        ]
+    show(rounds)
+    if options.report is not None:
+        write_report(options.report, {f"exports, {options.keys} keys": rounds})
+
+
+def measured(  # noqa: PLR0917  # what is measured, and for how long
+    node: Server, plain: Server, checkpoint: BigCheckpoint, data: Path, spark_rate: float, seconds: float
+) -> Figures:
+    """Measure one round."""
+    figures = {"spark_per_second": spark_rate, "raw_per_second": iterated(data)}
+    figures |= {f"{form}_per_second": exported(node, form, checkpoint.keys) for form in FORMS}
+    figures |= {f"plain_{form}_per_second": exported(plain, form, checkpoint.keys) for form in PLAIN_FORMS}
+    for exports in (0, 1, 4):
+        figures |= looked_up(node, checkpoint, exports, seconds)
+    return figures
+
+
+@contextmanager
+def node_of(checkpoint: BigCheckpoint, data: Path, way: str) -> Iterator[Server]:
+    """Start a node that makes exports in one of two ways."""
+    with server(NODE, str(checkpoint.path), str(data), way, ready_path="/readyz") as node:
+        exported(node, "ndjson", checkpoint.keys)
+        yield node
+
+
+def spark_reads(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
+    """Return the rows a second of Spark's reader, in a warm JVM."""
+    best_s = float("inf")
+    for _ in range(2):
+        began_s = time.perf_counter()
+        spark.read.format("statestore").load(str(checkpoint.path)).write.format("noop").mode("overwrite").save()
+        best_s = min(best_s, time.perf_counter() - began_s)
+    return checkpoint.keys / best_s
+
+
+def iterated(data: Path) -> float:
+    """Return the records a second of an iteration over all bases of a node, without looking at them."""
+    databases = [opened(each.parent) for each in data.rglob("CURRENT")]
+    records, began_s = 0, time.perf_counter()
+    for database in databases:
+        for _ in database.items():
+            records += 1
+    return records / (time.perf_counter() - began_s)
+
+
+def opened(directory: Path) -> Rdict:
+    """Open the tables of a base, in a process that has no other use for them."""
+    options, families = Options.load_latest(str(directory), Env(), True, Cache(1 << 20))
+    for each in (options, *families.values()):
+        each.set_db_log_dir(str(directory))
+        each.set_wal_dir(str(directory))
+    return Rdict(str(directory), options, families, AccessType.read_only(False))
+
+
+def exported(node: Server, form: str, keys: int) -> float:
+    """Return the rows a second of one export. Raises RuntimeError when it has not all keys."""
+    began_s = time.perf_counter()
+    end = read(node.port, form)
+    taken_s = time.perf_counter() - began_s
+    if f'"rows":{keys},'.encode() not in end:
+        raise RuntimeError(f"the export ends with {end!r}")
+    return keys / taken_s
+
+
+def read(port: int, form: str) -> bytes:
+    """Read an export; return its last bytes."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", f"/v1/stores/op0/export?format={form}")
+        response = connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status} {response.read()!r}")
+        tail = b""
+        while piece := response.read(READ_BYTES):
+            tail = (tail + piece[-1000:])[-1000:]
+        return tail
+    finally:
+        connection.close()
+
+
+def read_until(port: int, until_s: float) -> None:
+    """Read exports, one after another."""
+    while time.monotonic() < until_s:
+        read(port, "ndjson")
+
+
+def looked_up(node: Server, checkpoint: BigCheckpoint, exports: int, seconds: float) -> Figures:
+    """Return the latencies of lookups beside some exports."""
+    step = max(1, checkpoint.keys // ASKED_KEYS)
+    requests = [get(f"/v1/stores/op0/keys/{checkpoint.key(at)}") for at in range(0, checkpoint.keys, step)]
+    command = [sys.executable, "-m", "benchmarks.exports", "--read", str(node.port), str(seconds + 3)]
+    readers = [subprocess.Popen(command) for _ in range(exports)]
+    time.sleep(2.0 if exports else 0.5)  # they import
+    load = paced_load(node.port, requests, per_second=LOOKUPS_PER_SECOND, seconds=seconds)
+    for reader in readers:
+        if reader.wait(60):
+            raise RuntimeError("a reader of exports failed")
+    return {f"p50_ms_{exports}": load.p50_ms, f"p99_ms_{exports}": load.p99_ms}
+
+
+def show(rounds: list[Figures]) -> None:
+    """Print medians, and the ratios round by round."""
+
+    def median(name: str) -> float:
+        return statistics.median(each[name] for each in rounds)
+
+    def of(name: str, other: str) -> str:
+        ratios = [each[name] / each[other] for each in rounds]
+        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+    print(f"{'':34}{'rows/s':>12}{'of raw':>20}{'of Spark':>24}")
+    for name in ("raw", "spark", *FORMS, *(f"plain_{form}" for form in PLAIN_FORMS)):
+        rate = f"{name}_per_second"
+        print(f"{name:34}{median(rate):12,.0f}{of(rate, 'raw_per_second'):>20}{of(rate, 'spark_per_second'):>24}")
+    print(f"\n{LOOKUPS_PER_SECOND} lookups a second beside exports")
+    for exports in (0, 1, 4):
+        name = f"p99_ms_{exports}"
+        p50_ms, p99_ms, ratio = median(f"p50_ms_{exports}"), median(name), of(name, "p99_ms_0")
+        print(f"  {exports}: p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms, {ratio} x")
+
+
+if __name__ == "__main__":
+    main()
