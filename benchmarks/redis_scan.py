@@ -1,4 +1,4 @@
-"""What people do without us: rows copied into Redis, and an application that streams them by SCAN and MGET."""
+"""The peer of an export: rows that were copied into Redis, and an application that streams them by SCAN and MGET."""
 
 from __future__ import annotations
 

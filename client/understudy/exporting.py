@@ -25,8 +25,8 @@ from understudy.export_files import (
 from understudy.export_streams import CutError, Piece, ReadStream, read_arrow, read_csv, read_ndjson
 from understudy.http_client import Server, ServerProblemError, path_segment
 from understudy.options import ServerOptions, bound_options, server_options, wait_ms_of
+from understudy.questions import question_of, question_options
 from understudy.reading import longs_option
-from understudy.scanning import question_of, question_options
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.scan_cursor import decode_scan_cursor
 

@@ -10,41 +10,18 @@ import click
 import orjson
 
 from understudy.console import print_json
-from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.exits import EXIT_CODES_HELP
 from understudy.http_client import Server, path_segment
 from understudy.options import (
-    Command,
     ServerOptions,
     as_parameters,
     bound_options,
-    given_bounds,
     server_options,
     wait_ms_of,
 )
+from understudy.questions import question_of, question_options
 from understudy.reading import longs_option
 from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
-
-
-def question_options(command: Command) -> Command:
-    """Add the options that select rows."""
-    for option in (
-        click.option(
-            "--include-expired/--no-include-expired", default=None,
-            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
-            "else show it]",
-        ),
-        click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
-        click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
-        click.option("--from", help="The least value of the first key column; of a window, its least start."),
-        click.option("--to", help="The end of the range of the first key column: rows are before it."),
-        click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
-        click.option(
-            "--where", "comparisons", multiple=True,
-            help="A comparison that must hold, as JSON: '[\"flights\", \">\", 100]'. May be given several times.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -142,31 +119,8 @@ def _as_text(value: object) -> object:
     return orjson.dumps(value).decode() if isinstance(value, list) else value
 
 
-def question_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the members of a question. Raises CommandError for an option that is not JSON."""
-    given = given_bounds(given)
-    prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
-    if prefix is not None:
-        given["prefix"] = _json(prefix, "--prefix", "'[\"UA\"]'")
-    if comparisons:
-        given["where"] = [_json(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
-    return given
-
-
 def _longs(longs: str | None) -> dict[str, str]:
     return {} if longs is None else {"longs": longs}
-
-
-def _json(text: str, where: str, example: str) -> object:
-    try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        found, why = None, f"{text!r} is not JSON: {error}"
-    else:
-        why = f"{text!r} is not a JSON array"
-    if isinstance(found, list):
-        return found
-    raise CommandError(why, where=where, fix=f"Write for example {where} {example}", exit_code=ExitCode.USAGE)
 
 
 class _Progress:

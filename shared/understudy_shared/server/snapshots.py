@@ -116,7 +116,7 @@ class Snapshots(ABC):
             self._waiting -= 1
 
     async def end(self, token: str, principal: Principal) -> None:
-        """End a lease; a position is the snapshot of none. Raises the problem of a malformed token, and of a principal
+        """End a lease; by a position nothing ends. Raises the problem of a malformed token, and of a principal
         without the right to lease.
         """
         _, lease = decode_snapshot(token)
