@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from understudy_pipeline.accelerator.frames import Frames
 from understudy_pipeline.accelerator.serving import serve, to_json
-from understudy_pipeline.aligned.load_checks import check_folders, check_inputs
+from understudy_pipeline.aligned.load_checks import check_folders, check_opened
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.process_end import remove_spool_on_sigterm
@@ -30,6 +31,7 @@ class PlannerCalls:
 
     def __init__(self) -> None:
         self._options: AlignedOptions | None = None
+        self._inputs: OpenInputs | None = None
         self._stream: AlignedStream | None = None
 
     def answer(self, request: bytes, _: Frames) -> bytes:
@@ -52,10 +54,11 @@ class PlannerCalls:
             raise streams_only()
         parsed = parse_options(dict(options))
         check_folders(parsed)
-        check_inputs(parsed)
+        inputs = OpenInputs(parsed.inputs)
+        check_opened(parsed, inputs)
         if has_schema:
             raise fixed_columns()
-        self._options = parsed
+        self._options, self._inputs = parsed, inputs
         kind, most = parsed.read_limit
         pickled = base64.b64encode(pickle.dumps(parsed)).decode()
         return {"schema": spark_schema(RowOptions.of(parsed)), f"max_{kind}": most, "options": pickled}
@@ -99,7 +102,7 @@ class PlannerCalls:
     def _get_stream(self) -> AlignedStream:
         if self._stream is None:
             assert self._options is not None, "load or open comes first"
-            self._stream = AlignedStream(self._options, spools_rows=True)
+            self._stream = AlignedStream(self._options, self._inputs, spools_rows=True)
         return self._stream
 
 

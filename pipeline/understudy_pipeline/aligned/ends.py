@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.inputs.arrays import scalar, to_numpy
-from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import Input
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
@@ -25,7 +25,7 @@ class Positions(NamedTuple):
     counts: Mapping[str, int]
 
 
-def first_positions(options: AlignedOptions, *, timeout_ms: int) -> Positions:
+def first_positions(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Positions:
     """Find where a new query begins in each partition that exists now. Later ones are read from their first record.
 
     Asks every server. Raises InputError, and SettingsError for positions that there are not.
@@ -34,37 +34,37 @@ def first_positions(options: AlignedOptions, *, timeout_ms: int) -> Positions:
         from understudy_pipeline.inputs.kafka_starts import start_cursors  # noqa: PLC0415  # loads Kafka's client
 
         config, positions = cast("KafkaConfig", options.inputs[0]), options.start_positions
-        return _ask(options, lambda _, tps: start_cursors(config, positions, tps, timeout_ms=timeout_ms), timeout_ms)
+        return _ask(
+            options, inputs, lambda _, tps: start_cursors(config, positions, tps, timeout_ms=timeout_ms), timeout_ms
+        )
     if options.starting == "latest":
-        return _current_ends(options, timeout_ms)
-    return _ask(options, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
+        return _current_ends(options, inputs, timeout_ms)
+    return _ask(options, inputs, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
-def current_ends(options: AlignedOptions, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+def current_ends(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
     """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
-    return _current_ends(options, timeout_ms).cursors
+    return _current_ends(options, inputs, timeout_ms).cursors
 
 
-def _current_ends(options: AlignedOptions, timeout_ms: int) -> Positions:
-    return _ask(options, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
+def _current_ends(options: AlignedOptions, inputs: OpenInputs, timeout_ms: int) -> Positions:
+    return _ask(options, inputs, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
 
 
 def _ask(
     options: AlignedOptions,
+    inputs: OpenInputs,
     find: Callable[[Input, Sequence[TopicPartition]], Mapping[TopicPartition, Cursor]],
     timeout_ms: int,
 ) -> Positions:
-    """Ask every server about all of its partitions, over a new connection."""
+    """Ask every server about all of its partitions."""
     cursors: dict[TopicPartition, Cursor] = {}
     counts: dict[str, int] = {}
-    for config in options.inputs:
-        asked = open_input(config)
-        try:
+    for index in range(len(options.inputs)):
+        with inputs.lend(index) as asked:
             counted = asked.partitions(timeout_ms=timeout_ms)
             cursors.update(find(asked, options.partitions(counted)))
             counts.update(counted)
-        finally:
-            asked.close()
     return Positions(cursors, counts)
 
 

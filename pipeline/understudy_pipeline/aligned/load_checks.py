@@ -6,24 +6,30 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.inputs.opening import open_input
 from understudy_shared.base.errors import SettingsError
 
 
 def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
+    """Ask every server for its topics, over a new connection (`check_opened`)."""
+    inputs = OpenInputs(options.inputs)
+    try:
+        return check_opened(options, inputs)
+    finally:
+        inputs.close()
+
+
+def check_opened(options: AlignedOptions, inputs: OpenInputs) -> Mapping[str, int]:
     """Ask every server for its topics, and return the partition count of each topic.
 
     Raises InputError when a server does not answer within `request_timeout_ms`, UnknownTopicError, and SettingsError
     for a partition that is assigned and does not exist.
     """
     counts: dict[str, int] = {}
-    for config in options.inputs:
-        opened = open_input(config)
-        try:
-            counts |= opened.partitions(timeout_ms=options.request_timeout_ms)
-        finally:
-            opened.close()
+    for index in range(len(options.inputs)):
+        with inputs.lend(index) as asked:
+            counts |= asked.partitions(timeout_ms=options.request_timeout_ms)
     unknown = sorted((options.assigned or frozenset()) - set(options.partitions(counts)))
     if unknown:
         counted = ", ".join(f"{topic} has {count}" for topic, count in counts.items())

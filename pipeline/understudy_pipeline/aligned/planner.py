@@ -20,6 +20,7 @@ from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.load_checks import check_even
 from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, measure
 from understudy_pipeline.aligned.poison import before_poison
@@ -30,7 +31,6 @@ from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, settled_batch, take_batch
 from understudy_pipeline.aligned.waits import PutOff, put_off
-from understudy_pipeline.inputs.opening import open_input
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
@@ -54,8 +54,9 @@ _STOP_S = 3.0
 class Planner:
     """Plans the batches of one run of a query. The first `plan` starts its threads, `stop` ends them."""
 
-    def __init__(self, options: AlignedOptions, clock: Clock) -> None:
+    def __init__(self, options: AlignedOptions, clock: Clock, inputs: OpenInputs | None = None) -> None:
         self._options = options
+        self._inputs = inputs or OpenInputs(options.inputs)
         self._clock = clock
         self._shared = SharedReadAhead(options, clock)
         self._fingerprint = fingerprint(options)
@@ -72,7 +73,7 @@ class Planner:
         Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
         that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
         """
-        cursors, counts = first_positions(self._options, timeout_ms=timeout_ms)
+        cursors, counts = first_positions(self._options, self._inputs, timeout_ms=timeout_ms)
         check_even(self._options, counts)
         found = sorted({tp.topic for tp in cursors})
         return SourceOffset(with_topics(self._fingerprint, self._options, found), cursors=cursors)
@@ -83,7 +84,7 @@ class Planner:
         This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
         these ends is in a batch, or with `available_now=ordered` everything whose place in the order is certain.
         """
-        ends = current_ends(self._options, timeout_ms=timeout_ms)
+        ends = current_ends(self._options, self._inputs, timeout_ms=timeout_ms)
         with self._shared.changed:
             self._shared.ahead.set_ends(ends)
             self._has_ends = True
@@ -183,6 +184,7 @@ class Planner:
 
     def stop(self) -> None:
         """End the threads and close the inputs. Waits a few seconds at most. May be called again."""
+        self._inputs.close()
         for prefetch in self._prefetches:
             prefetch.stop()
         with self._shared.changed:
@@ -202,11 +204,11 @@ class Planner:
                 Prefetch(
                     self._shared,
                     index,
-                    open_input(config),
+                    self._inputs.take(index),
                     self._clock,
                     request_timeout_ms=self._options.request_timeout_ms,
                 )
-                for index, config in enumerate(self._options.inputs)
+                for index in range(len(self._options.inputs))
             ]
             for prefetch in self._prefetches:
                 prefetch.start()

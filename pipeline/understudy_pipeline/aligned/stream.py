@@ -13,6 +13,7 @@ from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, Planner
 from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
@@ -45,11 +46,19 @@ class _LastBatch:
 class AlignedStream:
     """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
 
-    def __init__(self, options: AlignedOptions, *, spools_ahead: bool = True, spools_rows: bool = False) -> None:
-        """Prepare. With `spools_ahead` off each batch is spooled when Spark asks for it, as benchmarks compare. With
-        `spools_rows` the spool holds rows instead of records, for Spark itself to read.
+    def __init__(
+        self,
+        options: AlignedOptions,
+        inputs: OpenInputs | None = None,
+        *,
+        spools_ahead: bool = True,
+        spools_rows: bool = False,
+    ) -> None:
+        """Prepare. Some `inputs` may be open already. With `spools_ahead` off each batch is spooled when Spark asks for
+        it, as benchmarks compare. With `spools_rows` the spool holds rows instead of records, for Spark itself to read.
         """
         self._options = options
+        self._inputs = inputs
         self._spools_ahead = spools_ahead
         self._form: SpoolForm = RowsForm(options) if spools_rows else RecordsForm()
         self._fingerprint = fingerprint(options)
@@ -128,6 +137,8 @@ class AlignedStream:
         if self._planner is not None:
             self._planner.stop()
             self._planner = None
+        if self._inputs is not None:
+            self._inputs.close()
         if self._stop_serving is not None:
             self._stop_serving()
             self._stop_serving = None
@@ -167,7 +178,7 @@ class AlignedStream:
         if self._planner is not None:
             return self._planner
         self._lock_checkpoint()
-        planner = Planner(self._options, SystemClock())
+        planner = Planner(self._options, SystemClock(), self._inputs)
         if self._options.metrics_port is not None:
             # Imported here because every worker loads this module, and few planners serve metrics.
             from understudy_pipeline.aligned.metrics_server import serve_metrics  # noqa: PLC0415

@@ -60,6 +60,8 @@ class ScriptedServer:
     asked: set[TopicPartition] = field(default_factory=set)
     """Partitions that the last turn wanted."""
     open_inputs: int = 0
+    opened: int = 0
+    """Inputs that were opened until now."""
     reports_lags: bool = True
     goes_on_after_losses: bool = False
     """As with `fail_on_data_loss` off: an input that seeks lost records goes on behind them."""
@@ -305,6 +307,7 @@ class ScriptedReader:
 
 def _open_input(config: ScriptedConfig) -> Input:
     config.at.open_inputs += 1
+    config.at.opened += 1
     return ScriptedInput(config.at)
 
 

@@ -15,8 +15,10 @@ import pytest
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
+from understudy_pipeline.aligned.load_checks import check_opened
 from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLock
 from understudy_pipeline.aligned.offset import OffsetError
+from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.spool import Spool
@@ -243,6 +245,21 @@ def test_making_a_stream_opens_nothing(server: ScriptedServer, options: AlignedO
     AlignedStream(replace(options, checkpoint=tmp_path / "checkpoint", metrics_port=0)).stop()
     assert server.open_inputs == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_reads_by_the_connections_by_which_its_options_were_checked(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    inputs = OpenInputs(options.inputs)
+    assert check_opened(options, inputs) == {"weather": 1, "flights": 1}
+    stream = AlignedStream(options, inputs)
+    advance(stream, logged(stream.initial_offset()), records=5)
+    assert (server.opened, server.open_inputs) == (1, 1)
+    stream.stop()
+    wait_until(lambda: server.open_inputs == 0, what="the input's end")
+    check_opened(options, inputs)
+    AlignedStream(options, inputs).stop()
+    assert server.open_inputs == 0, "no planner took it"
 
 
 def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, monkeypatch: pytest.MonkeyPatch) -> None:
