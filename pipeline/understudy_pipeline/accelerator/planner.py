@@ -1,6 +1,7 @@
-"""The planner's process for the jar: `python -m understudy_pipeline.accelerator.planner <protocol>`.
+"""The planner's process for the jar: `python -m understudy_pipeline.accelerator.planner <protocol> [<input>...]`.
 
-It answers the calls of one run of a query, as the process does that PySpark starts for a Python source.
+It answers the calls of one run of a query, as the process does that PySpark starts for a Python source. If started
+before there is a query, it imports the kinds of inputs that the query will probably read.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,6 +24,7 @@ from understudy_pipeline.aligned.reading import ReadTask
 from understudy_pipeline.aligned.refusals import fixed_columns, streams_only
 from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream
+from understudy_pipeline.inputs.opening import OPENERS
 
 Reply = Mapping[str, object]
 
@@ -61,7 +64,8 @@ class PlannerCalls:
         self._options, self._inputs = parsed, inputs
         kind, most = parsed.read_limit
         pickled = base64.b64encode(pickle.dumps(parsed)).decode()
-        return {"schema": spark_schema(RowOptions.of(parsed)), f"max_{kind}": most, "options": pickled}
+        kinds = [config.kind for config in parsed.inputs]
+        return {"schema": spark_schema(RowOptions.of(parsed)), f"max_{kind}": most, "options": pickled, "inputs": kinds}
 
     def open(self, options: str) -> Reply:
         """Take options that another process has parsed."""
@@ -125,6 +129,8 @@ def main() -> None:
     """Answer until the pipe ends."""
     calls = PlannerCalls()
     remove_spool_on_sigterm(calls.remove_spool)
+    for kind in sys.argv[2:]:
+        OPENERS[kind]()
     serve(calls.answer, at_end=calls.remove_spool)
 
 

@@ -26,9 +26,9 @@ def serve(answer: Answer, *, at_end: Callable[[], None]) -> None:
 
     Raises SystemExit if the jar speaks another version of the protocol.
     """
-    if sys.argv[1:] != [str(PROTOCOL)]:
+    if sys.argv[1:2] != [str(PROTOCOL)]:
         raise SystemExit(
-            f"the jar speaks version {' '.join(sys.argv[1:])} of the protocol, and this package version {PROTOCOL}. "
+            f"the jar speaks version {' '.join(sys.argv[1:2])} of the protocol, and this package version {PROTOCOL}. "
             "Take the jar that is in the installed package: python -m understudy_pipeline.accelerator shows it"
         )
     # Ctrl-C in a terminal reaches the whole group of processes. The jar says when it is over.

@@ -104,6 +104,8 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
     isStopped = true;
     if (planner != null) {
       planner.close();
+      planner = null;
+      source.prepareNext();
     }
   }
 

@@ -3,6 +3,8 @@ package understudy.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.errors.QueryCompilationErrors;
 import org.apache.spark.sql.types.DataType;
@@ -13,7 +15,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * What {@code load()} found: the columns, and the options as Python has parsed them.
  *
  * <p>It keeps the process that checked the options for a while: the first query takes it as its planner, so that a
- * process starts once.
+ * process starts once, and with it its connections to the inputs.
  */
 final class LoadedSource {
   private static final Duration KEPT = Duration.ofSeconds(60);
@@ -21,36 +23,44 @@ final class LoadedSource {
   private final StructType schema;
   private final ReadLimit limit;
   private final String options;
-  private final PythonCommand command;
+  private final List<String> inputs;
+  private final IdleProcesses planners;
   private PythonProcess kept;
 
-  private LoadedSource(PythonCommand command, PythonProcess process, JsonNode reply) {
-    this.command = command;
+  private LoadedSource(IdleProcesses planners, PythonProcess process, JsonNode reply) {
+    this.planners = planners;
     this.schema = (StructType) DataType.fromDDL(reply.get("schema").textValue());
     this.limit =
         reply.has("max_rows")
             ? ReadLimit.maxRows(reply.get("max_rows").longValue())
             : ReadLimit.maxBytes(reply.get("max_bytes").longValue());
     this.options = reply.get("options").textValue();
+    this.inputs = new ArrayList<>();
+    reply.get("inputs").forEach(kind -> inputs.add(kind.textValue()));
     this.kept = process;
     Daemons.after(KEPT, this::closeKept);
   }
 
-  /** Check options in a new process. Throws AnalysisException, as Python sources do. */
+  /** Check options in a process that knows of no others. Throws AnalysisException, as Python sources do. */
   static LoadedSource load(CaseInsensitiveStringMap options, boolean hasSchema, boolean isBatch) {
-    PythonCommand command = PythonCommand.ofDriver();
-    PythonProcess process = PythonProcess.start(command, PythonCommand.PLANNER);
+    IdleProcesses planners = IdleProcesses.of(PythonCommand.ofDriver(), PythonCommand.PLANNER);
+    PythonProcess process = null;
     try {
+      process = planners.take();
+      // Spark's parser takes half a second at its first use in a JVM, about as long as Python's start.
+      Daemons.thread(() -> DataType.fromDDL("used INT"), "understudy-parser").start();
       ObjectNode call = Json.call("load").put("has_schema", hasSchema).put("is_batch", isBatch);
       ObjectNode named = call.putObject("options");
       options.forEach(named::put);
-      return new LoadedSource(command, process, process.ask(call));
+      LoadedSource loaded = new LoadedSource(planners, process, process.ask(call));
+      process = null;
+      return loaded;
     } catch (PythonException error) {
-      process.close();
       throw Errors.unchecked(QueryCompilationErrors.pythonDataSourceError("create", "understudy", error.getMessage()));
-    } catch (RuntimeException | Error error) {
-      process.close();
-      throw error;
+    } finally {
+      if (process != null) {
+        process.close();
+      }
     }
   }
 
@@ -68,7 +78,7 @@ final class LoadedSource {
     if (process != null && process.isAlive()) {
       return process;
     }
-    PythonProcess started = PythonProcess.start(command, PythonCommand.PLANNER);
+    PythonProcess started = planners.take();
     try {
       started.ask(Json.call("open").put("options", options));
       return started;
@@ -76,6 +86,11 @@ final class LoadedSource {
       started.close();
       throw error;
     }
+  }
+
+  /** Start the planner process of the next query in the background: a query that ended is often started again. */
+  void prepareNext() {
+    planners.prepare(inputs);
   }
 
   private synchronized PythonProcess takeKept() {

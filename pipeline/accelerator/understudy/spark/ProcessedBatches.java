@@ -9,14 +9,14 @@ import org.apache.spark.sql.errors.QueryExecutionErrors;
 
 /** Record batches that a Python process reads from the input. */
 final class ProcessedBatches implements ArrowBatches {
-  private final PythonCommand command;
+  private final IdleProcesses processes;
   private final PythonProcess process;
   private final ArrowStreamReader reader;
   private boolean isAnswered;
 
   ProcessedBatches(PythonCommand command, byte[] task, BufferAllocator memory) {
-    this.command = command;
-    this.process = ReaderProcesses.take(command);
+    this.processes = IdleProcesses.of(command, PythonCommand.READER);
+    this.process = processes.take();
     this.reader = new ArrowStreamReader(new Answer(), memory);
     process.send(task);
   }
@@ -43,7 +43,7 @@ final class ProcessedBatches implements ArrowBatches {
       reader.close();
     } finally {
       if (isAnswered) {
-        ReaderProcesses.giveBack(command, process);
+        processes.giveBack(process);
       } else {
         process.close();
       }

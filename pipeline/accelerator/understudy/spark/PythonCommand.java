@@ -21,7 +21,7 @@ record PythonCommand(String python, List<String> files) implements Serializable 
   static final String READER = "understudy_pipeline.accelerator.reader";
 
   /** The version of the frames and of what is in them, as in {@code frames.py}. */
-  private static final String PROTOCOL = "1";
+  private static final String PROTOCOL = "2";
 
   /** Return the Python of the driver. */
   static PythonCommand ofDriver() {
@@ -47,9 +47,12 @@ record PythonCommand(String python, List<String> files) implements Serializable 
     return Stream.of(conf.get("spark.submit.pyFiles", "").split(",")).filter(name -> !name.isBlank()).toList();
   }
 
-  ProcessBuilder builder(String module) {
+  ProcessBuilder builder(String module, List<String> arguments) {
     ProcessBuilder builder = new ProcessBuilder(python, "-m", module, PROTOCOL);
+    builder.command().addAll(arguments);
     Map<String, String> environment = builder.environment();
+    // NumPy's linear algebra is not used here. Its threads would cost a third of NumPy's start.
+    environment.putIfAbsent("OPENBLAS_NUM_THREADS", "1");
     List<String> path = new ArrayList<>();
     for (String file : files) {
       // Where Spark copied it on an executor; else the place that was named, which is on the driver.

@@ -9,6 +9,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayDeque;
+import java.util.List;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -36,19 +37,24 @@ final class PythonProcess implements AutoCloseable {
   private static final int MAX_FRAME_BYTES = 1 << 30;
   private static final int LAST_LINES = 20;
   private static final Duration LAST_WORDS = Duration.ofSeconds(2);
+  private static final String OTHER_PYTHON =
+      "Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed";
 
   private final String module;
+  private final String command;
   private final Process process;
   private final DataOutputStream requests;
   private final BlockingQueue<Frame> frames = new ArrayBlockingQueue<>(QUEUED_FRAMES);
   private final ArrayDeque<String> lastLines = new ArrayDeque<>();
   private final Thread logging;
   private volatile long heardNanos = System.nanoTime();
+  private volatile boolean hasAnswered;
   private volatile boolean isClosed;
   private volatile long requestCount;
 
-  private PythonProcess(String module, Process process) {
+  private PythonProcess(String module, String command, Process process) {
     this.module = module;
+    this.command = command;
     this.process = process;
     this.requests = new DataOutputStream(process.getOutputStream());
     this.logging = Daemons.thread(this::log, "understudy-log");
@@ -56,14 +62,13 @@ final class PythonProcess implements AutoCloseable {
     Daemons.thread(this::receive, "understudy-frames").start();
   }
 
-  static PythonProcess start(PythonCommand command, String module) {
+  static PythonProcess start(PythonCommand command, String module, List<String> arguments) {
+    ProcessBuilder builder = command.builder(module, arguments);
     try {
-      return new PythonProcess(module, command.builder(module).start());
+      return new PythonProcess(module, String.join(" ", builder.command()), builder.start());
     } catch (IOException error) {
       throw new PythonException(
-          "Python cannot be started as '" + command.python() + "': " + error.getMessage()
-              + ". Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed",
-          error);
+          "Python cannot be started as '" + command.python() + "': " + error.getMessage() + ". " + OTHER_PYTHON, error);
     }
   }
 
@@ -152,6 +157,9 @@ final class PythonProcess implements AutoCloseable {
     } catch (InterruptedException interruption) {
       Thread.currentThread().interrupt();
     }
+    if (!hasAnswered && !isClosed) {
+      how += " before it answered. It was started as '" + command + "'. " + OTHER_PYTHON;
+    }
     synchronized (lastLines) {
       String said = lastLines.isEmpty() ? "" : ":\n" + String.join("\n", lastLines);
       return new PythonException("the process of " + module + " " + how + said, cause);
@@ -168,6 +176,7 @@ final class PythonProcess implements AutoCloseable {
         }
         byte[] payload = in.readNBytes(size);
         heardNanos = System.nanoTime();
+        hasAnswered = true;
         if (kind != BEAT && !offer(new Frame(kind, payload))) {
           return;
         }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.kafka.broker import KafkaBroker
@@ -187,6 +189,91 @@ def test_the_death_of_the_planner_ends_the_query_and_says_how(
         wait_until(lambda: bool(query.recentProgress), what="a query that goes on")
         planner = planner_of(checkpoint)
     wait_until(lambda: has_ended(planner), what="the planner's end")
+
+
+def planners(spark: SparkSession) -> set[int]:
+    """The planner processes of the session's JVM, whether a query has them or not."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    found = set()
+    for process in jvm.java.lang.ProcessHandle.current().children().toArray():
+        with suppress(OSError):
+            command = Path(f"/proc/{process.pid()}/cmdline").read_text()
+            found |= {process.pid()} if "accelerator.planner" in command else set()
+    return found
+
+
+def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_meanwhile(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    options = files_options(logs, TOPICS, undecodable="skip")
+    wait_until(lambda: not planners(spark), what="the end of the planners of other tests")
+    assert len(everything(load(spark, options, "jar"), tmp_path / "first")) == 52
+    wait_until(lambda: len(planners(spark)) == 1, what="a planner without a query")
+    (waiting,) = planners(spark)
+    checkpoint = tmp_path / "second"
+    frame = load(spark, {**options, "checkpoint": str(checkpoint)}, "jar")
+    with running(frame, checkpoint) as (query, kept):
+        wait_for_rows(query, kept, 52)
+        assert planner_of(checkpoint) == waiting
+        assert planners(spark) == {waiting}
+
+
+@pytest.mark.full
+def test_a_planner_that_no_query_takes_ends_by_itself(spark: SparkSession, logs: InputLogs, tmp_path: Path) -> None:
+    """One that waits for a next query, and one whose `load()` was followed by no query."""
+    options = files_options(logs, TOPICS, undecodable="skip")
+    wait_until(lambda: not planners(spark), what="the end of the planners of other tests")
+    everything(load(spark, options, "jar"), tmp_path / "checkpoint")
+    wait_until(lambda: len(planners(spark)) == 1, what="a planner without a query")
+    frame = load(spark, options, "jar")
+    assert len(planners(spark)) == 1, "it checked the options"
+    wait_until(lambda: not planners(spark), what="its end")
+    assert len(everything(frame, tmp_path / "other")) == 52
+
+
+@pytest.mark.full
+def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    """It is stopped, as a machine that swaps or a debugger stops it: it lives, and sends no beat."""
+    checkpoint = tmp_path / "checkpoint"
+    options = files_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    with running(load(spark, options, "jar"), checkpoint) as (query, kept):
+        wait_for_rows(query, kept, 52)
+        planner = planner_of(checkpoint)
+        os.kill(planner, signal.SIGSTOP)
+        wait_until(lambda: not query.isActive, what="the query's end", limit_s=240)
+        assert "accelerator.planner was silent for 120 s, so it was ended" in str(query.exception())
+        wait_until(lambda: has_ended(planner), what="the planner's end")
+
+
+@pytest.fixture
+def python_of_the_driver(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Sets the Python that the session's driver starts."""
+    conf, name = spark.sparkContext._jsc.sc().conf(), "spark.pyspark.driver.python"
+    before = conf.get(name, "")
+    yield lambda python: conf.set(name, python)
+    conf.set(name, before) if before else conf.remove(name)
+
+
+def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, python_of_the_driver: Callable[[str], None]
+) -> None:
+    options = files_options(logs, TOPICS)
+    python_of_the_driver("/nowhere/python3")
+    fix = "Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed"
+    with pytest.raises(AnalysisException, match=rf"Python cannot be started as '/nowhere/python3'.*{fix}"):
+        load(spark, options, "jar")
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    python_of_the_driver(str(bare))
+    with pytest.raises(AnalysisException, match="No module named 'understudy_pipeline'") as refused:
+        load(spark, options, "jar")
+    started = f"with exit code 1 before it answered. It was started as '{bare} -m understudy_pipeline.accelerator"
+    assert started in str(refused.value)
+    assert fix in str(refused.value)
 
 
 @pytest.mark.full

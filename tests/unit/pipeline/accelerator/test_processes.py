@@ -82,8 +82,8 @@ class Asked:
 
 
 @contextmanager
-def asked(module: str, *, protocol: str = str(PROTOCOL)) -> Iterator[Asked]:
-    command = [sys.executable, "-m", module, protocol]
+def asked(module: str, *arguments: str, protocol: str = str(PROTOCOL)) -> Iterator[Asked]:
+    command = [sys.executable, "-m", module, protocol, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield Asked(process)
@@ -157,7 +157,7 @@ def test_errors_have_their_text_and_a_bug_its_traceback(options: dict[str, str])
 def test_a_jar_of_another_protocol_is_refused_and_the_jar_of_these_sources_is_not() -> None:
     with asked(PLANNER, protocol="0") as planner:
         _, errors = planner.process.communicate(timeout=_LIMIT_S)
-    assert b"the jar speaks version 0 of the protocol, and this package version 1" in errors
+    assert f"the jar speaks version 0 of the protocol, and this package version {PROTOCOL}" in errors.decode()
     command = (SOURCES / "understudy" / "spark" / "PythonCommand.java").read_text()
     assert f'PROTOCOL = "{PROTOCOL}"' in command
 
@@ -169,6 +169,17 @@ def test_a_process_that_works_sends_beats_and_ends_although_it_works_when_the_pi
         planner.send(json.dumps(request).encode())
         assert planner.next() == Frame(BEAT, b"")
         assert planner.close() == 0
+
+
+def test_a_process_that_is_started_before_there_is_a_query_imports_the_inputs_of_the_last_one(
+    options: dict[str, str],
+) -> None:
+    with asked(PLANNER, "kafka") as planner, asked(PLANNER) as other:
+        wait_until(lambda: planner.has_loaded("confluent_kafka"), what="Kafka's client")
+        assert planner.load(options)["inputs"] == ["files"]
+        other.load(options)
+        assert not other.has_loaded("confluent_kafka")
+        assert (planner.close(), other.close()) == (0, 0)
 
 
 @pytest.mark.parametrize("module", [PLANNER, READER])
