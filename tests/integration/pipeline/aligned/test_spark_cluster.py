@@ -238,20 +238,22 @@ def test_the_as_of_join_on_a_cluster_gives_every_flight_its_weather(
 @pytest.mark.full
 @pytest.mark.parametrize("is_shared", [False, True], ids=["not shared", "shared"])
 def test_poison_records_are_set_aside_where_all_machines_see_them_or_the_query_ends(
-    cluster: StandaloneCluster, server: RedisServer, *, is_shared: bool
+    cluster: StandaloneCluster, server: RedisServer, way: Way, *, is_shared: bool
 ) -> None:
+    """With the jar the planner writes them first. An executor that reads the batch writes them, too, or fails."""
     options = fill_redis(server.url, records(5))
     with redis.Redis.from_url(server.url) as client:
         client.xadd("weather:0", {"value": b"no time"})
-    aside = (cluster.shared if is_shared else cluster.driver_folder) / "aside"
-    folder = cluster.shared / f"poison-{is_shared}"
+    aside = (cluster.shared if is_shared else cluster.driver_folder) / f"aside-{way}"
+    folder = cluster.shared / f"poison-{is_shared}-{way}"
     folder.mkdir()
     given = json.dumps({**options, "undecodable": "aside", "undecodable_path": str(aside)})
-    script = [str(JOBS / "cluster_job.py"), str(folder), "--options", given]
+    script = ["--jars", str(released_jar())] if way == "jar" else []
+    script += [str(JOBS / "cluster_job.py"), str(folder), "--options", given]
     with cluster.submitted(*script, "--private", str(cluster.driver_folder)) as job:
         if is_shared:
             job.wait_until(lambda: bool(list(aside.glob("*.jsonl"))), what="the poison record")
         else:
             assert job.wait_for_end() != 0
             assert "1 records without a usable timestamp cannot be written aside" in "\n".join(job.lines())
-            assert list(aside.iterdir()) == []
+            assert [path.suffix for path in aside.iterdir()] == ([".jsonl"] if way == "jar" else [])
