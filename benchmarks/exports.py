@@ -90,7 +90,8 @@ def measured(  # noqa: PLR0917  # what is measured, and for how long
 def node_of(checkpoint: BigCheckpoint, data: Path, way: str) -> Iterator[Server]:
     """Start a node that makes exports in one of two ways."""
     with server(NODE, str(checkpoint.path), str(data), way, ready_path="/readyz") as node:
-        exported(node, "ndjson", checkpoint.keys)
+        for form in PLAIN_FORMS:  # pyarrow is imported by the first of them that needs it
+            exported(node, form, checkpoint.keys)
         yield node
 
 

@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 
 WORKER: Final = "understudy_node.bulk.worker"
 
-PART_BYTES = 1024 * 1024
-"""Size of a part. The loop copies a part some times, and lookups wait meanwhile: below a millisecond for this size."""
-
 IDLE_S = 60.0
 """Time without parts after which the process ends: it takes half a second and 60 MB to have one."""
 
@@ -76,7 +73,6 @@ class BulkProcess:
         if generation is None or not is_served or self._is_closed or self._waiting >= MAX_WAITING:
             return None
         budget_s = room.until_s - monotonic()
-        room = room._replace(bytes=min(room.bytes, PART_BYTES))
         self._waiting += 1
         try:
             await self._turn.acquire()
