@@ -84,17 +84,17 @@ def list_leases(*, options: ServerOptions) -> None:
 
 
 @snapshot.command(epilog=EXIT_CODES_HELP)
-@click.argument("token")
+@click.argument("snapshot")
 @server_options
-def release(token: str, *, options: ServerOptions) -> None:
-    """End the lease of TOKEN before its time. An unused one ends by itself.
+def release(snapshot: str, *, options: ServerOptions) -> None:
+    """End the lease of SNAPSHOT before its time. An unused one ends by itself.
 
     \b
     Examples:
       understudy snapshot release "$token"
     """
     with options.server() as server:
-        server.delete(f"/v1/snapshots/{path_segment(token)}")
+        server.delete(f"/v1/snapshots/{path_segment(snapshot)}")
     if not options.as_json:
         print_lines(["the lease has ended"])
 

@@ -268,7 +268,8 @@ async def _body(reply: httpx.Response, url: str, max_bytes: int, wanted: str) ->
     kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
         raise BadReplyError(f"the node answers {reply.status_code}, neither an answer nor a problem", where=url)
-    if kind not in _JSON_TYPES and (kind != wanted or reply.status_code != 200):
+    is_wanted = bool(wanted) and kind == wanted and reply.status_code == 200
+    if kind not in _JSON_TYPES and not is_wanted:
         raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
     if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise BadReplyError("the node's reply is compressed, which was not asked for", where=url)
