@@ -40,12 +40,12 @@ def ordered_part(
     prints them in place of the maker. Raises a deadline problem when the time is over before all keys were looked at.
     """
     print_row = maker.row if print_row is None else print_row
-    first = _First(room.rows or 1, place.after, is_reversed=maker.order is not None and maker.order.is_reversed)
+    first = FirstRanks(room.rows or 1, place.after, is_reversed=maker.order is not None and maker.order.is_reversed)
     starts = (b"",) if maker.starts is None else maker.starts
     looked_at = 0
     for key in keys_after(maker.reader, reading.view, None, starts):
         if looked_at and (monotonic() >= room.until_s or has_left()):
-            raise ProblemError(_TOO_MANY)
+            raise ProblemError(TOO_MANY)
         looked_at += 1
         rank = maker.ranked(key, reading, place.partition, first.wants)
         if rank is not None:
@@ -78,10 +78,10 @@ def ordered_part(
     )
 
 
-class _First:
+class FirstRanks:
     """The first ranks of a pass behind `after`: as many as there is room for, and one more, to see if there is one."""
 
-    def __init__(self, rows: int, after: bytes | None, *, is_reversed: bool) -> None:
+    def __init__(self, rows: int, after: bytes | None, *, is_reversed: bool = False) -> None:
         self._rows, self._after, self._is_reversed = rows, after, is_reversed
         self._kept: list[ByRank] = []
         self._size_bytes = 0
@@ -94,15 +94,19 @@ class _First:
             return is_behind
         return rank > kept[0][0] if self._is_reversed else rank < kept[-1][0]
 
-    def add(self, rank: bytes, own: bytes) -> None:
-        """Keep a rank that is wanted; the last one gives way. Raises a problem of ranks that are too long together."""
+    def add(self, rank: bytes, own: bytes) -> bytes | None:
+        """Keep a rank that is wanted; return the one that gives way to it. Raises a problem of ranks that are too long
+        together.
+        """
+        out = None
         insort(self._kept, (rank, own))
         self._size_bytes += len(rank) + len(own)
         if len(self._kept) > self._rows + 1:
-            out = self._kept.pop(0 if self._is_reversed else -1)
-            self._size_bytes -= len(out[0]) + len(out[1])
+            out, of = self._kept.pop(0 if self._is_reversed else -1)
+            self._size_bytes -= len(out) + len(of)
         if self._size_bytes > MAX_RANK_BYTES:
             raise ProblemError(_TOO_LONG)
+        return out
 
     @property
     def has_more(self) -> bool:
@@ -114,7 +118,7 @@ class _First:
         return (self._kept[::-1] if self._is_reversed else self._kept)[: self._rows]
 
 
-_TOO_MANY = Problem(
+TOO_MANY = Problem(
     ProblemType.DEADLINE,
     "the deadline passed before every key was looked at, which an order takes",
     where="order",

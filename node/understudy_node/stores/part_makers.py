@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from understudy_node.replica.readings import Reading
+from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.ordered_scanning import ordered_part
 from understudy_node.stores.scan_rows import RowMaker, row_maker
 from understudy_node.stores.scanning import scan_part
+from understudy_node.stores.timer_rows import timers_by_time
 from understudy_node.stores.window_rows import window_maker
+from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.scan_page import PartPage, Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
@@ -46,7 +49,7 @@ class Rows:
 
     @property
     def is_sought(self) -> bool:
-        return self.maker.is_sought
+        return self.maker.is_sought and self.maker.order is None
 
     def part(
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
@@ -60,4 +63,6 @@ def part_maker(reader: StoreReader, question: ScanQuestion, selection: Selection
     """Compile a question for a store. Raises BadBoundError that names the member at fault."""
     if question.windows is not None:
         return window_maker(reader, question, question.windows, selection, longs_as_text=longs_as_text)
+    if reader.store.kind is StoreKind.TIMERS and question.has_range:
+        return timers_by_time(cast(FindingReader, reader), question, selection, longs=longs_as_text)
     return Rows(row_maker(reader, question, selection, longs_as_text=longs_as_text))

@@ -52,6 +52,10 @@ _SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
 _TIMED_TABLES = frozenset(side_table(side, TIMED_ROWS) for side in JOIN_SIDES)
 """The tables of a join that have its rows by event time."""
 
+_BY_KEY, _BY_TIME = "keyToTimestamp", "timestampToKey"
+_TIME_FIRST = {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": [0]}
+"""The encoder of keys that begin with a time."""
+
 PrintFound = Callable[[bytes], bytes]
 """A function from a stored row to the members of an answer for it, with a comma behind them."""
 
@@ -230,11 +234,20 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
         store_name=store.name,
         key_json=variable.key_json,
         value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
-        way=partial(_variable_way, Table(store.name, variable.name), variable),
+        way=partial(_variable_way, Table(store.name, variable.name), variable, by_time=_times_of(store, variable)),
         schemas=schema_history(store, variable.name),
         short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
         num_group_columns=len(variable.key.fields) if is_map else None,
     )
+
+
+def _times_of(store: StoreDescription, variable: StateVariable) -> Table | None:
+    """Return the table of the same timers by time; None where its bytes do not sort by time, as those of Avro."""
+    name = variable.name.replace(_BY_KEY, _BY_TIME)
+    family = next((each for each in store.column_families if each.name == name), None)
+    if variable.kind is not StoreKind.TIMERS or variable.avro is not None or family is None:
+        return None
+    return Table(store.name, name) if json.loads(family.key_encoder or "{}") == _TIME_FIRST else None
 
 
 def _value_way(
@@ -302,9 +315,11 @@ def _variable_way(
     keys: tuple[str, ...],
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
+    *,
+    by_time: Table | None,
 ) -> Way:
     """Read the records under a key, by the columns that the variable has in the version that is read."""
-    make = _variable_finder(table, variable, keys, names, print_result)
+    make = _variable_finder(table, variable, keys, names, print_result, by_time=by_time)
     if not variable.earlier:
         return Way(_never, make)
     shown = {column.name: name for column, name in zip(variable.value.fields, names, strict=True)}
@@ -322,10 +337,12 @@ def _variable_finder(
     keys: tuple[str, ...],
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
+    *,
+    by_time: Table | None = None,
 ) -> MakeFinder:
-    """Make the finder of a variable, by its kind."""
+    """Make the finder of a variable, by its kind. `by_time`: see `Timers`."""
     if variable.kind is StoreKind.TIMERS:
-        return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix))
+        return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix), by_time)
     print_value = value_printer(variable, names, print_result, wall_ms)
     if variable.kind is StoreKind.MAP:
         user_names = keys[len(variable.key.fields) :]

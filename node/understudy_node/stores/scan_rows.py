@@ -84,7 +84,7 @@ class RowMaker:
         if self.only_counts and not self.is_filtered and self.selection.include_expired:
             return b""
         key_row = reader.key_row(key.kept)
-        if (self.prefix is not None or self.of_key) and not self._has_key(reader.store.codec.decode(key_row)):
+        if (self.prefix is not None or self.of_key) and not self.has_key(reader.store.codec.decode(key_row)):
             return None
         if self.only_counts and not self.of_members and self.selection.include_expired:
             return b""
@@ -101,7 +101,7 @@ class RowMaker:
         row = self.reader.store.codec.decode(key_row)
         by_key = self.order.key_bytes(row)
         rank = None if by_key is None else by_key + key.own
-        if not self._has_key(row) or (rank is not None and not is_wanted(rank)):
+        if not self.has_key(row) or (rank is not None and not is_wanted(rank)):
             return None
         if rank is not None and not self.of_members and self.selection.include_expired:
             return rank
@@ -118,11 +118,12 @@ class RowMaker:
 
     def found(self, key_row: bytes, said: Said) -> bytes | None:
         """Return the row of a key that was looked up."""
-        if said is None or (self.of_key and not self._has_key(self.reader.store.codec.decode(key_row))):
+        if said is None or (self.of_key and not self.has_key(self.reader.store.codec.decode(key_row))):
             return None
         return self._row_of(key_row, said)
 
-    def _has_key(self, row: Row) -> bool:
+    def has_key(self, row: Row) -> bool:
+        """Whether a key is wanted, by its own columns."""
         if self.prefix is not None and not self.prefix.matches(row):
             return False
         return all(term.matches(walk_row(row, term.column.indexes)) for term in self.of_key)
@@ -158,7 +159,7 @@ class RowMaker:
         row = b'{"key":%b%b%b}' % (key_json, b"," if members else b"", members)
         if len(row) > MAX_ROW_BYTES:
             row = b'{"key":%b,"problem":%b}' % (key_json, _TOO_LARGE)
-        return _longs_as_text(row) if self.longs_as_text else row
+        return longs_as_text(row) if self.longs_as_text else row
 
     def _matches(self, printed: Mapping[str, Any]) -> bool:
         for term, parse in self.of_members:
@@ -262,6 +263,7 @@ def _told(problem: Problem) -> dict[str, object]:
 _TOO_LARGE: Final = orjson.dumps(_told(Problem(ProblemType.TOO_LARGE, "")))
 
 
-def _longs_as_text(row: bytes) -> bytes:
+def longs_as_text(row: bytes) -> bytes:
+    """Print a row with its whole numbers as texts."""
     printed = orjson.loads(row)
     return orjson.dumps({name: numbers_as_text(each) if name in _SHOWN else each for name, each in printed.items()})

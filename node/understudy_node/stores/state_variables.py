@@ -28,6 +28,7 @@ from understudy_node.stores.many import MAX_SORTED, by_number, found_page, requi
 from understudy_node.stores.places import MAX_START_BYTES
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import RowForm
+from understudy_node.stores.timer_table import Timer, TimesTable
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import Selection
 from understudy_shared.spark.json_values import compile_json_printer
@@ -229,9 +230,13 @@ class MapVariable(_ByPrefix):
 class Timers(_ByPrefix):
     """A finder of the times at which the query is called for a key."""
 
-    def __init__(self, table: Table, key: StructType, row_prefix: bytes, form: RowForm) -> None:
+    def __init__(
+        self, table: Table, key: StructType, row_prefix: bytes, form: RowForm, by_time: Table | None = None
+    ) -> None:
         super().__init__(table, key, form)
         self._row_prefix = row_prefix
+        self.times = None if by_time is None else TimesTable(by_time, row_prefix, form.grouping)
+        """The table of the same timers by time, where it can be read."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
@@ -247,6 +252,16 @@ class Timers(_ByPrefix):
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""
         return self._encode(self._grouping(kept))
+
+    def every(self, view: TaskView) -> Iterator[Timer]:
+        """Yield every timer, in the order of stored keys."""
+        first = self.first_bytes(view)
+        if first is None:
+            return
+        for kept, _ in view.stores[self._table.store].scan(first, after_prefix(first)):
+            row = self._form.rest_row(kept[len(self.own_bytes(kept)) :])
+            (time_ms,) = _TIME.unpack_from(row, _TIME_ROW_BYTES - _TIME.size)
+            yield Timer((time_ms + 2**63).to_bytes(8) + kept, time_ms, self._grouping(kept))
 
 
 def _printed_time(time_ms: int) -> bytes:

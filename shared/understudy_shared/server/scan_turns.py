@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key
+from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import BadBoundError, Bound
@@ -85,6 +86,13 @@ class ScanTurn:
     partitions: Sequence[int]
     digest: str
     is_confined: bool
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether rows of all partitions come in one order. Timers in a range of time come in that of their times."""
+        question = self.asked.question
+        of_times = self.store.kind == StoreKind.TIMERS and question.has_range and not self.is_count
+        return question.is_ordered or of_times
 
     @property
     def is_count(self) -> bool:

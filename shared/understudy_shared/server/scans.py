@@ -130,11 +130,11 @@ class Scans(ABC):
         version, start = await self.begins(turn)
         time_ms = COUNT_MS if turn.is_count else PAGE_MS
         question, limit = turn.asked.question, turn.asked.limit
-        time_ms = ORDERED_MS if question.is_ordered else CONFINED_MS if turn.is_confined else time_ms
+        time_ms = ORDERED_MS if turn.is_ordered else CONFINED_MS if turn.is_confined else time_ms
         until_s = monotonic() + time_ms / 1000
         read = asker.while_there(self.part_reader(turn, version, asker))
         parts, is_confined = turn.partitions, turn.is_confined
-        if question.is_ordered:
+        if turn.is_ordered:
             page = await read_ordered_page(
                 start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
             )

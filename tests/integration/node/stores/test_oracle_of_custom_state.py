@@ -24,7 +24,7 @@ from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore
 from tests.support.oracle.record import record
-from tests.support.oracle.scanned import assert_scanned, assert_sought, scanned
+from tests.support.oracle.scanned import assert_scanned, assert_sought, pages, scan_target, scanned
 from tests.support.services.openapi import judge
 from tests.support.spark.formats import (
     ROCKSDB_CHANGELOG_V1,
@@ -136,6 +136,61 @@ def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
                 assert_scanned(rows, store, oracle.last)
             assert_exported(served, store.name, rows, oracle.last)
             assert_sought(served, store, oracle.last)
+
+
+def test_timers_in_a_range_of_time_are_those_that_spark_reads_in_the_order_of_time(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    """Q17."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle, oracle.last)
+        for store in (each for each in oracle.stores.values() if each.kind == "timers"):
+            for version in (oracle.versions[0], oracle.last):
+                kept = store.kept[version]
+                every = sorted((time, json.dumps(each.key)) for each in kept for time in each.said["timers"])
+                times = sorted({time for time, _ in every})
+                assert len(times) > 2
+                for low, high in ((_LONG_AGO, times[-1]), (times[len(times) // 3], times[-1]), (times[0], None)):
+                    wanted = [each for each in every if low <= each[0] and (high is None or each[0] < high)]
+                    _assert_timers(oracle, served, store, wanted, _range(version, low, high))
+                own = scanned(served, store.name, prefix=kept[0].key, version=version, **{"from": _LONG_AGO})
+                assert [row["timers"][0] for row in own] == kept[0].said["timers"]
+            reply = served.get(scan_target(store.name, order="key", **{"from": times[0]}))
+            assert (reply.status, reply.body["where"]) == (400, "order")
+            for asked in ({"from": "soon"}, {"from": times[-1], "to": times[0]}):
+                assert served.get(scan_target(store.name, **asked)).status == 400
+
+
+_LONG_AGO = "1900-01-01T00:00:00Z"
+
+
+def _range(version: int, low: str, high: str | None) -> dict[str, Any]:
+    return {"version": version, "from": low, **({} if high is None else {"to": high})}
+
+
+def _assert_timers(
+    oracle: KindsCheckpoint, served: Served, store: KindStore, wanted: list[tuple[str, str]], asked: dict[str, Any]
+) -> None:
+    for limit in (2, 1000):
+        found = list(pages(served, store.name, limit=limit, explain=True, **asked))
+        every = [row for page in found for row in page["rows"]]
+        rows = [(row["timers"][0], json.dumps(list(row["key"].values()))) for row in every]
+        assert [time for time, _ in rows] == [time for time, _ in wanted]
+        assert sorted(rows) == wanted
+        _assert_sought_by_time(oracle, found)
+    (*_, counted) = pages(served, store.name, "count", **asked)
+    assert counted["count"] == len(wanted)
+
+
+def _assert_sought_by_time(oracle: KindsCheckpoint, found: list[dict[str, Any]]) -> None:
+    """Each partition looks at the timers that it returns, which the page may have no room for."""
+    for page in found:
+        explained = page["explain"]
+        if oracle.state_format.encoding == "avro":
+            assert explained["access"] == "filtered-pass"
+        else:
+            assert explained["access"] == "seek"
+            assert explained["looked_at"] <= PARTITIONS * max(1, explained["returned"])
 
 
 def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsCheckpoint, tmp_path: Path) -> None:
