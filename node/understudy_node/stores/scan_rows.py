@@ -190,6 +190,8 @@ def row_maker(
     store = reader.store
     columns, keys = columns_of(store), _key_columns(store)
     terms = compile_where(question.where, columns)
+    if question.has_range and store.kind is StoreKind.TIMERS:
+        raise BadBoundError("an export takes no range of timers", where="from", fix="Scan them, which is a seek")
     if question.has_range:
         terms = (*terms, *compile_range(_ranged(keys), question.low, question.high))
     prefix = parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None
