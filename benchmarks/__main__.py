@@ -45,6 +45,7 @@ BENCHMARKS = {
     "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
     "the aligned source: whole queries by size of record": ["benchmarks.aligned_whole"],
+    "the aligned source: the first row of a new JVM": ["benchmarks.aligned_first"],
 }  # fmt: skip
 
 QUICK = {
@@ -64,6 +65,7 @@ QUICK = {
     "benchmarks.admin": ["--nodes", "50", "--replicas", "2000"],
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
     "benchmarks.aligned_whole": ["--records", "20000", "--sizes", "10", "--rounds", "1"],
+    "benchmarks.aligned_first": ["--rounds", "1"],
     "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""

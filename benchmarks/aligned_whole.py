@@ -1,8 +1,10 @@
 """Whole queries from `start` to the last record, by size of record and trigger: ours, by Python workers and by the
 accelerator jar, beside Spark's own Kafka source.
 
-    python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3] [--busy 20]
+    python -m benchmarks.aligned_whole [--records 400000] [--sizes 10,200,2048] [--rounds 3]
+        [--triggers availableNow,running] [--busy 20]
 
+First rows by the jar are measured twice: with the process that waits since the query before ended, and without one.
 With `--busy` so many processes spin beside, and only the starts are counted that lead to a first batch.
 
 By turns, on one broker and in one session with Java's default compilers, after a round that warms up. CPU is of the
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tools.build_jar import NoCompilerError, build
 
@@ -31,12 +34,15 @@ from benchmarks.aligned_world import World, fill, spark_kafka_jars, started, wai
 
 BATCH, FEW = 100_000, 100
 TRIGGERS = ("availableNow", "running", "first rows", "small batches")
-JAR = "understudy, jar"
+JAR, JAR_ALONE = "understudy, jar", "understudy, jar, no process waits"
+PLANNER = "understudy_pipeline.accelerator.planner"
 _WARM_UP, _MEASURED = 10, 50
 """Small batches that are left out, and that are measured."""
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _LOOK_S, _LIMIT_S = 0.05, 600
+_REST_S = 1.5
+"""Time for the processes of a query to end, and for the one to start that waits for the next query."""
 
 Frame = Callable[[Sequence[str], int], DataFrame]
 """A function of the topics and the rows of a batch."""
@@ -66,14 +72,19 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--sizes", default="10,200,2048", help="bytes of a record's value")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--triggers", default=",".join(TRIGGERS))
     parser.add_argument("--busy", type=int, default=0, help="processes that spin beside; counts starts only")
     options = parser.parse_args()
     ours = _accelerator()
     jars = [*sorted(spark_kafka_jars().glob("*.jar")), *ours]
     with world(conf={"spark.jars": ",".join(map(str, jars))}) as running:
         running.spark.dataSource.register(PythonWay)
-        frames = {SPARK: _spark(running), OURS: _ours(running, PythonWay.name())}
-        frames |= {JAR: _ours(running, "understudy")} if ours else {}
+        servers, spool = running.broker.servers, running.folder / "spool"
+        frames = {
+            SPARK: spark_frame(running.spark, servers),
+            OURS: our_frame(running.spark, servers, spool, PythonWay.name()),
+        }
+        frames |= {JAR: our_frame(running.spark, servers, spool)} if ours else {}
         if options.busy:
             _print_busy_starts(running, frames, busy=options.busy, starts=options.rounds)
             return
@@ -82,7 +93,7 @@ def main() -> None:
             for topic in topics:
                 running.broker.make_topic(PARTITIONS, name=topic)
             fill(running.broker.servers, topics, partitions=PARTITIONS, records=options.records, value=b"v" * size)
-            for trigger in TRIGGERS:
+            for trigger in options.triggers.split(","):
                 runs = _by_turns(running, frames, topics, trigger, records=options.records, rounds=options.rounds)
                 _print(trigger, size, options.records, runs)
 
@@ -132,10 +143,15 @@ def _start(running: World, frame: Frame) -> float | None:
 def _by_turns(
     running: World, frames: Mapping[str, Frame], topics: Sequence[str], trigger: str, *, records: int, rounds: int
 ) -> Mapping[str, Sequence[WholeRun]]:
+    if trigger == "first rows" and JAR in frames:
+        frames = {**frames, JAR_ALONE: frames[JAR]}
     runs: dict[str, list[WholeRun]] = {name: [] for name in frames}
     for number in range(rounds + 1):
         for name, frame in frames.items():
+            if name == JAR_ALONE:
+                _end_planners()
             run = _run(running, frame, topics, trigger, records)
+            time.sleep(_REST_S)
             if number:
                 runs[name].append(run)
     return runs
@@ -167,6 +183,14 @@ def _run(running: World, frame: Frame, topics: Sequence[str], trigger: str, reco
     return WholeRun(took_s, _between(java, java_after), _between(python, python_after))
 
 
+def _end_planners() -> None:
+    """End the process that waits for the next query."""
+    for pid, _ in _below(os.getpid()):
+        if PLANNER in _command(pid):
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(_REST_S)
+
+
 def _wait_for_rows(query: StreamingQuery, checkpoint: Path, records: int) -> None:
     """Return when so many rows came. Spark is not asked before there are about enough batches: asking disturbs it."""
     wait_for_batch(query, checkpoint, max(0, records // BATCH - 1))
@@ -177,20 +201,23 @@ def _wait_for_rows(query: StreamingQuery, checkpoint: Path, records: int) -> Non
         time.sleep(_LOOK_S)
 
 
-def _spark(running: World) -> Frame:
+def spark_frame(spark: SparkSession, servers: str) -> Frame:
+    """Return a function that loads Spark's Kafka source."""
+
     def frame(topics: Sequence[str], batch: int) -> DataFrame:
-        options = {"kafka.bootstrap.servers": running.broker.servers, "subscribe": ",".join(topics)}
+        options = {"kafka.bootstrap.servers": servers, "subscribe": ",".join(topics)}
         options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(batch)}
-        return running.spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
+        return spark.readStream.format("kafka").options(**options).load().select(*COLUMNS)
 
     return frame
 
 
-def _ours(running: World, name: str) -> Frame:
+def our_frame(spark: SparkSession, servers: str, spool: Path, name: str = "understudy") -> Frame:
+    """Return a function that loads our source by a name of its format."""
+
     def frame(topics: Sequence[str], batch: int) -> DataFrame:
-        options = {"kafka": running.broker.servers, "topics": ",".join(topics), "max_poll_records": str(batch)}
-        options["spool"] = str(running.folder / "spool")
-        return running.spark.readStream.format(name).options(**options).load().select(*COLUMNS)
+        options = {"kafka": servers, "topics": ",".join(topics), "max_poll_records": str(batch), "spool": str(spool)}
+        return spark.readStream.format(name).options(**options).load().select(*COLUMNS)
 
     return frame
 
@@ -239,7 +266,10 @@ def _name(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _used(pid: int) -> tuple[float, float, float]:
@@ -266,8 +296,8 @@ def _print(trigger: str, size: int, records: int, runs: Mapping[str, Sequence[Wh
             f"{last.python.cpu_s:.1f} s {last.python.memory_mib:.0f} MiB",
             flush=True,
         )
-    pairs = ((OURS, SPARK), *([(JAR, SPARK), (JAR, OURS)] if JAR in runs else []))
-    for quicker, slower in pairs:
+    pairs = [(OURS, SPARK), (JAR, SPARK), (JAR, OURS), (JAR_ALONE, SPARK)]
+    for quicker, slower in ((one, other) for one, other in pairs if one in runs):
         ratios = [before.took_s / after.took_s for before, after in zip(runs[slower], runs[quicker], strict=True)]
         rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"  speed of {quicker} against {slower}: {median(ratios):.2f} ({rounds})", flush=True)

@@ -65,7 +65,7 @@ def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) 
         broker = KafkaBroker(folder / "kafka", broker_jars)
         try:
             broker.start()
-            extra = {**_session_conf(folder / "spark"), **(conf or {})}
+            extra = {**session_conf(folder / "spark"), **(conf or {})}
             with spark_session(folder / "spark", extra=extra) as spark:
                 yield World(spark, broker, folder)
         finally:
@@ -103,7 +103,7 @@ def wait_for_batch(query: StreamingQuery, checkpoint: Path, batch: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _session_conf(folder: Path) -> dict[str, str]:
+def session_conf(folder: Path) -> dict[str, str]:
     """Return settings as in the tests, but with the whole of Java's compiler: Spark's own source gains most by it."""
     return {
         "spark.driver.extraJavaOptions": (

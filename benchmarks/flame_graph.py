@@ -54,10 +54,10 @@ def tree_of(stacks: Mapping[Stack, int]) -> Frame:
     return root
 
 
-def flame_svg(stacks: Mapping[Stack, int], title: str) -> str:
+def flame_svg(stacks: Mapping[Stack, int], title: str, *, min_share: float = MIN_SHARE) -> str:
     """Draw the picture. The outermost calls are at the top."""
     root = tree_of(stacks)
-    boxes = list(_boxes(root, 0.0, 0, max(root.looks, 1))) if root.looks else []
+    boxes = list(_boxes(root, 0.0, 0, max(root.looks, 1), min_share)) if root.looks else []
     height = (max((depth for *_, depth in boxes), default=0) + 2) * ROW + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" style="font: 10px monospace">',
@@ -68,11 +68,13 @@ def flame_svg(stacks: Mapping[Stack, int], title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _boxes(frame: Frame, at: float, depth: int, looks: int) -> Iterator[tuple[Frame, float, float, int]]:
+def _boxes(
+    frame: Frame, at: float, depth: int, looks: int, min_share: float
+) -> Iterator[tuple[Frame, float, float, int]]:
     yield frame, at, frame.looks / looks, depth
     for call in sorted(frame.calls.values(), key=lambda call: call.name):
-        if call.looks / looks >= MIN_SHARE:
-            yield from _boxes(call, at, depth + 1, looks)
+        if call.looks / looks >= min_share:
+            yield from _boxes(call, at, depth + 1, looks, min_share)
         at += call.looks / looks
 
 
