@@ -31,7 +31,7 @@ KEY = {
     "example": ["word-0"],
 }
 
-UNREAD = {400, 408, 413, 414, 431}
+UNREAD = {400, 408, 413, 414, 415, 431}
 """Statuses of a request that does not parse, or is too large, before anybody is asked who he is."""
 
 OF_WHOEVER_IS_KNOWN = {"list_stores", "openapi", "docs"}
