@@ -173,20 +173,22 @@ class ServedNode(Served):
         """The events that report another layout or history, oldest first."""
         return [what for what in self.events() if what in {"layout", "re-created", "rewound"}]
 
-    def shows(self, version: int, *, partitions: int | None = None) -> bool:
-        """Whether every partition shows `version`, and there are as many as said."""
-        parts = self.partitions()
+    def shows(self, version: int, *, partitions: int | None = None, store: str = "op0") -> bool:
+        """Whether every partition of a store shows `version`, and there are as many as said."""
+        parts = self.partitions(store)
         return (
             bool(parts)
             and partitions in (None, len(parts))
             and all(part["current_offset_position"] == version and part["offset_lag"] == 0 for part in parts)
         )
 
-    def wait_for_version(self, version: int, *, partitions: int | None = None) -> None:
-        """Return when every partition shows `version` and knows that it is the newest."""
+    def wait_for_version(self, version: int, *, partitions: int | None = None, store: str = "op0") -> None:
+        """Return when every partition of a store shows `version` and knows that it is the newest."""
         try:
             wait_until(
-                lambda: self.shows(version, partitions=partitions), what=f"version {version}", limit_s=_WAIT_LIMIT_S
+                lambda: self.shows(version, partitions=partitions, store=store),
+                what=f"version {version}",
+                limit_s=_WAIT_LIMIT_S,
             )
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.lag()}") from None

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, TimestampType
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Served, served_node
+from tests.support.cluster.served_node import Served, ServedNode, served_node
 from tests.support.oracle.json import as_text, json_object, json_value
 from tests.support.oracle.scanned import pages
 from tests.support.oracle.spark_reader import operator_ids, read_versions, row_types
@@ -107,6 +107,12 @@ def _watermarks(checkpoint: Path, batch: int) -> tuple[int, int]:
     return offsets["batchWatermarkMs"] * 1000, commit["nextBatchWatermarkMs"] * 1000
 
 
+def wait_for_all(served: ServedNode, windowed: Windowed) -> None:
+    """Return when every store shows the last version."""
+    for store in windowed.stores.values():
+        served.wait_for_version(windowed.last, partitions=PARTITIONS, store=store)
+
+
 def target(windowed: Windowed, name: str, key: tuple[object, ...], **asked: object) -> str:
     query = "".join(f"&{member}={quote(str(value))}" for member, value in asked.items())
     return f"/v1/stores/{windowed.stores[name]}/windows?key={quote(json.dumps(list(key)))}{query}"
@@ -151,7 +157,7 @@ def test_what_the_comparison_is_about_did_occur(windowed: Windowed) -> None:
 def test_the_windows_of_a_key_are_those_that_spark_reads(windowed: Windowed, name: str, tmp_path: Path) -> None:
     """Q18, Q20."""
     with served_node(windowed.path, tmp_path / "data") as served:
-        served.wait_for_version(windowed.last, partitions=PARTITIONS)
+        wait_for_all(served, windowed)
         for version in (1, windowed.last - 1, windowed.last):
             kept = windowed.windows[name][version]
             of_keys = {repr(each.key): [other for other in kept if repr(other.key) == repr(each.key)] for each in kept}
@@ -183,7 +189,7 @@ def _ranges(window: Window) -> list[tuple[int, int]]:
 def test_a_question_for_windows_that_does_not_fit_is_refused(windowed: Windowed, tmp_path: Path) -> None:
     """Q18: empty and reversed ranges."""
     with served_node(windowed.path, tmp_path / "data") as served:
-        served.wait_for_version(windowed.last, partitions=PARTITIONS)
+        wait_for_all(served, windowed)
         for name in ("tumbling", "sessions"):
             key = windowed.windows[name][windowed.last][0].key
             start = text(windowed.windows[name][windowed.last][0].start)
@@ -206,7 +212,7 @@ def test_a_question_for_windows_that_does_not_fit_is_refused(windowed: Windowed,
 
 def test_sessions_are_sought_and_windows_of_time_are_passed_over(windowed: Windowed, tmp_path: Path) -> None:
     with served_node(windowed.path, tmp_path / "data") as served:
-        served.wait_for_version(windowed.last, partitions=PARTITIONS)
+        wait_for_all(served, windowed)
         key = windowed.windows["sessions"][windowed.last][0].key
         own = [each for each in windowed.windows["sessions"][windowed.last] if each.key == key]
         page: Any = served.get(target(windowed, "sessions", key, explain="true")).body
@@ -222,7 +228,7 @@ def test_sessions_are_sought_and_windows_of_time_are_passed_over(windowed: Windo
 def test_a_prefix_of_the_key_of_sessions_is_sought(windowed: Windowed, tmp_path: Path) -> None:
     """Q6."""
     with served_node(windowed.path, tmp_path / "data") as served:
-        served.wait_for_version(windowed.last, partitions=PARTITIONS)
+        wait_for_all(served, windowed)
         for site in (None, -1, 0, 256):
             (page,) = pages(served, windowed.stores["sessions"], prefix=[site], explain=True)
             keys = {repr(each.key) for each in windowed.windows["sessions"][windowed.last] if each.key[0] == site}
@@ -233,7 +239,7 @@ def test_a_prefix_of_the_key_of_sessions_is_sought(windowed: Windowed, tmp_path:
 
 def test_windows_across_keys_are_found_by_a_filter_of_their_column(windowed: Windowed, tmp_path: Path) -> None:
     with served_node(windowed.path, tmp_path / "data") as served:
-        served.wait_for_version(windowed.last, partitions=PARTITIONS)
+        wait_for_all(served, windowed)
         windows = windowed.windows["sliding"][windowed.last]
         some = windows[len(windows) // 2]
         where = [["window.start", "<", text(some.end)], ["window.end", ">", text(some.start)]]

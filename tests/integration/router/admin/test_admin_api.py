@@ -31,9 +31,8 @@ LAG = "/admin/v1/lag"
 
 def admin_of(router: ClusterRouter) -> Admin:
     """What the router's application looks at it by."""
-    (end,) = router.router._when_leaving
-    feed = cast(Any, end).__self__
-    assert isinstance(feed, Feed)
+    ends = [getattr(end, "__self__", None) for end in router.router._when_leaving]
+    (feed,) = [each for each in ends if isinstance(each, Feed)]
     admin = cast(Any, feed._look).__self__
     assert isinstance(admin, Admin)
     return admin
