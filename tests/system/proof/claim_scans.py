@@ -13,7 +13,7 @@ from tests.system.proof.history import Scan, SnapshotRead, Value
 MAX_SHOWN = 3
 """How many keys a violation names."""
 
-NEEDED = ("scans", "in pages", "filtered", "of a named version")
+NEEDED = ("scans", "in pages", "exports", "filtered", "of a named version")
 
 
 def scans_are_the_truth(case: Case) -> ClaimResult:
@@ -35,11 +35,13 @@ def scans_are_the_truth(case: Case) -> ClaimResult:
 def snapshots_agree(case: Case) -> ClaimResult:
     """(i) A read of several stores states one version, the one that its reader named if he did, and every result is
     Spark's state at it. It is refused, as a whole or of a key, only for a reason that an active fault excuses."""
-    needed = ("found", "absent", "of a named version")
+    needed = ("found", "absent", "leases", "of a named version")
     tally = Tally(
         case, "snapshots", "reads of several stores are of one version, and true", needed, needs_each_kind=False
     )
     for read in case.history.snapshots:
+        if read.is_lease:
+            tally.looked("leases")
         for store, *_, value, problem in read.results:
             tally.looked("refused" if problem else "absent" if value is None else "found", store)
             if read.asked_version is not None:
@@ -87,8 +89,10 @@ def _wrong_value(case: Case, store: str, key: str, version: int, value: Value | 
 
 def _look(tally: Tally, scan: Scan) -> None:
     tally.looked("scans", scan.store)
+    if scan.is_export:
+        tally.looked("exports", scan.store)
     if scan.pages > 1:
-        tally.looked("in pages", scan.store)
+        tally.looked("exports that went on" if scan.is_export else "in pages", scan.store)
     if scan.below is not None:
         tally.looked("filtered", scan.store)
     if scan.asked_version is not None:
@@ -145,4 +149,5 @@ def _name_of(case: Case, scan: Scan) -> str:
     asked = "" if scan.asked_version is None else f" at {scan.asked_version}"
     below = "" if scan.below is None else f" below {scan.below}"
     when = f"at {scan.began_ms - case.began_ms:.0f} ms"
-    return f"scan {scan.number} of {scan.store}{asked}{below} {when}, {scan.pages} pages, versions {scan.versions}"
+    what = "export" if scan.is_export else "scan"
+    return f"{what} {scan.number} of {scan.store}{asked}{below} {when}, {scan.pages} pages, versions {scan.versions}"

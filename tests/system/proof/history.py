@@ -108,6 +108,8 @@ class Scan:
     pages: int = 0
     versions: tuple[int, ...] = ()
     rows: tuple[tuple[str, Value], ...] = ()
+    is_export: bool = False
+    """Whether it came as one stream, `pages` being the streams that it took."""
 
     @property
     def bounds(self) -> Bounds:
@@ -133,6 +135,8 @@ class SnapshotRead:
     version: int | None = None
     snapshot: str = ""
     results: tuple[tuple[str, str, int | None, Value | None, str], ...] = ()
+    is_lease: bool = False
+    """Whether it is the lease of a version, without results."""
 
     @property
     def bounds(self) -> Bounds:

@@ -15,19 +15,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 import uvloop
 from tests.support.services.load_balancer import is_out_of_service
+from tests.system.proof.exports import Exporting, stream_of
 from tests.system.proof.history import Read, Scan, SnapshotRead
 from tests.system.proof.history_file import HistoryWriter
 from tests.system.proof.http_talk import HttpReply, Pool
 from tests.system.proof.question import Question, with_next_page
 from tests.system.proof.scanning import Scanning, choose_scan
 from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
-from tests.system.proof.snapshot_reads import SnapshotQuestion, choose_snapshot
+from tests.system.proof.snapshot_reads import LEASE_EACH, SnapshotQuestion, choose_snapshot
 from tests.system.proof.subjects import SUBJECTS, Subject
 
 DEADLINE_S = 5.0
@@ -35,6 +37,12 @@ VERSION_GONE = "version-gone"
 """The problem of a page whose version no replica holds any more."""
 
 BETWEEN_SCANS_S = 0.3
+
+EXPORT_EACH = 4
+"""Each so many scans one is an export."""
+
+EXPORT_S = 15.0
+"""Time of an export with all that it takes to go on."""
 
 MAX_SESSIONS = 20_000
 """Readers that wait at once: far above what a working system leaves waiting, and an end to what a hung one takes."""
@@ -155,21 +163,39 @@ class Load:
     async def _scan_on(self) -> None:
         """Scan one store after another until ended, and read several together between."""
         columns: dict[str, str] = {}
-        snapshot: str | None = None
+        before: SnapshotRead | None = None
         for number in count(1):
             while (question := choose_scan(self.subject, self.chance, self.newest, columns)).store in self.not_there:
                 pass
-            scan = await self._scan(Scanning(number, question, now_ms()), columns)
+            scanning = Scanning(number, question, now_ms(), is_export=number % EXPORT_EACH == 0)
+            scan = await (self._export(scanning) if scanning.is_export else self._scan(scanning, columns))
             self.outcomes[f"scans {scan.outcome}"] += 1
             self.writer.write(scan)
-            together = choose_snapshot(self.subject, self.chance, self.newest, snapshot, self.not_there)
+            together = choose_snapshot(self.subject, self.chance, self.newest, before, self.not_there)
+            if number % LEASE_EACH == 0:
+                together = SnapshotQuestion((), is_lease=True)
             read = await self._read_together(number, together)
-            snapshot = read.snapshot or snapshot
+            before = read if read.outcome == "whole" else before
             self.outcomes[f"snapshots {read.outcome}"] += 1
             self.writer.write(read)
             if self.is_ended:
                 return
             await asyncio.sleep(BETWEEN_SCANS_S)
+
+    async def _export(self, scanning: Scanning) -> Scan:
+        """Export at any router, and go on at any where the stream is cut."""
+        exporting, until_s = Exporting(scanning), time.monotonic() + EXPORT_S
+        while time.monotonic() < until_s:
+            port = self.chance.choice([*self.routers.values()])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DEADLINE_S):
+                    stream = await stream_of(port, exporting.request())
+                if stream.status != 503 or not is_out_of_service(503, stream.body):
+                    scan = exporting.took(now_ms(), stream)
+                    if scan is not None:
+                        return scan
+            await asyncio.sleep(BETWEEN_SCANS_S)
+        return scanning.ended(now_ms(), "failed", detail=f"no end within {EXPORT_S:g} s")
 
     async def _read_together(self, number: int, question: SnapshotQuestion) -> SnapshotRead:
         routers, began_ms = [*self._pools], now_ms()

@@ -276,6 +276,7 @@ MUTANTS = {
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
     "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans"),
     "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans"),
+    "pass-a-part-over": Mutant((), (scan_mutants.pass_a_part_over,), "scans"),
     "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans"),
     "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans"),
     "each-its-own-version": Mutant((follow_behind, scan_mutants.read_past_versions_as_shown), (), "snapshots"),

@@ -37,9 +37,11 @@ class ScanQuestion:
     column: str = ""
     below: str | None = None
 
-    def request(self, cursor: str | None) -> bytes:
-        """Return the request for the first page, or for the one at a cursor."""
-        members: dict[str, object] = {"limit": self.rows, "wait_ms": WAIT_MS}
+    def request(self, cursor: str | None, call: str = "scan") -> bytes:
+        """Return the request for the first page, or for the one at a cursor; or for an export."""
+        members: dict[str, object] = {"wait_ms": WAIT_MS}
+        if call == "scan":
+            members["limit"] = self.rows
         if self.version is not None:
             members["version"] = self.version
         if self.below is not None:
@@ -47,7 +49,8 @@ class ScanQuestion:
         if cursor is not None:
             members["cursor"] = cursor
         query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in members.items())
-        return f"GET /v1/stores/{self.store}/scan?{query} HTTP/1.1\r\nhost: proof\r\n\r\n".encode()
+        closed = "connection: close\r\n" if call == "export" else ""
+        return f"GET /v1/stores/{self.store}/{call}?{query} HTTP/1.1\r\nhost: proof\r\n{closed}\r\n".encode()
 
 
 def choose_scan(subject: Subject, chance: random.Random, newest: int, columns: dict[str, str]) -> ScanQuestion:
@@ -68,6 +71,7 @@ class Scanning:
     number: int
     question: ScanQuestion
     began_ms: float
+    is_export: bool = False
     cursor: str | None = None
     pages: int = 0
     versions: set[int] = field(default_factory=set)
@@ -78,7 +82,7 @@ class Scanning:
         try:
             body = orjson.loads(reply.body)
             if reply.status != 200:
-                return self._refused(ended_ms, body)
+                return self.refused(ended_ms, body)
             self.versions.add(body["version"])
             for row in body["rows"]:
                 columns[self.question.store] = [*row["key"]][-1]
@@ -92,7 +96,8 @@ class Scanning:
             return self.ended(ended_ms, "failed", detail=f"no end after {self.pages} pages")
         return self.ended(ended_ms, "whole")
 
-    def _refused(self, ended_ms: float, body: dict[str, Any]) -> Scan:
+    def refused(self, ended_ms: float, body: dict[str, Any]) -> Scan:
+        """Return the record of a scan that ends with a problem."""
         candidates = tuple(
             (str(each.get("node_id", "")), str(each.get("reason", ""))) for each in body.get("candidates", ())
         )
@@ -124,4 +129,5 @@ class Scanning:
             pages=self.pages,
             versions=tuple(sorted(self.versions)),
             rows=tuple(self.rows),
+            is_export=self.is_export,
         )

@@ -180,7 +180,9 @@ class Model:
             asked = version if dice.random() < 0.3 else None
             pages = dice.choice((1, 3))
             of = (seq, began_ms, began_ms + 5, STORE, asked, below)
-            found.append(Scan(*of, "whole", pages=pages, versions=(version,), rows=tuple(shown)))
+            found.append(
+                Scan(*of, "whole", pages=pages, versions=(version,), rows=tuple(shown), is_export=seq % 4 == 0)
+            )
         return found
 
     def _read(self, session: int, seq: int, began_ms: float, min_version: int | None) -> Read:
@@ -230,7 +232,9 @@ class Model:
                 (STORE, key, version, self.truth.at(STORE, key, version), "") for key in dice.sample(KEYS, 3)
             )
             of = (seq, began_ms, began_ms + 5, asked)
-            found.append(SnapshotRead(*of, "whole", version=version, results=results))
+            is_lease = seq % 6 == 0
+            read = SnapshotRead(*of, "whole", version=version, results=() if is_lease else results)
+            found.append(replace(read, is_lease=is_lease))
         return found
 
     def _finals(self, last: int) -> list[FinalReplica]:
