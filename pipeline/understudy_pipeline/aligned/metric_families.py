@@ -56,6 +56,8 @@ def _inputs(metrics: PlannerMetrics) -> Iterator[Metric]:
     )
     yield _gauge("buffer_records", "Records that are fetched and in no batch yet", metrics.input_buffer_records)
     yield _counter("data_losses", "How often the source went on although records were lost", metrics.run_losses)
+    if metrics.run_compacted is not None:
+        yield _counter("compacted_records", "Records of planned batches that compaction removed", metrics.run_compacted)
 
 
 def _order(metrics: PlannerMetrics) -> Iterator[Metric]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TypeVar
 
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_shared.base.errors import UnderstudyError
 
 FORMAT = 1
+
+T = TypeVar("T")
 
 _SHOWN = 120
 """Characters of another source's offset that a message shows."""
@@ -46,6 +50,9 @@ class SourceOffset:
     records: int = 0
     """Records of the batch that ended here."""
 
+    records_of: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The same for each partition in the batch. Earlier releases do not log it."""
+
     bytes: int = 0
     """Bytes of the batch that ended here, as KIP-770 counts them."""
 
@@ -66,14 +73,13 @@ class SourceOffset:
 
         Equal offsets give equal text, whatever the order of their cursors.
         """
-        at: dict[str, dict[str, list[object]]] = {}
-        for place, cursor in sorted(self.cursors.items()):
-            time_ms = None if cursor.time_ms == NO_TIME_MS else cursor.time_ms
-            at.setdefault(place.topic, {})[str(place.partition)] = [cursor.offset, cursor.ordinal, time_ms]
+        at = _by_topic({place: _cursor_json(cursor) for place, cursor in self.cursors.items()})
+        records_of = {"records_of": _by_topic(self.records_of)} if self.records_of else {}
         counts = {name: getattr(self, name) for name in _COUNTS}
         reached = {} if self.stream_time_ms == NO_TIME_MS else {"stream_time_ms": self.stream_time_ms}
         ids = {"topic_ids": dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
-        return {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at, **counts, **ids, **reached}
+        begin = {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at}
+        return {**begin, **counts, **records_of, **ids, **reached}
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
@@ -87,11 +93,8 @@ class SourceOffset:
         try:
             return cls(
                 fingerprint=found["fingerprint"],
-                cursors={
-                    TopicPartition(topic, int(partition)): _cursor(*cursor)
-                    for topic, partitions in found["at"].items()
-                    for partition, cursor in partitions.items()
-                },
+                cursors={place: _cursor(*cursor) for place, cursor in _by_place(found["at"])},
+                records_of={place: int(count) for place, count in _by_place(found.get("records_of", {}))},
                 topic_ids={topic: str(each) for topic, each in found.get("topic_ids", {}).items()},
                 stream_time_ms=int(found.get("stream_time_ms", NO_TIME_MS)),
                 **{name: int(found[name]) for name in _COUNTS},
@@ -102,6 +105,23 @@ class SourceOffset:
                 where=repr(found)[:_SHOWN],
                 fix="Put the folder 'offsets' of the checkpoint back as Spark wrote it",
             ) from damage
+
+
+def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    found: dict[str, dict[str, T]] = {}
+    for place, value in sorted(values.items(), key=itemgetter(0)):
+        found.setdefault(place.topic, {})[str(place.partition)] = value
+    return found
+
+
+def _by_place(values: Mapping[str, Mapping[str, T]]) -> Iterator[tuple[TopicPartition, T]]:
+    for topic, partitions in values.items():
+        for partition, value in partitions.items():
+            yield TopicPartition(topic, int(partition)), value
+
+
+def _cursor_json(cursor: Cursor) -> list[object]:
+    return [cursor.offset, cursor.ordinal, None if cursor.time_ms == NO_TIME_MS else cursor.time_ms]
 
 
 def _cursor(offset: str, ordinal: int, time_ms: int | None) -> Cursor:

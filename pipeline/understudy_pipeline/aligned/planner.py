@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -125,13 +126,13 @@ class Planner:
         are no records. Raises like `initial` and `plan`.
         """
         self.finish_at_current_ends(timeout_ms=timeout_ms)
-        end, records, size = start, 0, 0
+        end, records, size = start, Counter[TopicPartition](), 0
         while (batch := self.plan(end)) is not None:
             end = batch.end
-            records, size = records + end.records, size + end.bytes
+            records, size = records + Counter(end.records_of), size + end.bytes
         if end is start:
             return None
-        return replace(end, batches=start.batches + 1, records=records, bytes=size)
+        return replace(end, batches=start.batches + 1, records=records.total(), records_of=records, bytes=size)
 
     def settled(self) -> SettledBatch | None:
         """Return the batch after the last one if it is settled (`settled`), else None. It stays to be planned."""

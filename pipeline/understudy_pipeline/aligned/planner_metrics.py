@@ -48,6 +48,9 @@ class PlannerMetrics:
     run_losses: int
     """The number of times that reading continued behind lost records."""
 
+    run_compacted: int | None
+    """Records that compaction removed between the plan of a batch and its reading. None if unknown."""
+
     enforced_rate: float
     """Enforced records per second."""
 
@@ -139,10 +142,11 @@ class PlannerMetrics:
                 if each.waits_ms is not None
             },
         }
-        return metrics | {name: value for name, value in self._windowed().items() if value is not None}
+        return metrics | {name: value for name, value in self._known().items() if value is not None}
 
-    def _windowed(self) -> Mapping[str, float | None]:
+    def _known(self) -> Mapping[str, float | None]:
         return {
+            "compacted-records-total": self.run_compacted,
             "poll-records-avg": self.poll_records_avg,
             "poll-records-max": self.poll_records_max,
             "plan-latency-avg": self.plan_avg_ms,
@@ -182,6 +186,7 @@ def measure(
         run_dead_letters=counts.dead_letters,
         run_spooled_ahead=counts.spooled_ahead,
         run_losses=shared.losses(),
+        run_compacted=counts.compacted,
         enforced_rate=counts.window.enforced_rate(now_ms),
         plan_avg_ms=sum(sample.plan_ms for sample in samples) / len(samples) if samples else None,
         plan_max_ms=max((sample.plan_ms for sample in samples), default=None),

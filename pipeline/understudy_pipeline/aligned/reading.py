@@ -8,12 +8,13 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from understudy_pipeline.aligned.compacted import Found, report_compacted
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, coalesce
@@ -21,7 +22,7 @@ from understudy_pipeline.aligned.rows import RowOptions
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
-from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor
+from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 
 TASK_BYTES = 1 << 20
 """Bytes that justify another Spark task: a task costs 10 to 20 ms, in which one task reads at least this much."""
@@ -45,6 +46,8 @@ class PlannedRange:
     rank: int
     spooled: tuple[str, range] | None = None
     bytes: int = 0
+    records: int | None = None
+    """Its records when the batch was planned. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class ReadTask:
     """The number of the batch: the first field of `merge_order`."""
     stream_time_ms: int = NO_TIME_MS
     """The column `stream_time` of the batch."""
+    notes: str | None = None
+    """The folder of notes on compacted records, which the planner counts."""
 
 
 def planned_ranges(
@@ -68,11 +73,14 @@ def planned_ranges(
     topics: Sequence[str] = (),
     sizes: Sequence[int] | None = None,
     spool: SpoolFile | None = None,
+    records_of: Mapping[TopicPartition, int] | None = None,
 ) -> list[PlannedRange]:
     """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`.
 
     `topics` are those that are read, in the order that breaks ties, if that is not the order of the option.
+    `records_of` are the records that the partitions had when the batch was planned, as far as that is known.
     """
+    records_of = records_of or {}
     ranks = {topic: rank for rank, topic in enumerate(topics or options.topics)}
     planned = []
     for index, span in enumerate(spans):
@@ -80,12 +88,17 @@ def planned_ranges(
         size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
         place = None if spool is None else (spool.path, spool.parts[index])
         config = next(config for config in options.inputs if topic in config.topics)
-        planned.append(PlannedRange(span, config, ranks[topic], place, size))
+        planned.append(PlannedRange(span, config, ranks[topic], place, size, records_of.get(span.partition)))
     return planned
 
 
 def pack_tasks(
-    planned: Sequence[PlannedRange], options: AlignedOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
+    planned: Sequence[PlannedRange],
+    options: AlignedOptions,
+    *,
+    batch: int,
+    stream_time_ms: int = NO_TIME_MS,
+    notes: str | None = None,
 ) -> list[ReadTask]:
     """Distribute a batch's ranges over at most `reader_tasks` Spark tasks of similar size; fewer for a small batch.
 
@@ -105,7 +118,7 @@ def pack_tasks(
     rows = RowOptions.of(options)
     timeout_ms = options.poll_timeout_ms
     return [
-        ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms)
+        ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms, notes)
         for _, _, held in sorted(bins, key=lambda each: each[1])
         if held
     ]
@@ -124,7 +137,7 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
     converted = RangeRows(
         planned.span, task.options, rank=planned.rank, batch=task.batch, stream_time_ms=task.stream_time_ms
     )
-    for records in _records(planned, task.poll_timeout_ms):
+    for records in _records(planned, task):
         rows = converted.convert(records)
         if rows is not None:
             yield rows
@@ -133,17 +146,20 @@ def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatc
         write_dead_letters(task.options.undecodable_path, planned.span, letters)
 
 
-def _records(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
-    found = None
+def _records(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    spooled = None
     if planned.spooled is not None:
         # A mapped file stays readable when it is removed, so this cannot fail later.
         with suppress(OSError, pa.ArrowException):
-            found = read_spool(*planned.spooled)
-    for records in _read_with_retries(planned, timeout_ms) if found is None else found:
+            spooled = read_spool(*planned.spooled)
+    found = Found()
+    for records in _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled:
         yield from _split(records)
+    if spooled is None:
+        report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
 
 
-def _read_with_retries(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.RecordBatch]:
+def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: Found) -> Iterator[pa.RecordBatch]:
     """Read a range. After an InputError go on behind the last record, until `timeout_ms` passed without another one.
 
     In local mode one failed task ends the query. The input itself gives up after one request.
@@ -151,7 +167,8 @@ def _read_with_retries(planned: PlannedRange, timeout_ms: int) -> Iterator[pa.Re
     left, end_s, failures = planned.span, time.monotonic() + timeout_ms / 1000, 0
     while True:
         try:
-            for records in _READERS.read(planned.config, left):
+            for records in _READERS.read(planned.config, left, found):
+                found.records += records.num_rows
                 yield records
                 left = left._replace(start=_behind(records))
                 end_s, failures = time.monotonic() + timeout_ms / 1000, 0
@@ -188,14 +205,17 @@ class _Readers:
         self._most = most
         self._open: OrderedDict[InputConfig, RangeReader] = OrderedDict()
 
-    def read(self, config: InputConfig, span: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range. A reader that fails is closed."""
+    def read(self, config: InputConfig, span: Range, found: Found) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range, and note in `found` whether some are lost. A reader that fails is closed."""
         reader = self._open.pop(config, None) or open_reader(config)
+        losses = reader.losses
         try:
             yield from reader.read(span)
         except BaseException:
             reader.close()
             raise
+        finally:
+            found.has_losses |= reader.losses > losses
         self._open[config] = reader
         while len(self._open) > self._most:
             self._open.popitem(last=False)[1].close()

@@ -61,6 +61,9 @@ class RunCounts:
     dead_letters: int = 0
     """Records without a usable timestamp of batches that were planned with `undecodable=aside`."""
 
+    compacted: int | None = None
+    """Records that batches had when they were planned, and not when executors read them. None: executors cannot say."""
+
     spooled_ahead: int = 0
     """Batches whose spool file was there when Spark asked for them."""
 

@@ -79,6 +79,10 @@ class Spool:
                 if but is None or str(path) != but.path:
                     path.unlink(missing_ok=True)
 
+    def folder(self) -> Path:
+        """Return the planner's folder, made if need be. Raises OSError."""
+        return self._open_folder()
+
     def close(self) -> None:
         """Remove the planner's folder. From then on every write fails."""
         self._is_closed = True

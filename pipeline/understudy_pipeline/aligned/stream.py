@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_pipeline.aligned.lock import CheckpointLock
@@ -16,7 +17,7 @@ from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, Planner
-from understudy_pipeline.aligned.reading import ReadTask, pack_tasks, planned_ranges
+from understudy_pipeline.aligned.reading import PlannedRange, ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.aligned.spool_ahead import SpoolAhead
 from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
@@ -65,6 +66,7 @@ class AlignedStream:
         self._lock: CheckpointLock | None = None
         self._planner: Planner | None = None
         self._spool = None if options.spool is None else Spool(options.spool, self._form.schema)
+        self._notes = None if self._spool is None else CompactedNotes(self._spool.folder)
         self._ahead: SpoolAhead | None = None
         self._stop_serving: Callable[[], None] | None = None
         self._metrics_port: int | None = None
@@ -112,20 +114,25 @@ class AlignedStream:
             end_at = self._last.batch.end
             topics = topics_at(self._options, end_at)
             self._write_dead_letters(self._last.file)
-            planned = planned_ranges(self._options, spans, topics=topics, sizes=sizes, spool=self._last.file)
-            return pack_tasks(planned, self._options, batch=end_at.batches, stream_time_ms=end_at.stream_time_ms)
+            planned = planned_ranges(
+                self._options, spans, topics=topics, sizes=sizes, spool=self._last.file, records_of=end_at.records_of
+            )
+            return self._pack(planned, end_at)
         before, after = self._parse_offset(start), self._parse_offset(end)
         check_replay(before, after, self._fingerprint)
         spans = _between(before, after)
         lost = lost_topics(self._options, after.topic_ids, {span.partition.topic for span in spans})
         spans = [span for span in spans if span.partition.topic not in lost]
-        planned = planned_ranges(self._options, spans, topics=topics_at(self._options, after))
-        return pack_tasks(planned, self._options, batch=after.batches, stream_time_ms=after.stream_time_ms)
+        # The counts are those of one batch. An offset further back has others.
+        records_of = after.records_of if before.batches + 1 == after.batches else {}
+        topics = topics_at(self._options, after)
+        return self._pack(planned_ranges(self._options, spans, topics=topics, records_of=records_of), after)
 
     def metrics(self) -> Json | None:
         """Return the planner's metrics for Spark's progress. None before the planner has started."""
         if self._planner is None:
             return None
+        self._planner.counts.compacted = None if self._notes is None else self._notes.total()
         metrics = self._planner.snapshot().as_json()
         return metrics if self._metrics_port is None else {**metrics, "metrics-port": self._metrics_port}
 
@@ -152,6 +159,13 @@ class AlignedStream:
         """Clean up before the process exits at once: only the spool would outlive it. Takes no lock."""
         if self._spool is not None:
             self._spool.close()
+
+    def _pack(self, planned: Sequence[PlannedRange], end: SourceOffset) -> list[ReadTask]:
+        notes = None
+        if self._notes is not None and any(each.spooled is None for each in planned):
+            with self._hold_writing():
+                notes = self._notes.begin(end.batches)
+        return pack_tasks(planned, self._options, batch=end.batches, stream_time_ms=end.stream_time_ms, notes=notes)
 
     def _write_dead_letters(self, file: SpoolFile | None) -> None:
         """Write aside what a file of rows leaves out. Executors do it for records."""

@@ -56,6 +56,7 @@ def take_batch(
         ring=batch.ring,
         batches=start.batches + 1,
         records=sum(batch.taken.values()),
+        records_of=dict(batch.taken),
         bytes=sum(segment.bytes for segment in segments.values()),
         enforced=start.enforced + sum(batch.enforced.values()),
         undecodable=start.undecodable + sum(poison.values()),

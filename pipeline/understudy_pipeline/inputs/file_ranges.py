@@ -38,6 +38,7 @@ class FileRangeReader:
         self._root = root
         self._rules = rules
         self._fail_on_data_loss = fail_on_data_loss
+        self.losses = 0
         self._kept: dict[TopicPartition, tuple[str, RowFile]] = {}
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
@@ -106,4 +107,5 @@ class FileRangeReader:
         text = f"rows from '{printable(span.start.offset)}' to '{printable(span.end.offset)}' are lost: {what}"
         if self._fail_on_data_loss:
             raise DataLostError(text, where=str(folder_of(self._root, span.partition)), fix=DATA_LOSS_FIX)
+        self.losses += 1
         log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

@@ -38,6 +38,7 @@ class KafkaRangeReader:
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
         self._opened_client: KafkaClient | None = None
+        self.losses = 0
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """Yield the range's records in batches."""
@@ -45,9 +46,11 @@ class KafkaRangeReader:
             self._opened_client = KafkaClient(
                 self._config.server, {**self._config.client_properties, **_SHORT_FETCH_WAIT}
             )
+        reading = _Reading(self._config, self._opened_client, span)
         try:
-            yield from _Reading(self._config, self._opened_client, span).batches()
+            yield from reading.batches()
         finally:
+            self.losses += reading.losses
             if self._opened_client is not None:
                 self._opened_client.unassign()
 
@@ -71,6 +74,7 @@ class _Reading:
         """Offset of the highest end-of-partition event."""
         self._deadline_s = 0.0
         self._failure: KafkaException | None = None
+        self.losses = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         self._start()
@@ -147,6 +151,7 @@ class _Reading:
 
     def _report_loss(self, lost: str) -> None:
         report_loss(self._partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
+        self.losses += 1
 
     def _rows(self, messages: list[Message]) -> pa.RecordBatch:
         rule, headers = self._config.timestamp.of(self._partition.topic), self._config.include_headers

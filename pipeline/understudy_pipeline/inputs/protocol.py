@@ -98,6 +98,10 @@ class Input(Protocol):
 class RangeReader(Protocol):
     """A reader of planned ranges on an executor. The worker process keeps it for the ranges of later batches."""
 
+    @property
+    def losses(self) -> int:
+        """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """Yield the range's records (`ROW_SCHEMA`) in log order, in batches of some 10,000, poison records included.
 

@@ -34,6 +34,7 @@ class RedisRangeReader:
         self._server = server
         self._fields_of = fields_of
         self._fail_on_data_loss = fail_on_data_loss
+        self.losses = 0
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         if span.start.offset == span.end.offset:
@@ -80,4 +81,5 @@ class RedisRangeReader:
         text = f"entries of the stream '{stream_key(span.partition)}' up to {span.end.offset} are lost: {what}"
         if self._fail_on_data_loss:
             raise DataLostError(text, where=self._server.where, fix=DATA_LOSS_FIX)
+        self.losses += 1
         log.warning("%s", text, extra={"action": "data-lost", **span.partition._asdict()})

@@ -40,6 +40,7 @@ EVERYTHING = PlannerMetrics(
     run_dead_letters=11,
     run_spooled_ahead=12,
     run_losses=13,
+    run_compacted=27,
     enforced_rate=14,
     plan_avg_ms=15,
     plan_max_ms=16,

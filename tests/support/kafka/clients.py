@@ -41,13 +41,15 @@ def produce(
     assert producer.flush(_FLUSH_S) == 0
 
 
-def begin_transaction(servers: str, name: str, where: TopicPartition, values: Sequence[bytes]) -> Producer:
+def begin_transaction(
+    servers: str, name: str, where: TopicPartition, values: Sequence[bytes], *, key: bytes | None = None
+) -> Producer:
     """Records of a transaction that is open; they are in the log."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
     producer.init_transactions(_FLUSH_S)
     producer.begin_transaction()
     for value in values:
-        producer.produce(where.topic, value, partition=where.partition)
+        producer.produce(where.topic, value, key, partition=where.partition)
     assert producer.flush(_FLUSH_S) == 0
     return producer
 

@@ -70,6 +70,7 @@ class ScriptedServer:
         self.changed = threading.Condition()
         self.logs: dict[TopicPartition, list[ScriptedRecord]] = {}
         self.first: dict[TopicPartition, int] = {}
+        self.compacted: dict[TopicPartition, set[int]] = {}
         self.ids: dict[str, str] = {}
         self.withheld: dict[TopicPartition, int] = {}
         self.stable: dict[TopicPartition, int] = {}
@@ -147,6 +148,11 @@ class ScriptedServer:
         with self.changed:
             self.first[TopicPartition(topic, partition)] = count
             self.changed.notify_all()
+
+    def compact(self, topic: str, partition: int, *ordinals: int) -> None:
+        """These records are in no range any more."""
+        with self.changed:
+            self.compacted.setdefault(TopicPartition(topic, partition), set()).update(ordinals)
 
     def fail(self, error: Exception | None) -> None:
         """Every call raises this, until None."""
@@ -293,13 +299,16 @@ class ScriptedReader:
 
     def __init__(self, at: ScriptedServer) -> None:
         self._at = at
+        self.losses = 0
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         with self._at.changed:
             self._at.answer()
             self._at.check_lost(span.partition, span.start.ordinal)
             records = self._at.logs[span.partition][span.start.ordinal : span.end.ordinal]
-        yield rows_of(records, span.start.ordinal)
+            gone = self._at.compacted.get(span.partition, set())
+        kept = [ordinal not in gone for ordinal in range(span.start.ordinal, span.end.ordinal)]
+        yield rows_of(records, span.start.ordinal).filter(pa.array(kept))
 
     def close(self) -> None:
         """Do nothing: the reader holds no resources."""

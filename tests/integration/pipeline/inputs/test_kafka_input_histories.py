@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -143,6 +143,9 @@ def test_each_record_comes_once_in_order_or_was_compacted_or_is_a_loss_that_is_r
         story.finish()
     assert {place: sorted(set(taken)) for place, taken in story.taken.items()} == story.taken
     reported = {_place(vars(record)) for record in caplog.records if vars(record).get("action") == "data-lost"}
+    counted = Counter[TopicPartition]()
+    for each in (vars(record) for record in caplog.records if vars(record).get("action") == "compacted"):
+        counted[_place(each)] += each["records"]
     for place in story.places():
         missing = set(range(len(story.written[place]))) - set(story.taken[place])
         deleted = {offset for offset in missing if offset < story.lows[place]}
@@ -150,6 +153,7 @@ def test_each_record_comes_once_in_order_or_was_compacted_or_is_a_loss_that_is_r
             offset for offset in missing if place.topic == story.topics[1] and _is_superseded(story, place, offset)
         }
         assert missing <= deleted | superseded
+        assert counted[place] <= len(superseded), f"{place}: records count as compacted that are not"
         if deleted - superseded:
             assert place in reported, f"{place}: {sorted(deleted - superseded)} are lost in silence"
         if place in reported:

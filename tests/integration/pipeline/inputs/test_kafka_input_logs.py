@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, begin_transaction, produce
 from tests.support.spark.queries import wait_until
 
+from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.reading import read_task
+from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.opening import open_reader
@@ -137,6 +144,53 @@ def test_records_that_compaction_took_are_no_loss(broker: KafkaBroker) -> None:
     found = read_range(reads, span(where, 3, 100))
     assert found == [offset for offset in found if 3 < offset <= 100]
     assert len(found) < 97
+
+
+def test_records_that_compaction_took_from_a_logged_batch_are_counted_and_markers_are_not(
+    broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {"min.compaction.lag.ms": "3600000", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
+    where = TopicPartition(broker.make_topic(config={"cleanup.policy": "compact", **kept}), 0)
+    now_ms = int(time.time() * 1000)  # the lag begins with a record's timestamp
+    produce(broker.servers, where, [bytes(2_000)] * 600, key=b"same", first_time_ms=now_ms)
+    begin_transaction(broker.servers, "committed", where, [b"1", b"2"], key=b"x").commit_transaction()
+    begin_transaction(broker.servers, "aborted", where, [b"3"], key=b"x").abort_transaction()
+    produce(broker.servers, where, [bytes(2_000)] * 600, key=b"same", first_time_ms=now_ms)
+    options = AlignedOptions(inputs=(config(broker, where),), topics=(where.topic,), spool=tmp_path)
+    planner = AlignedStream(options)
+    start = planner.initial_offset()
+    end = planner.latest_offset_of_all(start)
+    planner.stop()
+    assert end["records"] == 1_202
+    assert run_again(options, start, end) == (1_202, 0)
+
+    alter_topic(broker, where.topic, "min.compaction.lag.ms", "0")
+    produce(broker.servers, where, [b"another segment"], key=b"same")
+    reads, whole = config(broker, where), span(where, -1, int(json.loads(json.dumps(end))["at"][where.topic]["0"][0]))
+    wait_until(lambda: len(read_range(reads, whole)) < 1_202, what="compaction", limit_s=60)
+    rows, counted = run_again(options, start, end)
+    assert rows < 1_202
+    assert counted == 1_202 - rows
+    assert {vars(each)["records"] for each in caplog.records if vars(each).get("action") == "compacted"} == {counted}
+
+
+def run_again(options: AlignedOptions, start: Json, end: Json) -> tuple[int, object]:
+    """Run a logged batch in a new process of the query: its rows, and how many records the progress counts as gone."""
+    again = AlignedStream(options)
+    try:
+        rows = sum(batch.num_rows for task in again.tasks(start, end) for batch in read_task(task))
+        again.latest_offset(end)
+        return rows, (again.metrics() or {})["compacted-records-total"]
+    finally:
+        again.stop()
+
+
+def alter_topic(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    with broker.admin() as admin:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(END_S)
 
 
 def delete_records(broker: KafkaBroker, where: TopicPartition, before: int) -> None:

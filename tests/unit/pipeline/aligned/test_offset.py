@@ -41,6 +41,7 @@ offsets = st.builds(
     ring=counts,
     batches=counts,
     records=counts,
+    records_of=st.dictionaries(places, counts, max_size=8),
     bytes=counts,
     enforced=counts,
     undecodable=counts,
@@ -59,13 +60,15 @@ def test_equal_offsets_have_equal_text_in_whatever_order_their_cursors_came(offs
         offset,
         cursors=dict(reversed(list(offset.cursors.items()))),
         topic_ids=dict(reversed(list(offset.topic_ids.items()))),
+        records_of=dict(reversed(list(offset.records_of.items()))),
     )
     assert json.dumps(turned.to_json()) == json.dumps(offset.to_json())
 
 
 def test_an_offset_takes_few_bytes_per_partition() -> None:
     many = {TopicPartition("flights", p): Cursor("1234567", 1_234_568, 1_700_000_000_000) for p in range(100)}
-    assert len(json.dumps(SourceOffset({}, many).to_json())) < 100 * 50 + 200
+    offset = SourceOffset({}, many, records_of=dict.fromkeys(many, 10_000))
+    assert len(json.dumps(offset.to_json())) < 100 * 65 + 200
 
 
 @pytest.mark.parametrize(
@@ -104,8 +107,9 @@ def test_a_damaged_offset_is_distinguished_from_a_foreign_one() -> None:
     for name in whole.keys() - {"understudy"}:
         with pytest.raises(OffsetError, match="damaged"):
             SourceOffset.from_json({key: value for key, value in whole.items() if key != name})
-    with pytest.raises(OffsetError, match="damaged"):
-        SourceOffset.from_json({**whole, "at": {"flights": {"0": ["1"]}}})
+    for part in ({"at": {"flights": {"0": ["1"]}}}, {"records_of": {"flights": {"0": None}}}, {"records_of": {"a": 1}}):
+        with pytest.raises(OffsetError, match="damaged"):
+            SourceOffset.from_json({**whole, **part})
 
 
 @pytest.mark.parametrize(

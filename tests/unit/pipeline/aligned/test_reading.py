@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, rows_of
 
+from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
@@ -47,6 +48,8 @@ class LogConfig:
     """How many readers fail before one works."""
     breaks_behind: int | None = None
     """Records that the first reader hands out before it fails."""
+    loses: bool = False
+    """Whether a reader goes on behind lost records."""
     topics: tuple[str, ...] = (TP.topic,)
     server: str = "log"
 
@@ -56,11 +59,13 @@ class LogConfig:
 class LogReader:
     def __init__(self, config: LogConfig) -> None:
         self._config = config
+        self.losses = 0
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         config = self._config
         if config.is_away or opened.count(config) <= config.failures:
             raise InputError("no answer", where="log")
+        self.losses += config.loses
         found = records(config.times_ms[span.start.ordinal : span.end.ordinal], first=span.start.ordinal)
         if config.breaks_behind is not None and opened.count(config) == 1:
             yield found.slice(0, config.breaks_behind)
@@ -225,6 +230,54 @@ def test_an_input_that_is_back_in_time_fails_no_batch(failures: int) -> None:
     task = ReadTask((planned(config),), poll_timeout_ms=60_000)
     assert [batch.num_rows for batch in read_task(task)] == [3]
     assert len(opened) == failures + 1
+
+
+def compacted(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
+    """Topic, partition and count of each message about compacted records."""
+    found = [vars(record) for record in caplog.records if vars(record).get("action") == "compacted"]
+    return [(each["topic"], each["partition"], each["records"]) for each in found]
+
+
+@pytest.mark.usefixtures("_quick_retries")
+@pytest.mark.parametrize("breaks_behind", [None, 2])
+def test_records_that_were_planned_and_are_not_there_are_counted_once_and_the_log_names_their_place(
+    breaks_behind: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = CompactedNotes(lambda: tmp_path)
+    each = replace(planned(LogConfig((1, 2, 3), breaks_behind=breaks_behind), start=Cursor("6", 0)), records=5)
+    for batch, total in ((7, 2), (7, 2), (8, 4)):
+        task = ReadTask((each,), poll_timeout_ms=60_000, batch=batch, notes=notes.begin(batch))
+        assert sum(rows.num_rows for rows in read_task(task)) == 3
+        assert notes.total() == total
+    assert compacted(caplog) == [("weather", 3, 2)] * 3
+    assert "weather-3: 2 of the 5 records that batch 7 had behind offset 6 up to 2 are gone" in caplog.text
+    assert len(list(tmp_path.iterdir())) == 1, "notes on earlier batches are removed"
+
+
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [(LogConfig((1, 2)), 2), (LogConfig((1, 2)), None), (LogConfig((1, 2)), 1), (LogConfig((1, 2), loses=True), 5)],
+    ids=["all are there", "unknown how many were planned", "more than planned", "some are lost"],
+)
+def test_only_what_surely_was_planned_and_is_not_lost_counts_as_compacted(
+    config: LogConfig, known: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = CompactedNotes(lambda: tmp_path)
+    list(read_task(ReadTask((replace(planned(config), records=known),), notes=notes.begin(0))))
+    assert notes.total() == 0
+    assert compacted(caplog) == []
+
+
+def test_a_folder_of_notes_that_cannot_be_made_or_is_gone_fails_no_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> Path:
+        raise PermissionError
+
+    assert CompactedNotes(refuse).begin(1) is None
+    each = replace(planned(LogConfig((1, 2))), records=5)
+    assert [rows.num_rows for rows in read_task(ReadTask((each,), notes=str(tmp_path / "gone")))] == [2]
+    assert compacted(caplog) == [("weather", 3, 3)]
 
 
 @pytest.mark.usefixtures("_quick_retries")

@@ -65,6 +65,15 @@ def advance(stream: AlignedStream, start: Json, *, records: int) -> list[Json]:
     return found
 
 
+def plan_all(options: AlignedOptions) -> tuple[Json, Json]:
+    """The offsets of one batch of everything. Its query has ended."""
+    stream = AlignedStream(options)
+    start = logged(stream.initial_offset())
+    end = logged(stream.latest_offset_of_all(start))
+    stream.stop()
+    return start, end
+
+
 def rows_between(stream: AlignedStream, start: Json, end: Json) -> list[dict[str, Any]]:
     """In merge order."""
     rows = [row for task in stream.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
@@ -100,6 +109,35 @@ def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(
     assert rows_between(again, start, end) == planned
     assert {row["merge_order"]["batch"] for row in planned} == {end["batches"]}
     assert not list((options.spool or Path()).rglob("*.arrow"))
+
+
+def test_a_logged_batch_that_compaction_made_smaller_is_counted_with_the_spool_and_named_in_the_log_without_it(
+    server: ScriptedServer, options: AlignedOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, end = plan_all(options)
+    assert end["records"] == 5
+    server.compact("weather", 0, 0, 1)
+    server.put("weather", 0, 60)
+    for spool, counted in ((options.spool, 2), (None, None)):
+        again = AlignedStream(replace(options, spool=spool))
+        assert len(rows_between(again, start, end)) == 3
+        advance(again, end, records=1)
+        assert (again.metrics() or {}).get("compacted-records-total") == counted
+        again.stop()
+    named = [vars(record) for record in caplog.records if vars(record).get("action") == "compacted"]
+    assert [(each["topic"], each["partition"], each["records"]) for each in named] == [("weather", 0, 2)] * 2
+
+
+def test_in_batches_that_earlier_releases_logged_no_record_counts_as_compacted(
+    server: ScriptedServer, options: AlignedOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, end = plan_all(options)
+    assert end["records"] == 5
+    server.compact("weather", 0, 0)
+    again = AlignedStream(options)
+    assert len(rows_between(again, start, {name: value for name, value in end.items() if name != "records_of"})) == 4
+    again.stop()
+    assert "compact" not in caplog.text
 
 
 def test_one_sort_by_merge_order_gives_the_delivery_of_the_querys_whole_life(
