@@ -135,16 +135,22 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, folder:
 
 
 @pytest.mark.full
-def test_the_example_says_what_it_does_up_to_its_first_result_and_ends_quietly_by_ctrl_c(tmp_path: Path) -> None:
+def test_the_example_says_what_it_does_up_to_a_first_result_that_waits_for_nothing_and_ends_quietly_by_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    """No wait for an input can end here, and the flights are in the first batch."""
     day = all_records().between(FIRST_S, FIRST_S + DAY_S).closed()
     for topic, records in (("flights", day.flights), ("weather", day.weather)):
         (tmp_path / topic).mkdir()
         (tmp_path / topic / "day.jsonl").write_bytes(b"".join(record.json_line() for record in records))
     example = str(ROOT / "docs" / "examples" / "asof_join.py")
-    with spark_job(example, [str(tmp_path / "checkpoint"), "--files", str(tmp_path)], tmp_path / "job") as job:
+    arguments = [str(tmp_path / "checkpoint"), "--files", str(tmp_path), "--idle", PATIENT["max_task_idle_ms"]]
+    with spark_job(example, arguments, tmp_path / "job") as job:
         job.wait_until(lambda: any(line.startswith("|2013-01-01T") for line in job.lines()), what="a flight")
         job.interrupt()
         assert job.wait_for_end() == 0
+    first_batch = "\n".join(job.lines()).partition("Batch: 0")[2].partition("Batch: 1")[0]
+    assert "|2013-01-01T" in first_batch
     starting, *said = [line for line in job.lines() if line[:1].isalpha()]
     assert starting.startswith("Starting Spark, which takes some seconds. Its own log is ")
     assert said[:2] == [

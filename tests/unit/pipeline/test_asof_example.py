@@ -16,6 +16,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
 
 from understudy_pipeline.demo.flights import Flight, utc_text
+from understudy_shared.base.errors import SettingsError
 
 NOON = 1_357_041_600
 hours = st.integers(0, 5)
@@ -100,6 +101,20 @@ def test_a_flight_that_is_missing_is_a_difference() -> None:
     found = joined([merged(records)[:1]])
     assert found.violations(as_of_join(records)) == 0
     assert found.differences(as_of_join(records)) == 1
+
+
+def test_the_example_says_that_it_is_starting_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_java() -> None:
+        raise SettingsError("there is no Java", where="here")
+
+    monkeypatch.setattr(asof_join, "java_home", no_java)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["asof_join.py", str(tmp_path / "checkpoint"), "--files", str(tmp_path)])
+    with pytest.raises(SystemExit, match="there is no Java"):
+        asof_join.main()
+    assert capsys.readouterr().out.startswith(f"Starting Spark, which takes some seconds. Its own log is {tmp_path}")
 
 
 def test_a_filled_folder_holds_every_record_once_in_the_partition_of_its_airport(
