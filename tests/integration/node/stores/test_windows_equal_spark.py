@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructType, TimestampType
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
@@ -19,7 +22,7 @@ from tests.support.oracle.scanned import pages
 from tests.support.oracle.spark_reader import operator_ids, read_versions, row_types
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, run_query, wait_until
-from tests.support.spark.windowed import WINDOWED_SCHEMA, WINDOWS, build_windowed, windowed_batches
+from tests.support.spark.windowed import DELAY, STARTS, WINDOWED_SCHEMA, WINDOWS, build_windowed, windowed_batches
 
 PARTITIONS = 2
 MINUTE_US = 60_000_000
@@ -245,6 +248,37 @@ def test_windows_across_keys_are_found_by_a_filter_of_their_column(windowed: Win
         where = [["window.start", "<", text(some.end)], ["window.end", ">", text(some.start)]]
         rows = [row for page in pages(served, windowed.stores["sliding"], where=where) for row in page["rows"]]
         assert len(rows) == len([each for each in windows if each.start < some.end and each.end > some.start]) > 0
+
+
+def _counted(source: DataFrame, *, window: Column) -> DataFrame:
+    return source.withWatermark("event", DELAY).groupBy("site", window).count()
+
+
+def test_a_query_that_went_on_with_other_windows_has_all_of_them_in_its_answers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark does not ask, so no plan of a run says which windows a state has: candidates by one would lose some."""
+    tumbling, shifted = F.window("event", "10 minutes"), F.window("event", "10 minutes", "4 minutes", "1 minute")
+    moments = STARTS[2], STARTS[2] + timedelta(minutes=7)
+    for runs, window in enumerate((tumbling, shifted), 1):
+        run = run_query(
+            spark,
+            name="other_windows",
+            schema=WINDOWED_SCHEMA,
+            batches=[[{"site": 1, "name": "a", "n": 1, "event": moment}] for moment in moments[:runs]],
+            build=partial(_counted, window=window),
+            checkpoint=tmp_path / "checkpoint",
+            state_format=HDFS_V1,
+            options=QueryOptions(partitions=PARTITIONS),
+        )
+    types = row_types(spark, run.checkpoint, 0)
+    kept = [_window(row.key, row.value, *types) for row in read_versions(spark, run.checkpoint, 0, [1])[1]]
+    windowed = Windowed(run.checkpoint, {"other": "op0"}, {"other": {2: kept}}, {2: _watermarks(run.checkpoint, 1)})
+    assert sorted(each.start // MINUTE_US % 4 for each in kept) == [0, 1, 1], "windows of both runs"
+    with served_node(run.checkpoint, tmp_path / "data") as served:
+        served.wait_for_version(2, partitions=PARTITIONS)
+        expected = windowed.expected(kept, 2, -(2**62), 2**62, "start")
+        assert as_text(found(served, windowed, "other", (1,))) == as_text(expected)
 
 
 def _is_at_rest(router: Served, version: int) -> bool:
