@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,12 @@ def wait_for(nodes: dict[str, Server], version: int) -> None:
             time.sleep(0.1)
 
 
+def changed_words(numbers: Iterable[int]) -> bytes:
+    """Return the records of a changelog that sets some words."""
+    encode, value = KeyCodec(KEY).encode, compile_row_encoder(VALUE)
+    return spark.plain([(b"\x00" + encode((f"word-{n}",)), b"\x00" + value((n, n))) for n in numbers])
+
+
 class FormatV2:
     """A query over RocksDB in checkpoint format v2, with changelogs only."""
 
@@ -139,19 +146,18 @@ class FormatV2:
         self.partitions = partitions
         self.version = 0
         self._made = HandmadeCheckpoint(path, provider=spark.ROCKSDB, partitions=partitions).create()
-        encode, value = KeyCodec(KEY).encode, compile_row_encoder(VALUE)
-        self._records = spark.plain(
-            [(b"\x00" + encode((f"word-{n}",)), b"\x00" + value((n, n))) for n in range(CHANGES)]
-        )
+        self._records = changed_words(range(CHANGES))
 
-    def write(self) -> None:
-        """Write the offsets and the changelogs of the next version."""
+    def write(self, records: bytes | None = None) -> None:
+        """Write the offsets and the changelogs of the next version: the same changes to each task, by default the same
+        as ever.
+        """
         version = self.version + 1
         offsets = spark.offsets(provider=spark.ROCKSDB, partitions=self.partitions)
         self._made.write(f"offsets/{version - 1}", offsets)
         for partition in range(self.partitions):
             before = [(version - 1, self._attempt(version - 1, partition))] if version > 1 else []
-            content = spark.utf("v3") + spark.lineage(before) + self._records
+            content = spark.utf("v3") + spark.lineage(before) + (records or self._records)
             name = f"{version}_{self._attempt(version, partition)}.changelog"
             self._made.write(f"state/0/{partition}/{name}", spark.lz4(content))
 

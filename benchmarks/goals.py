@@ -15,7 +15,7 @@ from benchmarks.report import Report
 
 LOOKUPS, BATCHES, FOLLOWING = "benchmarks.lookups", "benchmarks.batches", "benchmarks.following"
 RESTORE, SCALE, IDLE = "benchmarks.restore_and_lookup", "benchmarks.scale", "benchmarks.idle"
-EXPORTS = "benchmarks.exports"
+EXPORTS, LEASES = "benchmarks.exports", "benchmarks.leases"
 CONSTANT, REDIS_GET, NGINX_HOP = "constant ASGI app", "FastAPI + redis-py GET", "nginx, forwarded to nginx"
 KS_LOCAL = "Kafka Streams, local"
 KS_FORWARDED = "Kafka Streams, forwarded with Vert.x"
@@ -64,6 +64,7 @@ def outcomes(report: Report) -> list[Outcome]:
         *_scale(report),
         *_idle(report),
         *_exports(report),
+        *_leases(report),
     ]
 
 
@@ -141,6 +142,12 @@ def _exports(report: Report) -> Iterator[Outcome]:
     for exports in (1, 4):
         beside = figure(f"p99_ms_{exports}")
         yield _ratio(report, f"p99 of lookups beside exports: {exports}", beside, alone, 2, at_least=False)
+
+
+def _leases(report: Report) -> Iterator[Outcome]:
+    for leases in (1, 10, 50):
+        held = LEASES, f"{leases} leases", "of_model"
+        yield _at_most(report, f"memory of versions that leases keep: {leases}", held, 1.5, "x model")
 
 
 _Place = tuple[str, str, str]
