@@ -4,7 +4,8 @@ feel of them.
     python -m benchmarks.exports [--keys 1000000] [--rounds 3] [--seconds 4] [--report FILE]
 
 Real Spark writes the checkpoint. `raw` iterates over the same tables with rocksdict and looks at nothing. `row by row`
-is the node without its process for exports. Lookups come at an equal rate, whether or not exports run beside them; a
+is the node without its process for exports, `redis` an application that streams a copy of the rows in Redis by SCAN and
+MGET. Lookups come at an equal rate, whether or not exports run beside them; a
 lookup counts from when it was due. Node and process share one core, readers and load the other.
 """
 
@@ -26,6 +27,7 @@ from rocksdict import AccessType, Cache, Env, Options, Rdict
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import get, paced_load
+from benchmarks.redis_scan import redis_export, rows_per_second
 from benchmarks.report import write_report
 from benchmarks.servers import Server, pin_load, server
 
@@ -66,8 +68,13 @@ def main() -> None:
         node, plain = (
             running.enter_context(node_of(checkpoint, Path(folder) / way, way)) for way in ("process", "row by row")
         )
+        peer = running.enter_context(redis_export(checkpoint))
         rounds = [
-            measured(node, plain, checkpoint, Path(folder) / "process", rate, options.seconds) for rate in spark_rates
+            {
+                "redis_per_second": rows_per_second(peer, checkpoint.keys),
+                **measured(node, plain, checkpoint, Path(folder) / "process", rate, options.seconds),
+            }
+            for rate in spark_rates
         ]
     show(rounds)
     if options.report is not None:
@@ -181,7 +188,7 @@ def show(rounds: list[Figures]) -> None:
         return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
     print(f"{'':34}{'rows/s':>12}{'of raw':>20}{'of Spark':>24}")
-    for name in ("raw", "spark", *FORMS, *(f"plain_{form}" for form in PLAIN_FORMS)):
+    for name in ("raw", "spark", "redis", *FORMS, *(f"plain_{form}" for form in PLAIN_FORMS)):
         rate = f"{name}_per_second"
         print(f"{name:34}{median(rate):12,.0f}{of(rate, 'raw_per_second'):>20}{of(rate, 'spark_per_second'):>24}")
     print(f"\n{LOOKUPS_PER_SECOND} lookups a second beside exports")

@@ -18,10 +18,10 @@ from understudy_node.bulk.cells import (
     UnfitRowsError,
     VariableCells,
     is_text,
-    joined,
     printed,
     values_of,
 )
+from understudy_node.bulk.joining import joined
 from understudy_node.stores.arrow_schema import arrow_type
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.temporal import NANOS_PER_DAY

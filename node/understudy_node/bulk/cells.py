@@ -114,23 +114,6 @@ class RowColumns:
         return VariableCells(block.data, block.starts + offsets, sizes, nulls)
 
 
-def joined(cells: VariableCells, *, before: int = 0, behind: int = 0, fill: int = 0) -> tuple[U8, I64]:
-    """Return the bytes of all cells in a row, with room around each that is filled with `fill`, and where each begins,
-    its room before included.
-    """
-    sizes = cells.sizes
-    count, total = len(sizes), int(sizes.sum())
-    ends = np.cumsum(sizes)
-    begins = ends - sizes
-    chars = cells.data[np.repeat(cells.starts - begins, sizes) + np.arange(total)]
-    room = before + behind
-    if not room:
-        return chars, begins
-    out = np.full(total + room * count, fill, np.uint8)
-    out[np.repeat(np.arange(count) * room + before, sizes) + np.arange(total)] = chars
-    return out, begins + np.arange(count) * room
-
-
 def is_text(data: U8) -> bool:
     """Whether bytes are UTF-8."""
     if bool((data < 0x80).all()):

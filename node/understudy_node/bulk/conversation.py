@@ -8,8 +8,20 @@ from asyncio import IncompleteReadError
 from asyncio.subprocess import Process
 from dataclasses import fields
 
+from understudy_node.bulk.fast_part import ReaderLeftError
 from understudy_node.bulk.handover import Handover
-from understudy_node.bulk.pipe import LENGTH_BYTES, AskedPart, Declined, Made, Stores, ViewParts, encoded, length_of
+from understudy_node.bulk.pipe import (
+    LENGTH_BYTES,
+    AskedPart,
+    Declined,
+    Drop,
+    Dropped,
+    Made,
+    Stores,
+    ViewParts,
+    encoded,
+    length_of,
+)
 from understudy_node.generation import Generation
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
@@ -52,7 +64,9 @@ class Conversation:
         room: Room,
         budget_s: float,
     ) -> MadePart | None:
-        """Have a part made; None for one that is declined. Raises GoneError when the process ends."""
+        """Have a part made; None for one that is declined. Raises GoneError when the process ends, and
+        ReaderLeftError for one that was dropped.
+        """
         handed = self._handover.views(reading.view.stores)
         if handed is None:
             return None
@@ -65,6 +79,8 @@ class Conversation:
         await self._send(self._asked(asked, reading, views, place, room, budget_s))
         try:
             head = pickle.loads(await self._out.readexactly(length_of(await self._out.readexactly(LENGTH_BYTES))))  # noqa: S301
+            if isinstance(head, Dropped):
+                raise ReaderLeftError
             if isinstance(head, Declined):
                 self._note(head.reason)
                 return None
@@ -74,6 +90,11 @@ class Conversation:
             raise GoneError("it ended in the middle of a part") from None
         self.has_made = True
         return MadePart(payload, head.found, head.looked_at, head.after, head.is_end)
+
+    def drop(self) -> None:
+        """Have the part ended that is being made: its reader has left. It has an answer all the same."""
+        if not self._in.is_closing():
+            self._in.write(encoded(Drop()))
 
     def _note(self, reason: str) -> None:
         """Log why parts are declined, each reason once."""

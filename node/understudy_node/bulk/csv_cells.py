@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from understudy_node.bulk.cells import AnyCells, VariableCells, is_text, joined, printed
+from understudy_node.bulk.cells import AnyCells, VariableCells, is_text, printed
+from understudy_node.bulk.joining import joined
 from understudy_node.bulk.json_cells import cell_printer
 from understudy_node.stores.gathered import csv_field
 from understudy_shared.http.lookup_requests import numbers_as_text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from understudy_node.bulk.cells import AnyCells, UnfitRowsError
 from understudy_node.bulk.slices import slices
@@ -13,6 +13,16 @@ from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.stores.bulk_parts import MadePart
 from understudy_shared.reads.scan_page import Room
+
+PIECES: Final = 8
+"""Number of pieces in which a full part is made: little more is printed of long rows than there is room for."""
+
+HasLeft = Callable[[], bool]
+"""A function that says whether the reader of a part has left."""
+
+
+class ReaderLeftError(Exception):
+    """The reader has left, and does not want the part any more."""
 
 
 class Piece(NamedTuple):
@@ -33,13 +43,24 @@ class Form(Protocol):
         """Join what was made of the slices of a part."""
 
 
-def fast_part(table: Table, form: Form, view: View, after: bytes | None, room: Room) -> MadePart:
-    """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one."""
+def stays() -> bool:
+    """Say that the reader is there."""
+    return False
+
+
+def fast_part(  # noqa: PLR0917  # the last has a default
+    table: Table, form: Form, view: View, after: bytes | None, room: Room, has_left: HasLeft = stays
+) -> MadePart:
+    """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one, and
+    ReaderLeftError.
+    """
     pieces: list[Piece] = []
     assert room.rows, "a part has room for a row"
     found = size_bytes = 0
     is_end = True
-    for records in _behind(view, after):
+    for records in _behind(view, after, room.bytes // PIECES):
+        if has_left():
+            raise ReaderLeftError
         if found and (found == room.rows or monotonic() >= room.until_s):
             is_end = False
             break
@@ -63,11 +84,11 @@ def fast_part(table: Table, form: Form, view: View, after: bytes | None, room: R
     return MadePart(form.payload(pieces), found, found, None if is_end else after, is_end)
 
 
-def _behind(view: View, after: bytes | None) -> Iterator[list[bytes]]:
+def _behind(view: View, after: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
     start = None if after is None else after_prefix(after)
     if after is not None and start is None:
         return iter(())  # nothing is behind it
-    return slices(view, start)
+    return slices(view, start, slice_bytes=slice_bytes)
 
 
 def _fitting(table: Table, form: Form, records: list[bytes], room_bytes: int, *, must: bool) -> Piece | None:
@@ -76,5 +97,6 @@ def _fitting(table: Table, form: Form, records: list[bytes], room_bytes: int, *,
         piece = form.piece(table.cells(records), count)
         if piece.size_bytes <= room_bytes or (must and count == 1):
             return piece
-        records = records[: count // 2 * 2]
+        # Rows are about equally long: most often the next try fits.
+        records = records[: 2 * max(min(count - 1, count * room_bytes // piece.size_bytes), 1 if must else 0)]
     return None

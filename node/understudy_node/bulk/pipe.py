@@ -83,6 +83,10 @@ class AskedPart(NamedTuple):
     budget_ms: float
 
 
+class Drop(NamedTuple):
+    """An order to end the part that is being made: its reader has left."""
+
+
 class Made(NamedTuple):
     """The head of a part that was made; `size` bytes follow."""
 
@@ -97,6 +101,10 @@ class Declined(NamedTuple):
     """The reason why the process does not make a part."""
 
     reason: str
+
+
+class Dropped(NamedTuple):
+    """The answer for a part that ended because its reader had left."""
 
 
 def encoded(message: object) -> bytes:
@@ -117,11 +125,19 @@ def length_of(head: bytes) -> int:
 
 
 def read_message(pipe: BinaryIO) -> object:
-    """Return the next message; None at the end of the pipe."""
-    head = pipe.read(LENGTH_BYTES)
+    """Return the next message of a pipe that is not buffered; None at its end."""
+    head = _exactly(pipe, LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return None
-    return pickle.loads(pipe.read(length_of(head)))  # noqa: S301  # of the process that started this one
+    return pickle.loads(_exactly(pipe, length_of(head)))  # noqa: S301  # of the process that started this one
+
+
+def _exactly(pipe: BinaryIO, size: int) -> bytes:
+    """Read so many bytes, fewer at the end of the pipe. Whatever is behind them stays in it, where `poll` sees it."""
+    pieces = bytearray()
+    while len(pieces) < size and (piece := pipe.read(size - len(pieces))):
+        pieces += piece
+    return bytes(pieces)
 
 
 class _Pickler(pickle.Pickler):

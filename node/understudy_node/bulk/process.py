@@ -1,7 +1,7 @@
 """The process of a node that makes bulk parts, from the node's side: the first part starts it, and it ends when idle.
 
-It makes one part at a time, and its answer is read to the end, whether or not the reader is still there. Whatever goes
-wrong, the part is declined, and the node makes it row by row.
+It makes one part at a time, and its answer is read to the end. A part whose reader leaves is ended, so that it holds
+up no other for long. Whatever goes wrong, the part is declined, and the node makes it row by row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Final
 
 from understudy_node.bulk.conversation import Conversation
+from understudy_node.bulk.fast_part import ReaderLeftError
 from understudy_node.generation import Generation
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
@@ -47,11 +48,11 @@ PIPE_BYTES: Final = 1024 * 1024
 class BulkProcess:
     """The maker of bulk parts. `generation` returns the one that the node serves, None before there is one.
 
-    Used on the serving loop. `started`, `made` and `declined` are counts, for metrics and tests.
+    Used on the serving loop. `started`, `made`, `declined` and `dropped` are counts, for metrics and tests.
     """
 
     def __init__(self, generation: Callable[[], Generation | None]) -> None:
-        self.started = self.made = self.declined = 0
+        self.started = self.made = self.declined = self.dropped = 0
         self._generation = generation
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -78,11 +79,16 @@ class BulkProcess:
             await self._turn.acquire()
         finally:
             self._waiting -= 1
-        # A reader who leaves must not cut the answer off: the next one would get the rest.
+        # A reader who leaves must not cut the answer off, as the next would get the rest: the process ends it.
         making = asyncio.get_running_loop().create_task(self._made(generation, asked, reading, place, room, budget_s))
         self._tasks.add(making)
         making.add_done_callback(self._done)
-        found = await asyncio.shield(making)
+        try:
+            found = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            if self._conversation is not None and not making.done():
+                self._conversation.drop()
+            raise
         self.made += found is not None
         self.declined += found is None
         return found
@@ -115,6 +121,9 @@ class BulkProcess:
                     return None
                 assert self._conversation is not None, "it has started"
                 return await self._conversation.part(generation, asked, reading, place, room, budget_s)
+        except ReaderLeftError:
+            self.dropped += 1
+            return None
         except Exception as error:  # An export is never worse off than without this process.
             if self._conversation is None or not self._conversation.has_made:
                 self._start_again_s = monotonic() + START_AGAIN_S

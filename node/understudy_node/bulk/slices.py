@@ -23,24 +23,32 @@ SLICE_RECORDS: Final = 4_096
 SLICE_BYTES: Final = 1024 * 1024
 """Size at which a slice ends early."""
 
-FIRST_RECORDS: Final = 64
-"""Number of records in the first slice: how long records are is seen by then."""
+FIRST_RECORDS: Final = 8
+"""Number of records in the first slice, by which is seen how long records are. The next has at most so many times more,
+and so on.
+"""
+
+SEEN_RECORDS: Final = 64
+"""Number of records by whose length the size of the next slice is chosen."""
 
 Change = tuple[bytes, bytes | None]
 
 
-def slices(view: View, start: bytes | None, end: bytes | None = None) -> Iterator[list[bytes]]:
-    """Yield the records of a view from `start` to `end`, in slices that are not empty."""
-    base = _base_slices(view, start, end)
+def slices(
+    view: View, start: bytes | None, end: bytes | None = None, *, slice_bytes: int = SLICE_BYTES
+) -> Iterator[list[bytes]]:
+    """Yield the records of a view from `start` to `end`, in slices of about `slice_bytes` that are not empty."""
+    slice_bytes = min(slice_bytes, SLICE_BYTES)
+    base = _base_slices(view, start, end, slice_bytes)
     layers: list[Iterator[Change]] = [tier.scan(start, end) for tier in view.tiers]
     if view.spill is not None:
         layers.append(view.spill.scan(start, end))
     if not layers:
         return base
-    return _merged(base, reduce(newer_over_older, layers))
+    return _merged(base, _Ahead(reduce(newer_over_older, layers), slice_bytes))
 
 
-def _base_slices(view: View, start: bytes | None, end: bytes | None) -> Iterator[list[bytes]]:
+def _base_slices(view: View, start: bytes | None, end: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
     count = 2 * FIRST_RECORDS
 
     def next_slice(flat: Iterator[bytes]) -> list[bytes]:
@@ -48,9 +56,10 @@ def _base_slices(view: View, start: bytes | None, end: bytes | None) -> Iterator
         records = list(islice(flat, count))
         if records:
             # Long records make slices shorter: as many as fit, by those seen last.
-            seen = records[-2 * FIRST_RECORDS :]
+            seen = records[-2 * SEEN_RECORDS :]
             record_bytes = 1 + sum(map(len, seen)) * 2 // len(seen)
-            count = 2 * max(1, min(SLICE_RECORDS, SLICE_BYTES // record_bytes))
+            most = min(SLICE_RECORDS, FIRST_RECORDS * len(records) // 2)
+            count = 2 * max(1, min(most, slice_bytes // record_bytes))
         return records
 
     base = view.base.wrapped if isinstance(view.base, CachedBase) else view.base
@@ -60,8 +69,7 @@ def _base_slices(view: View, start: bytes | None, end: bytes | None) -> Iterator
     return iter(lambda: next_slice(flat), [])
 
 
-def _merged(base: Iterator[list[bytes]], changes: Iterator[Change]) -> Iterator[list[bytes]]:
-    ahead = _Ahead(changes)
+def _merged(base: Iterator[list[bytes]], ahead: _Ahead) -> Iterator[list[bytes]]:
     for records in base:
         rest = records
         while rest and (newer := ahead.up_to(rest[-2])):
@@ -81,9 +89,10 @@ def _merged(base: Iterator[list[bytes]], changes: Iterator[Change]) -> Iterator[
 class _Ahead:
     """Changes, some at a time."""
 
-    def __init__(self, changes: Iterator[Change]) -> None:
+    def __init__(self, changes: Iterator[Change], most_bytes: int) -> None:
         self._changes = changes
         self._next = next(changes, None)
+        self._most_bytes = most_bytes
 
     def has_up_to(self, last: bytes | None) -> bool:
         """Whether there is a change of a key up to `last`; None: of any key."""
@@ -95,9 +104,9 @@ class _Ahead:
         taken_bytes = 0
         while self._next is not None and self.has_up_to(last):
             taken.append(self._next)
-            taken_bytes += len(self._next[1] or b"")
+            taken_bytes += len(self._next[0]) + len(self._next[1] or b"")
             self._next = next(self._changes, None)
-            if len(taken) >= SLICE_RECORDS or taken_bytes >= SLICE_BYTES:
+            if len(taken) >= SLICE_RECORDS or taken_bytes >= self._most_bytes:
                 break
         return taken
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import marshal
 import os
 import pickle
+import select
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import BinaryIO, Final
 
+from understudy_node.bulk.fast_part import HasLeft, ReaderLeftError, stays
 from understudy_node.bulk.making import make_part
 from understudy_node.bulk.pipe import (
     AskedPart,
     Changes,
     Declined,
+    Dropped,
     Forget,
     Made,
     OpenBase,
@@ -68,6 +71,8 @@ class _GoneError(Exception):
 class Process:
     """The layers and the readers that this process has."""
 
+    has_left: HasLeft = stays
+    """Whether the reader of the part that is being made has left."""
     cache: BlockCache = field(default_factory=lambda: BlockCache(CACHE_BYTES))
     layers: dict[int, Base | Spill | Tier] = field(default_factory=dict)
     changes: dict[int, dict[bytes, bytes | None]] = field(default_factory=dict)
@@ -76,7 +81,7 @@ class Process:
     unopened: dict[int, str] = field(default_factory=dict)
     """Reasons why layers could not be opened, by number."""
 
-    def take(self, message: object) -> tuple[Made | Declined, bytes] | None:
+    def take(self, message: object) -> tuple[Made | Declined | Dropped, bytes] | None:
         """Do what a message says; return the answer to one that has an answer."""
         match message:
             case AskedPart():
@@ -115,7 +120,7 @@ class Process:
                 changes, first_version=message.first_version, last_version=message.last_version
             )
 
-    def _part(self, asked: AskedPart) -> tuple[Made | Declined, bytes]:
+    def _part(self, asked: AskedPart) -> tuple[Made | Declined | Dropped, bytes]:
         try:
             reader = self.readers[asked.stores][StoreName(asked.store)]
             views = {name: self._view(parts) for name, parts in asked.views.items()}
@@ -123,7 +128,11 @@ class Process:
             views[reader.store.store_name].prepare_scan()
             reading = Reading(TaskView(stores=views, **asked.task), None, b"")  # type: ignore[arg-type]  # parts say no lag
             room = Room(asked.rows, asked.bytes, monotonic() + asked.budget_ms / 1000)
-            made = make_part(_question(reader, asked), reading, Place(asked.partition, asked.after), room)
+            made = make_part(
+                _question(reader, asked), reading, Place(asked.partition, asked.after), room, self.has_left
+            )
+        except ReaderLeftError:
+            return Dropped(), b""
         except Exception as error:  # The node makes this part itself, and says what is wrong.
             return Declined(f"{type(error).__name__}: {error}"), b""
         return Made(made.found, made.looked_at, made.after, made.is_end, len(made.payload)), made.payload
@@ -165,12 +174,15 @@ def main() -> None:
     os.nice(PRIORITY)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(sys.stdin.buffer, answers)
+    serve(os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0), answers)
 
 
 def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the pipe ends."""
-    process = Process()
+    arrivals = select.poll()
+    arrivals.register(orders, select.POLLIN)
+    # While a part is being made, no order comes but the one to drop it.
+    process = Process(has_left=lambda: bool(arrivals.poll(0)))
     while (message := read_message(orders)) is not None:
         answer = process.take(message)
         if answer is not None:

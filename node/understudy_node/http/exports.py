@@ -45,7 +45,7 @@ from understudy_shared.reads.export_hop import (
 )
 from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.scan_cursor import ScanCursor
-from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, bound_at
+from understudy_shared.reads.scan_page import PartPage, Place, Room, bound_at
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.long_reads import LongReads
@@ -106,9 +106,8 @@ class NodeExports:
         if self.bulk is not None and not maker.is_sought:
             made = await self.bulk.part(asked, reading, place, room)
             if made is not None:
-                access: Access = "filtered-pass" if maker.is_filtered else "pass"
                 found = (made.found, made.looked_at, made.after, made.is_end)
-                return PartPage(made.payload, *found, stamp_of(view), view.committed_at_us, access)
+                return PartPage(made.payload, *found, stamp_of(view), view.committed_at_us, maker.access)
         if not maker.is_sought:
             await asyncio.to_thread(view.stores[maker.reader.store.store_name].prepare_scan)
         if asked.format is ExportFormat.ARROW:

@@ -25,6 +25,7 @@ from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column, Columns, walk, walk_row
 from understudy_shared.reads.scan_hop import MAX_ROW_BYTES
+from understudy_shared.reads.scan_page import Access
 from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix, row_columns
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import EVERYTHING, Selection
@@ -72,6 +73,11 @@ class RowMaker:
     def is_filtered(self) -> bool:
         """Whether it leaves keys out."""
         return self.prefix is not None or bool(self.of_key or self.of_members)
+
+    @property
+    def access(self) -> Access:
+        """The way in which a partition is read for it."""
+        return "seek" if self.starts is not None or self.is_sought else "filtered-pass" if self.is_filtered else "pass"
 
     @property
     def is_sought(self) -> bool:

@@ -59,9 +59,8 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
             size_bytes += len(row) + 1
         after = key.own
         yield
-    access: Access = "seek" if maker.starts is not None else "filtered-pass" if maker.is_filtered else "pass"
     yield from rows.finish()
-    return _part(reading.view, rows, found, looked_at, access, next_after=after, is_end=is_end)
+    return _part(reading.view, rows, found, looked_at, maker.access, next_after=after, is_end=is_end)
 
 
 def _sought(

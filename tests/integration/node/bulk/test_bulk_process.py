@@ -130,7 +130,7 @@ async def test_a_process_that_hangs_is_killed(served: ServedNode, monkeypatch: p
         assert await part_of(bulk, reader) is not None
 
 
-async def test_a_reader_who_leaves_cuts_off_no_answer(served: ServedNode) -> None:
+async def test_a_part_whose_reader_leaves_is_dropped_and_cuts_off_no_answer(served: ServedNode) -> None:
     reader = reader_of(served)
     async with running(served) as bulk:
         assert await part_of(bulk, reader) is not None
@@ -144,7 +144,7 @@ async def test_a_reader_who_leaves_cuts_off_no_answer(served: ServedNode) -> Non
         part = await part_of(bulk, reader, rows=1)
         assert part is not None
         assert part.found == 1
-        assert bulk.started == 1
+        assert (bulk.started, bulk.dropped, bulk.declined) == (1, 1, 0)
 
 
 async def test_parts_that_would_wait_too_long_are_declined(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:

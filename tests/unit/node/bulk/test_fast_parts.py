@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.support.checkpoint.described import described_store, reader_of
 from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.bulk.cells import UnfitRowsError
-from understudy_node.bulk.fast_part import fast_part
+from understudy_node.bulk.fast_part import ReaderLeftError, fast_part
 from understudy_node.bulk.making import form_of, make_part, row_by_row
 from understudy_node.bulk.table import table_of
 from understudy_node.engine.base import EmptyBase
@@ -194,6 +194,28 @@ def test_a_part_without_time_has_a_row() -> None:
     asked = Asked(TWO, FEW, ExportFormat.NDJSON)
     parts = list(asked.parts(Room(1, 1 << 22, 0.0)))
     assert [part.found for part in parts] == [1] * len(FEW)
+
+
+@pytest.mark.parametrize("form", list(ExportFormat))
+@pytest.mark.parametrize("lengths", [[16], [5, 0, 30], [200, 0, 3_000]], ids=["even", "short", "long"])
+def test_texts_of_any_length_are_those_of_single_rows(form: ExportFormat, lengths: list[int]) -> None:
+    values: Values = [(chr(97 + at % 26) * lengths[at % len(lengths)], 0.5) for at in range(100)]
+    asked = Asked(TWO, values, form)
+    parts = list(asked.parts(Room(65_536, 32 * 1024, monotonic() + 60)))
+    assert all(len(part.payload) > 16 * 1024 for part in parts[:-1]), "full, though its pieces are short"
+    whole = b"".join(part.payload for part in parts)
+    if form is ExportFormat.ARROW:
+        assert asked.table(whole) == asked.table(asked.plain().payload)
+    else:
+        assert whole == asked.plain().payload
+
+
+@pytest.mark.parametrize("form", list(ExportFormat))
+@pytest.mark.parametrize("make", [make_part, row_by_row])
+def test_a_part_whose_reader_has_left_ends_at_once(form: ExportFormat, make: Callable[..., MadePart]) -> None:
+    asked = Asked(TWO, FEW, form)
+    with pytest.raises(ReaderLeftError):
+        make(asked.question, asked.reading, Place(0), plenty(), lambda: True)
 
 
 @pytest.mark.parametrize("form", list(ExportFormat))
