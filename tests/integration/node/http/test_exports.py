@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.handmade_sessions import VISITORS, HandmadeSessions
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.oracle.exported import Exported, export
 from tests.support.oracle.scanned import scan_target, scanned
@@ -114,6 +115,17 @@ def test_an_export_goes_on_behind_each_of_its_cursors_at_the_same_version(
         assert served.get(scan_target("op0", cursor=token)).problem == "bad-bound", "it is of an export"
         other = served.get(scan_target("op0", "export", cursor=token, where=[["count", ">", 0]]))
         assert (other.status, other.body["where"]) == (400, "cursor")
+
+
+def test_an_export_by_a_prefix_counts_as_sought(tmp_path: Path) -> None:
+    sessions = HandmadeSessions(tmp_path / "sessions", partitions=2).create().add(1)
+    with served_node(sessions.path, tmp_path / "data") as served:
+        served.wait_for_version(1, partitions=2)
+        found = export(served, prefix=[VISITORS[0]])
+        assert found.rows
+        metrics = served.text("/metrics")
+    assert f'understudy_scan_rows_total{{access="seek"}} {len(found.rows)}.0' in metrics
+    assert 'understudy_scan_rows_total{access="filtered-pass"} 0.0' in metrics
 
 
 @pytest.mark.parametrize("form", FORMATS)
