@@ -40,7 +40,7 @@ SILENCE_S = 0.3
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every GET by `answer(path)`; counts what it heard, but for the scans that the load makes beside reads."""
+    """Answers every GET by `answer(path)`; counts what it heard, but for scans and exports beside the reads."""
 
     daemon_threads = True
 
@@ -52,7 +52,7 @@ class Server(ThreadingHTTPServer):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:  # the base class calls it so
-                if "/scan?" not in self.path:
+                if "/scan?" not in self.path and "/export?" not in self.path:
                     heard.append(self.path)
                 status, document = answer(self.path)
                 body = json.dumps(document).encode()

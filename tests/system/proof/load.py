@@ -169,6 +169,8 @@ class Load:
                 pass
             scanning = Scanning(number, question, now_ms(), is_export=number % EXPORT_EACH == 0)
             scan = await (self._export(scanning) if scanning.is_export else self._scan(scanning, columns))
+            if scan is None:
+                return
             self.outcomes[f"scans {scan.outcome}"] += 1
             self.writer.write(scan)
             together = choose_snapshot(self.subject, self.chance, self.newest, before, self.not_there)
@@ -182,8 +184,8 @@ class Load:
                 return
             await asyncio.sleep(BETWEEN_SCANS_S)
 
-    async def _export(self, scanning: Scanning) -> Scan:
-        """Export at any router, and go on at any where the stream is cut."""
+    async def _export(self, scanning: Scanning) -> Scan | None:
+        """Export at any router, and go on at any where the stream is cut; None when the load has ended meanwhile."""
         exporting, until_s = Exporting(scanning), time.monotonic() + EXPORT_S
         while time.monotonic() < until_s:
             port = self.chance.choice([*self.routers.values()])
@@ -194,6 +196,8 @@ class Load:
                     scan = exporting.took(now_ms(), stream)
                     if scan is not None:
                         return scan
+            if self.is_ended:
+                return None
             await asyncio.sleep(BETWEEN_SCANS_S)
         return scanning.ended(now_ms(), "failed", detail=f"no end within {EXPORT_S:g} s")
 
