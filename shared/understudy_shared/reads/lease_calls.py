@@ -174,7 +174,7 @@ def _shown(entry: object) -> Shown:
         case [str(store), int(partition), int(version), int() | None as time_us] if bool not in map(type, entry):
             if 0 <= partition <= CEILING and 0 <= version <= CEILING:
                 return Shown(store, partition, version, time_us)
-    raise BadHopError("the reply shows something that is no version of a partition")
+    raise BadHopError("an entry of the reply does not name the version of a partition")
 
 
 def _position(token: object) -> Position | None:

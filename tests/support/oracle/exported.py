@@ -36,7 +36,7 @@ class Exported:
 
     @property
     def head(self) -> dict[str, Any]:
-        """What the first line says."""
+        """Return the members of the first line."""
         head: dict[str, Any] = self.lines[0]["export"]
         return head
 

@@ -13,7 +13,7 @@ from tests.system.proof.base_counts import MANY_BASES
 from tests.system.proof.checker import CLAIMS, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult, Limits
-from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read, Scan, SnapshotRead
+from tests.system.proof.history import Bases, Bounds, FaultEvent, History, Read
 from tests.system.proof.schedule import MENU
 from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import KEYS, PARTITIONS, STORE, Model
@@ -244,54 +244,6 @@ def test_a_planted_bug_in_one_read_is_found_and_the_read_is_named(plant: Plant, 
     claim = check(model.history, model.truth).claims[PLANTS[plant]]
     assert not claim.holds
     assert any(f"read {read.session}/{read.seq} of {read.store}" in violation.text for violation in claim.violations)
-
-
-SPOILT: dict[str, Callable[[Scan], Scan]] = {
-    "a key twice": lambda scan: replace(scan, rows=(*scan.rows, scan.rows[0])),
-    "a key lost": lambda scan: replace(scan, rows=scan.rows[1:]),
-    "another value": lambda scan: replace(scan, rows=((scan.rows[0][0], {"count": -1}), *scan.rows[1:])),
-    "a page of another version": lambda scan: replace(scan, versions=(scan.versions[0], scan.versions[0] + 1)),
-    "another version than was asked for": lambda scan: replace(scan, asked_version=scan.versions[0] + 1),
-    "a version that says another": lambda scan: replace(scan, versions=(1,), asked_version=None),
-    "a filter that is ignored": lambda scan: replace(scan, below="k1" if scan.rows[-1][0] > '["k1"]' else "k0"),
-    "a failure": lambda scan: replace(scan, outcome="failed", detail="no page"),
-    "a refusal without cause": lambda scan: replace(scan, outcome="refused", problem="version-gone"),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT.keys())
-def test_a_planted_bug_in_one_scan_is_found(spoil: Callable[[Scan], Scan]) -> None:
-    place = next(place for place, scan in enumerate(GOOD.history.scans) if len(scan.rows) > 4 and not scan.below)
-    scans = [*GOOD.history.scans]
-    scans[place] = spoil(scans[place])
-    claim = check(changed(scans=scans), GOOD.truth).claims["scans"]
-    assert claim.found, "the bug was not seen"
-    assert {violation.at_ms for violation in claim.violations} == {scans[place].began_ms}
-
-
-def with_first(read: SnapshotRead, *, version: int | None, value: object, problem: str = "") -> SnapshotRead:
-    store, key, *_ = read.results[0]
-    return replace(read, results=((store, key, version, value, problem), *read.results[1:]))  # type: ignore[arg-type]
-
-
-SPOILT_READS: dict[str, Callable[[SnapshotRead], SnapshotRead]] = {
-    "a result of another version": lambda read: with_first(read, version=1, value=read.results[0][3]),
-    "another value": lambda read: with_first(read, version=read.version, value={"count": -1}),
-    "a problem without cause": lambda read: with_first(read, version=None, value=None, problem="version-gone"),
-    "another version than was asked for": lambda read: replace(read, asked_version=(read.version or 0) + 1),
-    "a failure": lambda read: replace(read, outcome="failed", detail="no answer", results=()),
-    "a refusal without cause": lambda read: replace(read, outcome="refused", problem="version-gone", results=()),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILT_READS.values(), ids=SPOILT_READS.keys())
-def test_a_planted_bug_in_one_read_of_several_stores_is_found(
-    spoil: Callable[[SnapshotRead], SnapshotRead],
-) -> None:
-    read, *others = GOOD.history.snapshots
-    claim = check(changed(snapshots=[spoil(read), *others]), GOOD.truth).claims["snapshots"]
-    assert claim.found, "the bug was not seen"
-    assert {violation.at_ms for violation in claim.violations} == {read.began_ms}
 
 
 def test_a_time_lag_that_counts_from_the_last_confirmation_is_found() -> None:

@@ -1,4 +1,4 @@
-"""What a filter and an order of a scan say of two values is what Spark SQL says of them, for each type (Q7)."""
+"""Filters and orders of scans compare two values as Spark SQL does, for each type (Q7)."""
 
 from __future__ import annotations
 

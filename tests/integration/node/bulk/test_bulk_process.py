@@ -1,4 +1,4 @@
-"""The process for bulk parts: what it makes is what the node has, and its death costs nobody a part."""
+"""The process for bulk parts makes the rows that the node has; when it dies, no reader loses a part."""
 
 from __future__ import annotations
 

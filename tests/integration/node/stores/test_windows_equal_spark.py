@@ -57,7 +57,7 @@ class Windowed:
     def expected(  # a range of a version
         self, windows: list[Window], version: int, low: int, high: int, by: str
     ) -> Windows:
-        """What an answer must have of the windows of a key."""
+        """Return the windows that an answer for a key must have."""
         _, closed_us = self.watermarks[version]
         return [
             {"start": each.said["start"], "end": each.said["end"], "state": state, "value": each.said["value"]}

@@ -58,7 +58,7 @@ def test_the_exports_of_a_router_are_those_of_a_node(
 
 
 def _without_cursors(found: Exported, form: str) -> object:
-    """What two streams have in common whose cursors are of other principals or partitions."""
+    """Return a stream without its cursors, which differ between principals and partitions."""
     if form == "ndjson":
         return [line for line in found.lines if "cursor" not in line]
     if form == "csv":

@@ -1,6 +1,4 @@
-"""Snapshot leases through routers: one version of the tasks of all nodes, whichever router granted it, and whoever was
-restarted meanwhile.
-"""
+"""Every router reads the version that another one leased, also after routers and nodes were restarted."""
 
 from __future__ import annotations
 
