@@ -17,8 +17,8 @@ ALL = "all"
 
 
 def reads_are_answered(case: Case) -> ClaimResult:
-    """(f) No read fails. A read is refused only where its reader's bound left no candidate, or for a reason that
-    the menu excuses of a fault that was active; and none is slower than the limits say."""
+    """(f) No read fails. A read is refused only where its reader's bound left no candidate, or where the version that
+    it names cannot be opened because of a fault of the store; and each is as quick as the limits say."""
     tally = Tally(case, "availability", "every read is answered, or refused by its own bound", ("reads",))
     for read in case.history.reads:
         tally.looked("reads", read.store)
@@ -26,7 +26,9 @@ def reads_are_answered(case: Case) -> ClaimResult:
             tally.accuse(read, f"failed: {read.detail or read.problem or read.status}")
         elif read.outcome == "refused":
             tally.looked("refusals", read.store)
-            if not is_excused(read, may_refuse(case, read.began_ms, read.ended_ms)):
+            names_version = read.bounds.version is not None
+            excused = may_not_open(case, read.began_ms, read.ended_ms) if names_version else frozenset[str]()
+            if not is_excused(read, excused):
                 said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
                 tally.accuse(read, f"refused ({read.status} {read.problem}; {said}) with {read.bounds}")
         limit_ms = _slowest_ms(case, read)
@@ -49,10 +51,10 @@ class Refused(Protocol):
 
 
 def is_excused(read: Refused, excused: frozenset[str]) -> bool:
-    """Whether a refusal is one that the reader's bound asked for, or that an active fault excuses.
+    """Whether a refusal is one that the reader's bound asked for, or has an excuse.
 
     The bound explains it when at least one candidate was kept from answering by the bound alone; the others may be gone
-    for any reason. Without that, the problem or every candidate's reason has to be excused by the menu.
+    for any reason. Without that, the problem or every candidate's reason has to be among the excused ones.
     """
     reasons = [reason for _, reason in read.candidates]
     by_bound = reasons_of(read.bounds)
@@ -75,10 +77,10 @@ def reasons_of(bounds: Bounds) -> frozenset[str]:
     return frozenset(found)
 
 
-def may_refuse(case: Case, began_ms: float, ended_ms: float) -> frozenset[str]:
-    """The reasons and problems that the faults of a time excuse."""
+def may_not_open(case: Case, began_ms: float, ended_ms: float) -> frozenset[str]:
+    """The reasons and problems that the faults of a time excuse of reads that open a version."""
     active = case.faults.during(began_ms, ended_ms)
-    return frozenset(reason for each in active if each.fault in MENU for reason in MENU[each.fault].may_refuse)
+    return frozenset(reason for each in active if each.fault in MENU for reason in MENU[each.fault].may_not_open)
 
 
 def _slowest_ms(case: Case, read: Read) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import orjson
-from tests.system.proof.claim_availability import is_excused, may_refuse
+from tests.system.proof.claim_availability import is_excused, may_not_open
 from tests.system.proof.claims import Case, ClaimResult, Tally
 from tests.system.proof.history import Scan, SnapshotRead, Value
 
@@ -19,7 +19,7 @@ NEEDED = ("scans", "in pages", "exports", "filtered", "of a named version")
 def scans_are_the_truth(case: Case) -> ClaimResult:
     """(h) All pages of a scan are of one version, the one that its reader named if he did; it was committed; its rows
     are Spark's state at it, each key once, no more and no fewer than the filter lets through. None fails, and one is
-    refused only for a reason that the menu excuses of a fault that was active."""
+    refused only where its version cannot be opened because of a fault of the store."""
     tally = Tally(
         case, "scans", "a scan has every key of one version once, as Spark has it", NEEDED, needs_each_kind=False
     )
@@ -34,7 +34,8 @@ def scans_are_the_truth(case: Case) -> ClaimResult:
 
 def snapshots_agree(case: Case) -> ClaimResult:
     """(i) A read of several stores states one version, the one that its reader named if he did, and every result is
-    Spark's state at it. It is refused, as a whole or of a key, only for a reason that an active fault excuses."""
+    Spark's state at it. It is refused, as a whole or of a key, only where its version
+    cannot be opened because of a fault of the store."""
     needed = ("found", "absent", "leases", "of a named version")
     tally = Tally(
         case, "snapshots", "reads of several stores are of one version, and true", needed, needs_each_kind=False
@@ -58,7 +59,7 @@ def _wrong_snapshot(case: Case, read: SnapshotRead) -> Iterator[str]:
     if read.outcome == "failed":
         yield f"failed: {read.detail or read.problem}"
         return
-    excused = may_refuse(case, read.began_ms, read.ended_ms)
+    excused = may_not_open(case, read.began_ms, read.ended_ms)
     if read.outcome == "refused" or read.version is None:
         if not is_excused(read, excused):
             said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
@@ -104,7 +105,7 @@ def _wrong_with(case: Case, scan: Scan) -> Iterator[str]:
         yield f"failed: {scan.detail or scan.problem}"
         return
     if scan.outcome == "refused":
-        if not is_excused(scan, may_refuse(case, scan.began_ms, scan.ended_ms)):
+        if not is_excused(scan, may_not_open(case, scan.began_ms, scan.ended_ms)):
             said = ", ".join(f"{node}: {reason}" for node, reason in scan.candidates) or "no candidates"
             yield f"refused after {scan.pages} pages ({scan.problem}; {said}): {scan.detail}"
         return

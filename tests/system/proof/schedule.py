@@ -24,10 +24,10 @@ class FaultKind:
 
     `short_s` and `long_s`: how long it lasts in the two fixed schedules, and the range of random ones. `takes_replica`:
     while it lasts there is one good replica less. `beside`: faults that may begin and end while it lasts.
-    `may_refuse`: problems and reasons of candidates that a refusal may give because of it, until it is healed and
-    settled, beside those that the reader's own bound explains. Nothing on the menu asks for any today. `storage`: where
-    the checkpoint must live for it, `state_format`: how the query must keep its state, and `signed`: whether
-    gossip must be signed (world.py); None where it does not matter.
+    `may_not_open`: problems and reasons of candidates with which a read of another version than the one on show may be
+    refused, until the fault is healed and settled: such a version is opened from the store. Nothing else may be refused
+    because of a fault. `storage`: where the checkpoint must live for it, `state_format`: how the query must keep its
+    state, and `signed`: whether gossip must be signed (world.py); None where it does not matter.
     """
 
     name: str
@@ -36,7 +36,7 @@ class FaultKind:
     long_s: float
     takes_replica: bool = False
     beside: frozenset[str] = frozenset()
-    may_refuse: frozenset[str] = frozenset()
+    may_not_open: frozenset[str] = frozenset()
     storage: StorageKind | None = None
     state_format: str | None = None
     signed: bool | None = None
@@ -44,6 +44,7 @@ class FaultKind:
 
 _BESIDE_REDIS = frozenset({"kill-active", "stop-active", "kill-router", "cut-node", "slow-node", "clock-jump"})
 _BESIDE_SPARK = frozenset({"kill-active", "kill-router", "redis-pause", "slow-node", "clock-jump"})
+_STORE_FAILS = frozenset({"store-error", "timeout", "deadline", "no-acceptable-replica"})
 
 MENU: dict[str, FaultKind] = {
     kind.name: kind
@@ -71,8 +72,8 @@ MENU: dict[str, FaultKind] = {
         FaultKind("clock-jump", "node", 5, 20, signed=False),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
         FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage="folder"),
-        FaultKind("store-throttles", "store", 8, 20, storage="s3"),
-        FaultKind("store-hangs", "store", 8, 20, storage="s3"),
+        FaultKind("store-throttles", "store", 8, 20, storage="s3", may_not_open=_STORE_FAILS),
+        FaultKind("store-hangs", "store", 8, 20, storage="s3", may_not_open=_STORE_FAILS),
         FaultKind("cut-node-from-store", "node", 6, 20, takes_replica=True, storage="s3"),
         FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage="s3"),
         FaultKind("hostile-connections", "node", 6, 20),
