@@ -299,7 +299,7 @@ _COLLATED = re.compile(r"(?:string|(?:var)?char\(\s*\d+\s*\)) collate (?:[A-Za-z
 def _parse_type(node: object, collations: Mapping[str, str], path: str) -> SparkType:
     """Parse a type. `collations` are the enclosing field's metadata: Spark writes collated strings as "string"."""
     if isinstance(node, str):
-        parsed = _parse_name(node, path)
+        parsed = parse_atom(node, path)
         collation = collations.get(path, "")
         return StringType(collation.rpartition(".")[2]) if collation and isinstance(parsed, StringType) else parsed
     if not isinstance(node, dict):
@@ -327,7 +327,8 @@ def _parse_field(node: Mapping[str, object]) -> Field:
     return Field(name, _parse_type(node["type"], collations, name), bool(node.get("nullable", True)))
 
 
-def _parse_name(text: str, path: str) -> SparkType:
+def parse_atom(text: str, path: str = "") -> SparkType:
+    """Parse the name of a type that holds no other types. `path` names the column in messages."""
     lowered = text.strip().lower()
     atom = _ATOMS.get(lowered)
     if atom is not None:

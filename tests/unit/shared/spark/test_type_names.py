@@ -1,0 +1,56 @@
+"""Names of types: each that is shown reads back, and what is no type is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from tests.support.spark.values import types
+
+from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.spark.type_names import parse_type_name
+from understudy_shared.spark.types import (
+    ArrayType,
+    DayTimeIntervalType,
+    Field,
+    LongType,
+    MapType,
+    SparkType,
+    StringType,
+    StructType,
+    TimeType,
+    YearMonthIntervalType,
+)
+
+
+@given(types(3))
+def test_every_name_reads_back_as_its_type(spark_type: SparkType) -> None:
+    assert parse_type_name(spark_type.name) == spark_type
+
+
+@pytest.mark.parametrize(
+    "spark_type",
+    [
+        StringType("UNICODE_CI"),
+        TimeType(9),
+        YearMonthIntervalType("year"),
+        DayTimeIntervalType("hour to second"),
+        StructType(),
+        StructType((Field("a:b", LongType()), Field("c,d", ArrayType(LongType())))),
+        StructType((Field("", LongType()), Field("a<b>", MapType(StringType(), StructType())))),
+    ],
+)
+def test_unusual_names_read_back(spark_type: SparkType) -> None:
+    assert parse_type_name(spark_type.name) == spark_type
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "variant", "array<long", "array<>", "map<long>", "struct<a>", "long>", "struct<a:long"),
+        *("array<" * 5000, "struct<" + ":" * 50_000, "struct<a:" * 2000 + "long" + ">" * 2000),
+        "struct<" + "a:" * 20 + "long>",
+    ],
+)
+def test_what_is_no_type_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="is not known"):
+        parse_type_name(text)
