@@ -22,7 +22,7 @@ from understudy_node.bulk.cells import (
     values_of,
 )
 from understudy_node.bulk.joining import joined
-from understudy_node.stores.arrow_schema import arrow_type
+from understudy_shared.spark.arrow_types import arrow_type
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.temporal import NANOS_PER_DAY
 from understudy_shared.spark.types import (

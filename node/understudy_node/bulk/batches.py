@@ -9,8 +9,9 @@ from understudy_node.bulk.arrow_cells import MakeArray, arrow_maker
 from understudy_node.bulk.cells import AnyCells
 from understudy_node.bulk.fast_part import Piece
 from understudy_node.bulk.table import Table
-from understudy_node.stores.arrow_schema import arrow_schema, batch_message
-from understudy_node.stores.export_columns import PROBLEM, ExportColumns
+from understudy_node.stores.arrow_schema import batch_message
+from understudy_shared.reads.arrow_batches import arrow_schema
+from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 
 
 class ArrowBatches:

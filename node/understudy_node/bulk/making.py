@@ -11,10 +11,10 @@ from understudy_node.bulk.fast_part import Form, HasLeft, ReaderLeftError, fast_
 from understudy_node.bulk.lines import CsvLines, JsonLines
 from understudy_node.bulk.table import Table, table_of
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.arrow_schema import arrow_schema
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart, gathered_rows
-from understudy_node.stores.export_columns import ExportColumns
 from understudy_node.stores.scanning import scan_part
+from understudy_shared.reads.arrow_batches import arrow_schema
+from understudy_shared.reads.export_columns import ExportColumns
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from understudy_node.bulk.cells import AnyCells, RowColumns, blocks_of
-from understudy_node.stores.export_columns import PROBLEM, ExportColumns
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.base.words import StoreKind
+from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 from understudy_shared.spark.types import SparkType
 
 

@@ -13,7 +13,6 @@ from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import bad_hops_refused, pin_ahead, reader_asked, reading_at
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.arrow_schema import (
-    arrow_schema,
     record_message,
     require_pyarrow,
     schema_message,
@@ -26,6 +25,7 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part, stamp_of
 from understudy_shared.http.edge import read_body
+from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat, ndjson_line
 from understudy_shared.reads.export_hop import (

@@ -1,4 +1,4 @@
-"""The Arrow schema of an export, and the records of a stream beside its rows. pyarrow is imported by the first use.
+"""The messages of an Arrow stream of an export: its schema, rows, and records. pyarrow is imported by the first use.
 
 An Arrow stream of an export is: the schema, record batches, and empty record batches whose metadata says where the
 stream can be resumed, and at its end how many rows there were.
@@ -6,45 +6,18 @@ stream can be resumed, and at its end how many rows there were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from understudy_node.stores.export_columns import ExportColumns
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntType,
-    LongType,
-    MapType,
-    ShortType,
-    SparkType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VoidType,
-)
+from understudy_shared.reads.arrow_batches import METADATA
+from understudy_shared.reads.export_columns import ExportColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-METADATA: Final = b"understudy"
-"""The key of our metadata, whose value is JSON: of a schema the version, of an empty batch a cursor, or the end."""
-
-MAX_PRECISION: Final = 38
 
 
 def require_pyarrow() -> None:
@@ -60,57 +33,6 @@ def require_pyarrow() -> None:
                 fix="Ask for format=ndjson or format=csv; or install understudy[arrow] for the nodes",
             )
         ) from None
-
-
-def arrow_schema(columns: ExportColumns, metadata: Mapping[str, object]) -> pa.Schema:
-    """Return the schema of an export. `metadata` says which version of which store it is. A column of a flat table may
-    be named as a part is, so the metadata says which of the two it is.
-    """
-    import pyarrow as pa  # noqa: PLC0415
-
-    found = [pa.field(each.name, arrow_type(each.type)) for each in columns.schema().fields]
-    return pa.schema(found, {METADATA: orjson.dumps({**metadata, "is_flat": columns.is_flat})})
-
-
-def arrow_type(spark_type: SparkType) -> pa.DataType:
-    """Return the Arrow type of a column. Intervals of months are ISO 8601 texts, as answers have them."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    match spark_type:
-        case DecimalType(precision, scale):
-            return pa.decimal128(min(precision, MAX_PRECISION), scale)
-        case ArrayType(element):
-            return pa.list_(arrow_type(element))
-        case MapType(key, value):
-            return pa.map_(arrow_type(key), arrow_type(value))
-        case StructType(fields):
-            names = unique_names(each.name for each in fields)
-            return pa.struct([(name, arrow_type(each.type)) for name, each in zip(names, fields, strict=True)])
-        case _:
-            make = _scalars().get(type(spark_type))
-            return pa.string() if make is None else make()
-
-
-@cache
-def _scalars() -> Mapping[type[SparkType], Callable[[], Any]]:
-    import pyarrow as pa  # noqa: PLC0415
-
-    return {
-        VoidType: pa.null,
-        BooleanType: pa.bool_,
-        ByteType: pa.int8,
-        ShortType: pa.int16,
-        IntType: pa.int32,
-        LongType: pa.int64,
-        FloatType: pa.float32,
-        DoubleType: pa.float64,
-        BinaryType: pa.binary,
-        DateType: pa.date32,
-        TimestampType: lambda: pa.timestamp("us", tz="UTC"),
-        TimestampNtzType: lambda: pa.timestamp("us"),
-        TimeType: lambda: pa.time64("ns"),
-        DayTimeIntervalType: lambda: pa.duration("us"),
-    }
 
 
 def schema_message(schema: pa.Schema) -> bytes:

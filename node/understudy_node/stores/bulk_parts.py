@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.arrow_rows import ArrowRows
-from understudy_node.stores.export_columns import ExportColumns
 from understudy_node.stores.gathered import CsvRows, Gathered, NdjsonRows
 from understudy_node.stores.scan_rows import RowMaker
+from understudy_shared.reads.export_columns import ExportColumns
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import orjson
 
-from understudy_node.stores.export_columns import ExportColumns
 from understudy_shared.reads.columns import walk
+from understudy_shared.reads.export_columns import ExportColumns
 
 
 class Gathered(Protocol):

@@ -206,7 +206,7 @@ def row_maker(
         prefix,
         tuple(each for each in terms if each.column.part == "key"),
         tuple((each, _printed_parser(each.column)) for each in terms if each.column.part != "key"),
-        None if question.fields is None else _fields(columns, question.fields),
+        None if question.fields is None else columns.by_part(question.fields),
         selection,
         longs_as_text,
         question.operation == "count",
@@ -248,19 +248,6 @@ def _printed_parser(column: Column) -> Parse:
         return lambda printed: printed  # whether it is null is all that can be asked of it
     parse = compile_json_parser(StructType((Field("column", column.type),)))
     return lambda printed: parse([printed])[0]
-
-
-def _fields(columns: Columns, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
-    """Return the wanted columns by part. A row always has its key."""
-    found = [columns.find(name, "fields") for name in names]
-    wrong = next((each for each in found if len(each.path) > 1), None)
-    if wrong is not None:
-        raise BadBoundError(f"{wrong} is a part of a column", where="fields", fix=f"Send {wrong.path[0]}")
-    return {
-        part: frozenset(each.path[0] for each in found if each.part == part)
-        for part in ("value", "result")
-        if any(each.part == part for each in found)
-    }
 
 
 def _told(problem: Problem) -> dict[str, object]:

@@ -6,7 +6,7 @@ A name that two parts of a row have needs its part in front. A field of a struct
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from understudy_shared.base.printable import clipped
@@ -68,6 +68,15 @@ class Columns:
         if found is None:
             raise BadBoundError(f"there is no column {clipped(name)} to ask by", where=where, fix=self.listed())
         return found
+
+    def by_part(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Return the value and result columns of these names, by part. Raises BadBoundError for other names."""
+        found = [self.find(name, "fields") for name in names]
+        wrong = next((each for each in found if len(each.path) > 1), None)
+        if wrong is not None:
+            raise BadBoundError(f"{wrong} is a part of a column", where="fields", fix=f"Send {wrong.path[0]}")
+        parts = {part: frozenset(each.path[0] for each in found if each.part == part) for part in ("value", "result")}
+        return {part: columns for part, columns in parts.items() if columns}
 
     def listed(self) -> str:
         """Return the sentence that lists the columns."""

@@ -22,12 +22,12 @@ from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.arrow_schema import arrow_schema
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_node.stores.export_columns import export_columns
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.stores import StoreAlias
+from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion

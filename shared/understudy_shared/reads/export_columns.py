@@ -1,0 +1,126 @@
+"""The columns of an export: what a row of a scan has, as typed columns (pure).
+
+Columns of key, value and result are flat where their names differ, else each is behind its part. What a key has many of
+(sessions, rows, values, entries, timers) is a list in one column, as a scan shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from understudy_shared.base.words import StoreKind
+from understudy_shared.spark.types import (
+    ArrayType,
+    BooleanType,
+    Field,
+    SparkType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+PROBLEM: Final = "problem"
+"""The column that says, as JSON, why a key could not be read; null for all others."""
+
+PARTS: Final = ("key", "value", "result")
+Fields = Mapping[str, frozenset[str]]
+"""The wanted value and result columns, by part."""
+
+_GROUPS: Final = frozenset(("applyInPandasWithState", "flatMapGroupsWithState"))
+_EXPIRY: Final = (Field("expires_at", TimestampType()), Field("expired", BooleanType()))
+_NEXT: Final = Field("next_cursor", StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class ExportColumn:
+    """A column. `path`: where a row of a scan has it. `name` is that of a flat table."""
+
+    name: str
+    path: tuple[str, ...]
+    type: SparkType
+
+
+@dataclass(frozen=True, slots=True)
+class ExportColumns:
+    """The columns of an export. `is_flat`: no two of key, value and result have the same name."""
+
+    columns: tuple[ExportColumn, ...]
+    is_flat: bool
+
+    def schema(self) -> StructType:
+        """Return them as a struct: flat, or with a struct for each part."""
+        if self.is_flat:
+            return StructType(tuple(Field(each.name, each.type) for each in self.columns))
+        parts = {part: [each for each in self.columns if each.path[0] == part] for part in PARTS}
+        structs = [
+            Field(part, StructType(tuple(Field(each.path[1], each.type) for each in columns)))
+            for part, columns in parts.items()
+            if columns
+        ]
+        others = [Field(each.name, each.type) for each in self.columns if each.path[0] not in PARTS]
+        return StructType((*structs, *others))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreColumns:
+    """A store by the names and types of its columns: all that decides what its rows look like.
+
+    `key` are the columns of a row's key, `user_key` those of an entry of a map. `moment` is the type of the start of a
+    session. `has_timeout`: groups have `timeout_at`; `has_ttl`: what is stored may expire by the time of day.
+    """
+
+    kind: StoreKind
+    operator: str
+    key: tuple[Field, ...]
+    user_key: tuple[Field, ...]
+    value: tuple[Field, ...]
+    result: tuple[Field, ...]
+    moment: SparkType
+    has_timeout: bool
+    has_ttl: bool
+
+    def columns(self, fields: Fields | None = None) -> ExportColumns:
+        """Return the columns of an export. `fields` names the value and result columns; None: all."""
+        key = [(("key", each.name), each.type) for each in self.key]
+        of_parts = [*key, *(self._parts(fields) if self.kind is StoreKind.VALUE else ())]
+        others = [((each.name,), each.type) for each in (*self._others(), Field(PROBLEM, StringType()))]
+        found = [*of_parts, *others]
+        is_flat = len({path[-1] for path, _ in found}) == len(found)
+        return ExportColumns(
+            tuple(ExportColumn(path[-1] if is_flat else ".".join(path), path, each) for path, each in found), is_flat
+        )
+
+    def _parts(self, fields: Fields | None) -> Iterator[tuple[tuple[str, ...], SparkType]]:
+        for part, columns in (("value", self.value), ("result", self.result)):
+            wanted = None if fields is None else fields.get(part, frozenset())
+            yield from (((part, each.name), each.type) for each in columns if wanted is None or each.name in wanted)
+
+    def _others(self) -> tuple[Field, ...]:
+        """Return the members of a row beside key, value and result."""
+        said = [Field("value", StructType(self.value))]
+        if self.result:
+            said.append(Field("result", StructType(self.result)))
+        match self.kind:
+            case StoreKind.VALUE if self.operator in _GROUPS:
+                return (Field("timeout_at", TimestampType()),) if self.has_timeout else ()
+            case StoreKind.VALUE:
+                return _EXPIRY if self.has_ttl else ()
+            case StoreKind.SET:
+                return _EXPIRY if self.operator == "dedupeWithinWatermark" else ()
+            case StoreKind.SESSION:
+                bounds = (Field("start", self.moment), Field("end", self.moment))
+                return _listed("sessions", (*bounds, *said, _EXPIRY[1]))
+            case StoreKind.JOIN_SIDE:
+                return _listed("rows", (*said, Field("matched", BooleanType()), _EXPIRY[1]))
+            case StoreKind.LIST:
+                return _listed("values", (*said, *_EXPIRY))
+            case StoreKind.MAP:
+                return _listed("entries", (Field("key", StructType(self.user_key)), *said, *_EXPIRY))
+            case StoreKind.TIMERS:
+                return (Field("timers", ArrayType(TimestampType())), _NEXT)
+
+
+def _listed(name: str, element: tuple[Field, ...]) -> tuple[Field, ...]:
+    return (Field(name, ArrayType(StructType(element))), _NEXT)

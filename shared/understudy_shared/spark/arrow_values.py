@@ -1,0 +1,87 @@
+"""Values of which pyarrow makes arrays, from what answers print (pure)."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from understudy_shared.spark import temporal
+from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    SparkType,
+    StringType,
+    StructType,
+    TimestampNtzType,
+    TimestampType,
+    TimeType,
+    VoidType,
+)
+
+Convert = Callable[[Any], object]
+
+
+class _UnfitError(ValueError):
+    """A value that its Arrow type cannot hold."""
+
+
+def converter(spark_type: SparkType) -> Convert:
+    """Return a function from a printed value to one of which pyarrow makes an array; nulls do not come to it."""
+    match spark_type:
+        case StructType(fields):
+            names = unique_names(each.name for each in fields)
+            inner = [(name, _or_null(each.type)) for name, each in zip(names, fields, strict=True)]
+            return lambda value: {name: convert(value.get(name)) for name, convert in inner}
+        case ArrayType(element):
+            of_element = _or_null(element)
+            return lambda value: [of_element(each) for each in value]
+        case MapType(key, value_type):
+            of_key, of_value = _or_null(key), _or_null(value_type)
+            return lambda value: [
+                (of_key(name), of_value(each)) for name, each in (value.items() if isinstance(value, dict) else value)
+            ]
+        case IntegralType():
+            return int  # with `longs=string` they are texts
+        case BooleanType() | VoidType():
+            return lambda value: value
+        case FloatType() | DoubleType():
+            return float
+        case DecimalType():
+            return Decimal
+        case StringType():
+            return _text
+        case BinaryType():
+            return b64decode
+        case _:
+            return _PARSERS.get(type(spark_type), _text)
+
+
+def _or_null(spark_type: SparkType) -> Convert:
+    convert = converter(spark_type)
+    return lambda value: None if value is None else convert(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _UnfitError("it is not UTF-8")
+    return value
+
+
+_PARSERS: Final[Mapping[type[SparkType], Convert]] = {
+    DateType: temporal.parse_date,
+    TimestampType: temporal.parse_timestamp,
+    TimestampNtzType: temporal.parse_timestamp_ntz,
+    TimeType: temporal.parse_time,
+    DayTimeIntervalType: temporal.parse_day_time,
+}
