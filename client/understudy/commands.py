@@ -26,6 +26,7 @@ _COMMANDS = {
     "export": ("understudy.exporting", "Write all rows into a file, as Parquet, Arrow, CSV or lines of JSON."),
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
+    "types": ("understudy.modelling", "Print Python classes for a store's key, value and result."),
     "lag": ("understudy.inspecting", "Show how far every replica is behind the query."),
     "health": ("understudy.health", "Show whether anything is wrong: who is hurt, why, what to do."),
     "drain": ("understudy.draining", "Move a node's tasks to other nodes before it is stopped."),

@@ -30,6 +30,7 @@ COMMANDS = [
     "windows",
     "explain",
     "stores",
+    "types",
     "lag",
     "health",
     "drain",
