@@ -16,7 +16,9 @@ import orjson
 import pyarrow as pa
 from tests.support.cluster.served_node import Served
 from tests.support.oracle.scanned import scan_target
+from tests.support.typed.rows import assert_typed
 
+from understudy.typed.frames import to_arrow
 from understudy_shared.spark import temporal
 
 
@@ -111,6 +113,17 @@ def assert_exported(served: Served, store: str, rows: list[dict[str, Any]], vers
     table, said = export(served, store, format="arrow").arrow()
     assert said[-1]["end"]["rows"] == table.num_rows == len(rows)
     is_flat = json.loads(table.schema.metadata[b"understudy"])["is_flat"]
+    entry = served.get(f"/v1/stores/{store}").body
+    assert_typed(entry, rows)
+    of_client = to_arrow(entry, rows)
+    assert of_client.schema.equals(table.schema), store
+    _assert_cells(table, text, rows, store, is_flat=is_flat)
+    _assert_cells(of_client, text, rows, store, is_flat=is_flat)
+
+
+def _assert_cells(
+    table: pa.Table, text: list[dict[str, str]], rows: list[dict[str, Any]], store: str, *, is_flat: bool
+) -> None:
     for at, row in enumerate(rows):
         members = {f"{part}.{name}": each for part in PARTS for name, each in row.get(part, {}).items()}
         flat = {name.partition(".")[2]: each for name, each in members.items()} if is_flat else members
