@@ -6,7 +6,6 @@ A single lookup never yields the event loop, unless it may wait for a version; a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from time import monotonic
 
 from understudy_node.http.hop import Hops
@@ -16,18 +15,16 @@ from understudy_node.http.visibility import Visibility
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import Receive, bug
-from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
+from understudy_shared.http.edge import bug
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.server.batches import BatchAnswer
+from understudy_shared.server.batches import Batch, BatchAnswer
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.settings.common import Compression
-from understudy_shared.telemetry.trace import Trace
 
 OPEN_WAIT_MS = 3_000
 """Longest time that a reader of an older version waits for it to be opened: as long as a router's deadline. What is not
@@ -141,27 +138,18 @@ class NodeLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def look_up_many(  # noqa: PLR0917  # see `LookupsFirst`
-        self,
-        store: str,
-        keys: Sequence[object],
-        params: ReadParams,
-        receive: Receive,
-        trace: Trace | None,
-        scope: KeyScope,
-        *,
-        is_compact: bool = False,
-    ) -> bytes:
-        reader = self._reads.reader(store)
+    async def look_up_many(self, batch: Batch) -> bytes:
+        keys = batch.keys
+        reader = self._reads.reader(batch.store)
         began_s = monotonic()
-        bound = await self._reads.resolved(self._reads.bound(reader, params))
+        bound = await self._reads.resolved(self._reads.bound(reader, batch.params))
         if bound.min_position is not None:
             await self._reads.learn(bound.min_position)
         while True:
-            answer = BatchAnswer(reader.json_name, is_compact=is_compact)
+            answer = BatchAnswer(reader.json_name, is_compact=batch.is_compact)
             results: list[bytes] = []
             readings: dict[int, Reading | Problem] = {}
-            for part in batch_slices(reader, keys, bound, answer, scope, readings):
+            for part in batch_slices(reader, keys, bound, answer, batch.scope, readings):
                 results += part
                 if len(results) < len(keys):
                     await asyncio.sleep(0)

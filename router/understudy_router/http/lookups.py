@@ -20,17 +20,12 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_key
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import JSON_TYPE, App, Receive, bug
-from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
+from understudy_shared.http.edge import JSON_TYPE, App, bug
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
-from understudy_shared.server.batches import (
-    BatchAnswer,
-    BatchKeys,
-    problem_result,
-    resolve_keys,
-)
+from understudy_shared.server.batches import Batch, BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.direct import AsgiExchange, Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.settings.common import Compression
@@ -131,26 +126,14 @@ class RouterLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def look_up_many(  # noqa: PLR0917  # see `LookupsFirst`
-        self,
-        store: str,
-        keys: Sequence[object],
-        params: ReadParams,
-        receive: Receive,
-        trace: Trace | None,
-        scope: KeyScope,
-        *,
-        is_compact: bool = False,
-    ) -> bytes:
-        route = self._reads.route(store)
-        resolved = await resolved_keys(route, keys, self._reads.max_key_bytes, scope)
-        bound = await self._moments.resolved(self._reads.bound(route, params))
-        asked = HopKeys(resolved.partitions, resolved.rows)
-        results = await self._forwarder.look_up_many(
-            route, bound, asked, AsgiExchange(receive, trace), resolved.problems
-        )
+    async def look_up_many(self, batch: Batch) -> bytes:
+        route = self._reads.route(batch.store)
+        resolved = await resolved_keys(route, batch.keys, self._reads.max_key_bytes, batch.scope)
+        bound = await self._moments.resolved(self._reads.bound(route, batch.params))
+        asked, reader = HopKeys(resolved.partitions, resolved.rows), AsgiExchange(batch.receive, batch.trace)
+        results = await self._forwarder.look_up_many(route, bound, asked, reader, resolved.problems)
         self._served.answered_many(results, bound, self._served.of(route.name))
-        return batch_body(BatchAnswer(route.json_name, is_compact=is_compact), resolved.printed, results)
+        return batch_body(BatchAnswer(route.json_name, is_compact=batch.is_compact), resolved.printed, results)
 
 
 def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:

@@ -16,6 +16,7 @@ from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
+from understudy_shared.http.edge import Receive
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query
@@ -23,8 +24,21 @@ from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.reads.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
 from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.telemetry.trace import Trace
 
 _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
+
+
+class Batch(NamedTuple):
+    """A batch of keys of one store, and its reader, who may read the keys in `scope`."""
+
+    store: str
+    keys: Sequence[object]
+    params: ReadParams
+    scope: KeyScope
+    receive: Receive
+    trace: Trace | None = None
+    is_compact: bool = False
 
 
 class BatchForm(NamedTuple):

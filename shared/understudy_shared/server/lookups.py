@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.audit import peer_of
-from understudy_shared.auth.principals import KeyScope, NotingScope
+from understudy_shared.auth.principals import NotingScope
 from understudy_shared.auth.shown import shown_batch, shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import (
@@ -29,10 +29,10 @@ from understudy_shared.http.edge import (
     send_reply,
     without_body,
 )
-from understudy_shared.http.lookup_requests import ReadParams, longs_as_text
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, split_path
-from understudy_shared.server.batches import batch_form, parse_batch
+from understudy_shared.server.batches import Batch, batch_form, parse_batch
 from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
 from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
@@ -41,7 +41,7 @@ from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.spans import Spans, begin_request, end_request
-from understudy_shared.telemetry.trace import Trace, trace_of
+from understudy_shared.telemetry.trace import trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()
 KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
@@ -84,18 +84,8 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before it replies."""
 
     @abstractmethod
-    async def look_up_many(  # noqa: PLR0917  # what is asked, and by whom
-        self,
-        store: str,
-        keys: Sequence[object],
-        params: ReadParams,
-        receive: Receive,
-        trace: Trace | None,
-        scope: KeyScope,
-        *,
-        is_compact: bool = False,
-    ) -> bytes:
-        """Return the answer to a batch; `trace` is the trace of its request, `scope` the keys that it may read.
+    async def look_up_many(self, batch: Batch) -> bytes:
+        """Return the answer to a batch.
 
         Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
         """
@@ -193,9 +183,8 @@ class LookupsFirst(ABC):
                 form = batch_form(scope["query_string"])
                 store = _store_of_batch(scope["raw_path"])
                 asked, params = parse_batch(await read_body(receive))
-                body = await self.look_up_many(
-                    store, asked, params, receive, recorded or trace, keys, is_compact=form.is_compact
-                )
+                batch = Batch(store, asked, params, keys, receive, recorded or trace, form.is_compact)
+                body = await self.look_up_many(batch)
                 body = shown_batch(principal, body)
                 if form.longs_as_text:
                     body = longs_as_text(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,15 @@ from understudy_shared.auth.audit import _OF_STRANGERS, Audited, AuditLog, note
 from understudy_shared.auth.audited import Asked, asked_of, mark_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.principals import KeyScope
 from understudy_shared.auth.shown import require_key
 from understudy_shared.base.reminders import REPEAT_MS
 from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.base.watched_file import WatchedFile
-from understudy_shared.http.edge import Receive
-from understudy_shared.http.lookup_requests import ReadParams
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
+from understudy_shared.server.batches import Batch
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.request_counts import RequestCounts
-from understudy_shared.telemetry.trace import Trace
 
 SECRET = b"s" * 32
 
@@ -43,18 +40,8 @@ class Service(LookupsFirst):
         require_key(exchange.authorization, {"word": target.rpartition(b"/")[2].decode()})
         exchange.reply(200, b"application/json", b"{}")
 
-    async def look_up_many(  # noqa: PLR0917  # see `LookupsFirst`
-        self,
-        store: str,
-        keys: Sequence[object],
-        params: ReadParams,
-        receive: Receive,
-        trace: Trace | None,
-        scope: KeyScope,
-        *,
-        is_compact: bool = False,
-    ) -> bytes:
-        return b"%d" % sum(scope.allows({"word": word}) for word in ("a", "b", "c"))
+    async def look_up_many(self, batch: Batch) -> bytes:
+        return b"%d" % sum(batch.scope.allows({"word": word}) for word in ("a", "b", "c"))
 
     def has_store(self, store: str) -> bool:
         return True
