@@ -12,9 +12,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
-from understudy_router.cluster.degraded import causes_of
 from understudy_router.cluster.moments import Moments
-from understudy_router.cluster.neighbour_applications import NeighbourApplications
+from understudy_router.cluster.readiness import Readiness
 from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
@@ -70,7 +69,6 @@ class Router:
         self.settings = settings
         self.host = host
         self.clock = clock
-        self.served = ServedReads()
         self.gossip = Gossip(bus, settings.application_id, auth)
         self.tables = Tables(
             end_expiry_ms=settings.end_expiry_ms,
@@ -87,8 +85,8 @@ class Router:
         )
         self.leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
         self.moments = Moments(self.tables, self.nodes, self.leases, deadline_ms=settings.deadline_ms)
-        self._neighbour_applications = NeighbourApplications(
-            self.gossip, where=masked(settings.redis), is_unheard=self._is_unheard, clock=clock
+        self.readiness = Readiness(
+            self.tables, self.watcher, self.gossip, unfit=self._unfit, where=masked(settings.redis), clock=clock
         )
         budget = RetryBudget(percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms())
         clients = NodeClients(
@@ -119,6 +117,11 @@ class Router:
         return self.forwarder.context.clients
 
     @property
+    def served(self) -> ServedReads:
+        """The counts of what readers got."""
+        return self.forwarder.context.served
+
+    @property
     def is_tls(self) -> bool:
         """Whether it listens with TLS."""
         return self.settings.tls_cert_file is not None
@@ -131,7 +134,7 @@ class Router:
     def start(self, *others: Callable[[Supervisor], None]) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now. `others` start tasks of their own."""
         self.watcher.start(self._tasks)
-        self._tasks.start("look for other applications", self._neighbour_applications.run())
+        self._tasks.start("look for other applications", self.readiness.neighbours.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("close unused clients", self.clients.close_unused())
         self._tasks.start("renew snapshot leases that are used", self.leases.run())
@@ -178,46 +181,23 @@ class Router:
 
     def causes(self) -> Mapping[str, str]:
         """Return the faults that leave lookups working, by cause."""
-        found = causes_of(
-            self.tables,
-            bus_lost_why=self.watcher.bus_lost_why,
-            unheard=self.watcher.silent_nodes.unheard(),
-            no_catalogue_why=self.watcher.catalogue.unusable or self.watcher.catalogue.last_error,
-            now_ms=self.clock.monotonic_ms(),
-        )
-        return {**found, **self.gossip.auth.causes()}
+        return self.readiness.causes()
 
     def not_ready(self) -> list[str]:
         """Return why this router should get no readers; empty when it should get them. Lag and a lost bus are never
         reasons.
         """
-        unheard = self._neighbour_applications.reason()
-        return self._not_ready() + ([] if unheard is None else [unheard])
+        return self.readiness.not_ready()
 
-    def _not_ready(self) -> list[str]:
+    def _unfit(self) -> list[str]:
         reasons = [self.dead] if self.dead else []
         if self._leaving:
             reasons.append("stopping: it answers for a moment more")
-        if self.watcher.catalogue.stores is None:
-            reasons.append("no catalogue is known yet")
-        if self.tables.assignment is None:
-            reasons.append("no assignment is known yet")
         return reasons
 
     def stores(self) -> Stores:
         """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
-        stores = self.watcher.catalogue.stores
-        if stores is None or self.tables.assignment is None:
-            why = "; ".join([*self._not_ready(), *self.causes().values()])
-            unheard = self._neighbour_applications.fix()
-            fix = "Retry when /readyz says so" if unheard is None else f"{unheard}; retry when /readyz says so"
-            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix=fix))
-        return stores
-
-    def _is_unheard(self) -> bool:
-        """Whether the router waits for the documents of a node while the bus is reachable without any node."""
-        is_waiting = self.watcher.catalogue.stores is None or self.tables.assignment is None
-        return is_waiting and self.watcher.bus_lost_why is None and not self.tables.nodes
+        return self.readiness.stores()
 
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
         """Forward a drain to its node. Return the JSON object of the reply. Raises ProblemError when the node

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.replica_index import ReplicaIndex, index_replicas
 from understudy_router.admin.summary import Totals, facts_of, summed
+from understudy_router.cluster.candidates import NOTHING_OPEN
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import TableEvent, Tables
-from understudy_router.routing.candidates import NOTHING_OPEN
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 from understudy_shared.cluster.view import DeadNode, NodeReport

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from understudy_router.routing.candidates import Candidate
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, Reply
 from understudy_shared.reads.hop_columns import HopKeys

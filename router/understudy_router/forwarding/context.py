@@ -10,6 +10,7 @@ from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.read_log import ReadLog
+from understudy_router.forwarding.served import ServedReads
 from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
@@ -19,7 +20,7 @@ from understudy_shared.base.clock import Clock
 class ReadContext:
     """The shared objects and the counters for the metrics: `fallbacks` counts failed attempts by reason; `steps` counts
     keys sent to one more node, by what that cost; `not_paid` counts keys that were not sent because the retry budget
-    was spent.
+    was spent; `served` counts what readers got.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class ReadContext:
         self.fallbacks: Counter[str] = Counter()
         self.steps: Counter[Step] = Counter()
         self.not_paid = 0
+        self.served = ServedReads()
         self.clients = clients
         self.choices = choices
         self.watcher = watcher

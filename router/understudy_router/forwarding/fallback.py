@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from understudy_router.routing.candidates import Candidate
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.routing.choose import Choice, Exclusion
 from understudy_router.routing.explain import described
 from understudy_router.transport.node_requests import Delay

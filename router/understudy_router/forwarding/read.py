@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.attempts import Arrivals, Attempt, Reader
 from understudy_router.forwarding.context import ReadContext
@@ -26,7 +27,6 @@ from understudy_router.forwarding.fallback import (
 )
 from understudy_router.forwarding.recorded import traced
 from understudy_router.forwarding.results import Results
-from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply, parts_that_fit

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import Rejection
-from understudy_router.routing.candidates import Candidate
 from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.http.problems import Problem
 

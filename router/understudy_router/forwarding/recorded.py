@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import rejection_by_problem
-from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, Outcomes
 from understudy_router.transport.wire import HopFailure

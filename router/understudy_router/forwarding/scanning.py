@@ -13,6 +13,7 @@ from itertools import count
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import (
@@ -25,7 +26,6 @@ from understudy_router.forwarding.fallback import (
     readers_mistake,
     rejection_by_problem,
 )
-from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.wire import WireError
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError

@@ -13,7 +13,7 @@ from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.moments import Moments
-from understudy_router.forwarding.forward import Done, Forwarder
+from understudy_router.forwarding.forward import Done, Forwarder, KeyLookup
 from understudy_router.forwarding.results import Result, Results
 from understudy_router.http.reads import Reads, Request
 from understudy_shared.auth.access import Access
@@ -64,7 +64,6 @@ class RouterLookups(LookupsFirst):
         self._forwarder = forwarder
         self._moments = moments
         self._waiting: set[asyncio.Task[None]] = set()
-        self._served = reads.served
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)
@@ -72,14 +71,14 @@ class RouterLookups(LookupsFirst):
             require_key(exchange.authorization, request.key)
         self.begin()
         done = partial(self._done, request, exchange)
-        bound = request.bound
-        if bound is not NO_BOUND and self._is_of_a_moment(bound):
-            task = asyncio.get_running_loop().create_task(self._look_up_at(request, exchange, done), name="a lookup")
+        lookup = request.lookup
+        if lookup.bound is not NO_BOUND and self._is_of_a_moment(lookup.bound):
+            task = asyncio.get_running_loop().create_task(self._look_up_at(lookup, exchange, done), name="a lookup")
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
             return
         try:
-            self._forwarder.look_up(request.route, bound, request.keys, exchange, done)
+            self._forwarder.look_up(lookup, exchange, done)
         except Exception as error:
             done(bug(error), 0.0)
 
@@ -88,11 +87,11 @@ class RouterLookups(LookupsFirst):
         self._moments.note_use(bound)
         return bound.at_us is not None
 
-    async def _look_up_at(self, request: Request, exchange: Exchange, done: Done) -> None:
+    async def _look_up_at(self, lookup: KeyLookup, exchange: Exchange, done: Done) -> None:
         """Look up a key as it was at a moment."""
         try:
-            bound = await self._moments.resolved(request.bound)
-            self._forwarder.look_up(request.route, bound, request.keys, exchange, done)
+            bound = await self._moments.resolved(lookup.bound)
+            self._forwarder.look_up(lookup._replace(bound=bound), exchange, done)
         except UnderstudyError as error:
             done(problem_of(error), 0.0)
         except Exception as error:
@@ -106,7 +105,6 @@ class RouterLookups(LookupsFirst):
             _tell_traced(request, result, took_ms, exchange.trace)
         try:
             if isinstance(result, HopOutcome):
-                self._served.answered(result, request.bound, request.served)
                 body = request.head + result[1] + result[2]
                 if request.longs_as_text:
                     body = longs_as_text(body)
@@ -118,7 +116,6 @@ class RouterLookups(LookupsFirst):
             elif result is None:
                 counts.count("cancelled")
             else:
-                request.served.failed(result)
                 self.reply_problem(exchange, result, counts)
         except Exception as error:
             self.reply_problem(exchange, bug(error), counts)
@@ -132,7 +129,6 @@ class RouterLookups(LookupsFirst):
         bound = await self._moments.resolved(self._reads.bound(route, batch.params))
         asked, reader = HopKeys(resolved.partitions, resolved.rows), AsgiExchange(batch.receive, batch.trace)
         results = await self._forwarder.look_up_many(route, bound, asked, reader, resolved.problems)
-        self._served.answered_many(results, bound, self._served.of(route.name))
         return batch_body(BatchAnswer(route.json_name, is_compact=batch.is_compact), resolved.printed, results)
 
 
@@ -142,11 +138,11 @@ def _tell_traced(request: Request, result: Result | None, took_ms: float, trace:
         outcome = "cancelled"
     else:
         outcome = result.type.slug if isinstance(result, Problem) else "found" if result[0] == FOUND else "absent"
-    partition = request.keys[0].partition
+    store, partition = request.lookup.route.name, request.lookup.keys[0].partition
     if isinstance(trace, RecordedTrace):
         trace.span.note({"understudy.partition": partition, "understudy.outcome": outcome})
     if log.isEnabledFor(logging.DEBUG):
-        ids = {"store": request.route.name, "partition": partition, **trace.ids}
+        ids = {"store": store, "partition": partition, **trace.ids}
         fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
         log.debug("a traced read: %s", outcome, extra=fields)
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.forwarding.served import ServedReads, StoreReads
+from understudy_router.forwarding.forward import KeyLookup
+from understudy_router.forwarding.served import ServedReads
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     encoded_key,
@@ -35,15 +36,12 @@ MAX_BOUNDS = 1024
 
 
 class Request(NamedTuple):
-    """A lookup of one key: `keys` holds just that; `head` begins its answer; `counts` and `served` are its store's."""
+    """A request for one key: `head` begins its answer; `counts` are those of its store."""
 
-    route: StoreRoute
-    bound: Bound
-    keys: tuple[HopKey]
+    lookup: KeyLookup
     head: bytes
     longs_as_text: bool
     counts: OperationCounts
-    served: StoreReads
 
     @property
     def key(self) -> dict[str, object]:
@@ -119,7 +117,8 @@ class Reads:
                 longs = pop_longs(params)
                 key, head = keyed(route, row, self.max_key_bytes)
                 bound, counts = self.bound(route, params), self.requests.of("lookup", route.name)
-                return Request(route, bound, (key,), head, longs, counts, self.served.of(route.name))
+                lookup = KeyLookup(route, bound, (key,), self.served.of(route.name))
+                return Request(lookup, head, longs, counts)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 

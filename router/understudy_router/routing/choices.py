@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from understudy_router.cluster.candidates import basis_of, candidates_of
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
-from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import Choice, Reason, choose
 from understudy_router.routing.explain import key_hash
 from understudy_shared.base.clock import Clock
@@ -53,22 +53,16 @@ class Choices:
         if kept is not None and kept.bound is bound and now_ms - kept.at_ms <= MAX_CHOICE_AGE_MS:
             if kept.version == tables.version:
                 return kept.choice
-            if kept.basis == self._basis(kept.holders, now_ms):
+            if kept.basis == basis_of(tables, kept.holders, now_ms):
                 kept.version = tables.version
                 return kept.choice
         if len(self._chosen) >= MAX_CHOICES:
             self._chosen.clear()
         candidates = candidates_of(tables, route.operator_id, partition, now_ms)
+        holders = tuple(candidate.node_id for candidate in candidates)
+        basis = basis_of(tables, holders, now_ms)
         choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self._load)
         if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
             self._watcher.refresh()  # two histories are about: it may be this router that is behind
-        holders = tuple(candidate.node_id for candidate in candidates)
-        basis = self._basis(holders, now_ms)
         self._chosen[place] = _Chosen(bound, now_ms, choice, tables.version, holders, basis)
         return choice
-
-    def _basis(self, holders: tuple[str, ...], now_ms: float) -> tuple[object, ...]:
-        """Return what the choice among these nodes depends on, except their ages and loads."""
-        tables = self._tables
-        end = tables.end_version if tables.end_confirmed(now_ms) else None
-        return (tables.changes, end, *map(tables.nodes.get, holders))

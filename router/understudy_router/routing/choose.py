@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.health import RANK, Health
-from understudy_router.routing.candidates import Candidate
 from understudy_shared.base.words import LagInfo, ReplicaState, Role
 from understudy_shared.reads.bounds import Bound, Refusal, refusal
 

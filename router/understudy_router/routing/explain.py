@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import orjson
 
+from understudy_router.cluster.candidates import Candidate, candidates_of
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import Candidate, candidates_of
 from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
 from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
 from understudy_shared.base.words import HostInfo

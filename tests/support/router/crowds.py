@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from tests.support.router.tables import LINEAGE, candidate
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.health import Health
-from understudy_router.routing.candidates import Candidate
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bounds import Bound, UnknownLag
 from understudy_shared.reads.position import Position

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute, stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import Candidate
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import (
     Applied,

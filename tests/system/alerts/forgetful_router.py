@@ -10,15 +10,20 @@ from typing import Any
 
 def forget_bounds() -> None:
     """Patch this process: the project's code has no hook for it."""
-    from understudy_router.forwarding.forward import Forwarder
+    from understudy_router.routing.choices import Choices
+    from understudy_router.transport.node_requests import NodeRequest
     from understudy_shared.reads.bounds import NO_BOUND
 
-    look_up = Forwarder.look_up
+    choose, begin = Choices.choose, NodeRequest.__init__
 
-    def without_bound(self: Forwarder, route: Any, _bound: Any, *rest: Any) -> None:
-        look_up(self, route, NO_BOUND, *rest)
+    def choose_without(self: Choices, route: Any, partition: int, _bound: Any) -> Any:
+        return choose(self, route, partition, NO_BOUND)
 
-    Forwarder.look_up = without_bound  # type: ignore[method-assign,assignment]
+    def begin_without(self: NodeRequest, route: Any, _bound: Any, *rest: Any) -> None:
+        begin(self, route, NO_BOUND, *rest)
+
+    Choices.choose = choose_without  # type: ignore[method-assign,assignment]
+    NodeRequest.__init__ = begin_without  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from understudy_router.admin.lag_page import Query
 from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import About, gather
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import candidates_of
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.words import HostInfo
 

@@ -19,9 +19,9 @@ from understudy_router.admin.facts import Standing
 from understudy_router.admin.node_documents import losses_of_all, node_document
 from understudy_router.admin.safe_to_stop import Losses, losses_of
 from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_shared.bus.messages import Applied
 from understudy_shared.reads.bounds import NO_BOUND, Bound

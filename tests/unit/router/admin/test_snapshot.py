@@ -9,9 +9,9 @@ from tests.support.router.tables import LINEAGE, beat, task
 from understudy_router.admin.facts import DEAD, Standing
 from understudy_router.admin.replica_index import ROLES, WARMUP, index_replicas
 from understudy_router.admin.snapshot import gather
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import candidates_of
 from understudy_shared.bus.messages import Applied
 
 World = tuple[Tables, Stores, float]

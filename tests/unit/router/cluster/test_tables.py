@@ -19,8 +19,8 @@ from tests.support.router.tables import (
     task,
 )
 
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.tables import MAX_EVENTS, Tables
-from understudy_router.routing.candidates import candidates_of
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 from understudy_shared.cluster.view import MAX_DEAD

@@ -15,8 +15,8 @@ from tests.support.router.tables import (
     task,
 )
 
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.health import Health
-from understudy_router.routing.candidates import candidates_of
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
@@ -16,7 +17,6 @@ from understudy_router.forwarding.fallback import (
     rejection_by,
     rejection_by_problem,
 )
-from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice, Exclusion, Reason
 from understudy_router.transport.node_requests import Delay
 from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError

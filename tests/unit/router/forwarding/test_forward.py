@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.support.cluster.fake_cluster import until
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest

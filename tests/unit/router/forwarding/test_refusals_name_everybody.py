@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.router.crowds import BOUNDS, crowds
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import Rejection, ReplicaPlan
-from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import choose
 from understudy_shared.reads.bounds import Bound
 

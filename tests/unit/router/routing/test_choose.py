@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support.router.crowds import BOUNDS, crowds
 from tests.support.router.tables import candidate
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.health import Health
-from understudy_router.routing.candidates import Candidate
 from understudy_router.routing.choose import Choice, Reason, choose, reason_against
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag

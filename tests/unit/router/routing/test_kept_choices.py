@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import assigned, beat, expire, route, task
 
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.router import Router
-from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choices import MAX_CHOICE_AGE_MS
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import key_hash

@@ -21,9 +21,9 @@ from tests.support.router.tables import (
     task,
 )
 
+from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.candidates import candidates_of
 from understudy_router.routing.choose import choose
 from understudy_router.routing.explain import explain_key, explain_store
 from understudy_router.routing.resolve import resolve

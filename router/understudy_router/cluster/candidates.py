@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,6 +68,12 @@ def candidates_of(tables: Tables, operator_id: int, partition: int, now_ms: floa
         return ()
     end = tables.end_version if tables.end_confirmed(now_ms) else None
     return tuple(_candidate(tables, assignment, duty, task, node_id, end, now_ms) for node_id in duty.holders)
+
+
+def basis_of(tables: Tables, holders: Sequence[str], now_ms: float) -> tuple[object, ...]:
+    """Return what the candidates on these nodes depend on, except the ages of their reports."""
+    end = tables.end_version if tables.end_confirmed(now_ms) else None
+    return (tables.changes, end, *map(tables.nodes.get, holders))
 
 
 def _candidate(  # noqa: PLR0917  # everything there is to know, once
