@@ -68,7 +68,7 @@ _ONE_STEP = (0,)
 _RAW_PATH = PATH.encode()
 
 Wait = Awaitable[Problem | None]
-Steps = Generator[Wait, Problem | None, bytes | Problem]
+HopCoroutine = Generator[Wait, Problem | None, bytes | Problem]
 """The work of a hop: it yields awaitables, and gets their results. A hop that yields nothing needs no task."""
 
 Order = Callable[[], tuple[int, int]]
@@ -102,13 +102,13 @@ class Hops:
         if problem is not None:
             self._reply(problem, exchange)
             return
-        steps = self._steps(body)
+        hop = self._answered(body)
         try:
-            wait = next(steps)
+            wait = next(hop)
         except StopIteration as end:
             self._reply(end.value, exchange)
         else:
-            task = asyncio.get_running_loop().create_task(self._answer_later(steps, wait, exchange), name="a hop")
+            task = asyncio.get_running_loop().create_task(self._answer_later(hop, wait, exchange), name="a hop")
             self._later.add(task)
             task.add_done_callback(self._later.discard)
 
@@ -134,14 +134,14 @@ class Hops:
             if isinstance(error, UnderstudyError):
                 return problem_of(error)
             raise
-        steps = self._steps(body)
+        hop = self._answered(body)
         try:
-            return await _rest(steps, next(steps))
+            return await _rest(hop, next(hop))
         except StopIteration as end:
             return cast(bytes | Problem, end.value)
 
-    async def _answer_later(self, steps: Steps, wait: Wait, exchange: Exchange) -> None:
-        self._reply(await _rest(steps, wait), exchange)
+    async def _answer_later(self, hop: HopCoroutine, wait: Wait, exchange: Exchange) -> None:
+        self._reply(await _rest(hop, wait), exchange)
 
     def _reply(self, replied: bytes | Problem, exchange: Exchange) -> None:
         self._count(replied)
@@ -153,16 +153,16 @@ class Hops:
     def _count(self, replied: bytes | Problem) -> None:
         self._counts.count(replied.type.slug if isinstance(replied, Problem) else "answered")
 
-    # ---- the answer, in steps
+    # ---- the answer, as a coroutine
 
     def _begin(self) -> Problem | None:
-        """Count one more hop in flight, or return why not; `_steps` counts it out."""
+        """Count one more hop in flight, or return why not; `_answered` counts it out."""
         if self._in_flight >= self._max_in_flight:
             return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
         self._in_flight += 1
         return None
 
-    def _steps(self, body: bytes) -> Steps:
+    def _answered(self, body: bytes) -> HopCoroutine:
         try:
             return (yield from self._answer(body))
         except BadHopError as error:
@@ -278,10 +278,10 @@ async def _next_turn() -> None:
     await asyncio.sleep(0)
 
 
-async def _rest(steps: Steps, wait: Wait) -> bytes | Problem:
-    """Return the result of steps that wait."""
+async def _rest(hop: HopCoroutine, wait: Wait) -> bytes | Problem:
+    """Return the result of a hop that waits."""
     while True:
         try:
-            wait = steps.send(await wait)
+            wait = hop.send(await wait)
         except StopIteration as end:
             return cast(bytes | Problem, end.value)

@@ -27,7 +27,7 @@ HELP_AFTER_S = 0.005
 """Time for which a second worker watches the first before it joins."""
 
 
-class Steps(Hashable, Protocol):
+class SteppedTask(Hashable, Protocol):
     """A task that can be advanced by one bounded step."""
 
     @property
@@ -40,7 +40,7 @@ class Steps(Hashable, Protocol):
 class Ended(NamedTuple):
     """A step that ended: whether there is more to do, of which class, and how long it took."""
 
-    task: Steps
+    task: SteppedTask
     more: bool
     restoring: bool
     took_s: float
@@ -50,7 +50,7 @@ class Workers:
     """`count` daemon threads; `submit` never blocks."""
 
     def __init__(self, *, count: int) -> None:
-        self._queue: FairQueue[Steps] = FairQueue(workers=count)
+        self._queue: FairQueue[SteppedTask] = FairQueue(workers=count)
         self._changed = threading.Condition()
         self._begun = 0
         """Steps that were begun, ever."""
@@ -64,7 +64,7 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, *tasks: Steps) -> None:
+    def submit(self, *tasks: SteppedTask) -> None:
         """Queue a step of each of these."""
         with self._changed:
             for task in tasks:
@@ -72,7 +72,7 @@ class Workers:
             if self._queue.is_ready:
                 self._changed.notify(min(2, len(tasks)))  # Wake two: one works, the other watches it.
 
-    def discard(self, task: Steps) -> None:
+    def discard(self, task: SteppedTask) -> None:
         """Run no further step of `task`; one in flight still ends."""
         with self._changed:
             self._queue.discard(task)
@@ -102,7 +102,7 @@ class Workers:
                 return
             ended = Ended(task, more, restoring, time.perf_counter() - began_s)
 
-    def _next(self, ended: Ended | None) -> Steps | None:
+    def _next(self, ended: Ended | None) -> SteppedTask | None:
         """Report the step that ended and wait for the next. A worker that leaves work behind wakes another one, unless
         it is enough alone.
         """
