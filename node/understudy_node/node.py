@@ -28,7 +28,7 @@ from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
 from understudy_node.replica.pinned import PinnedViews
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
-from understudy_node.replica.snapshot_leases import SnapshotLeases
+from understudy_node.replica.snapshot_leases import LeaseTable
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Workers
@@ -76,7 +76,7 @@ class Node:
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
         self._ceiling: int | None = None
-        self.leases = SnapshotLeases()
+        self.leases = LeaseTable()
         self._around = Surroundings(
             files=files,
             history=CommitHistory(files),

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from understudy_node.bulk.arrow_cells import MakeArray, arrow_maker
 from understudy_node.bulk.cells import AnyCells
-from understudy_node.bulk.fast_part import Piece
-from understudy_node.bulk.table import Table
+from understudy_node.bulk.fast_part import PartPiece
+from understudy_node.bulk.table import Projection
 from understudy_node.stores.arrow_schema import batch_message
 from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
@@ -22,11 +22,11 @@ class ArrowBatches:
         self._makers = makers
         self._schema = arrow_schema(columns, {})
 
-    def piece(self, cells: Sequence[AnyCells], count: int) -> Piece:
+    def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         arrays = [make(column) for make, column in zip(self._makers.values(), cells, strict=True)]
-        return Piece(arrays, count, sum(array.nbytes for array in arrays))
+        return PartPiece(arrays, count, sum(array.nbytes for array in arrays))
 
-    def payload(self, pieces: Sequence[Piece]) -> bytes:
+    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
         if not pieces:
             return b""
         import pyarrow as pa  # noqa: PLC0415
@@ -49,7 +49,7 @@ class ArrowBatches:
         return pa.StructArray.from_arrays(inner, fields=list(field.type))
 
 
-def arrow_batches(table: Table, columns: ExportColumns) -> ArrowBatches | None:
+def arrow_batches(table: Projection, columns: ExportColumns) -> ArrowBatches | None:
     """Return the form of a table; None where a column's values have to be made one by one."""
     makers: dict[tuple[str, ...], MakeArray] = {}
     for each in table.columns:

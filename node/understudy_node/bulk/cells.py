@@ -25,7 +25,7 @@ class UnfitRowsError(Exception):
     """Some rows are not of their schema, or hold what columns cannot: they are read one by one, which says what."""
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """The bytes of many rows, and where in them each row is."""
 
     data: U8
@@ -59,7 +59,7 @@ class VariableCells(NamedTuple):
 AnyCells = FixedCells | VariableCells
 
 
-def blocks_of(records: Sequence[bytes], skip: int) -> tuple[Block, Block]:
+def blocks_of(records: Sequence[bytes], skip: int) -> tuple[RowBlock, RowBlock]:
     """Return the rows of keys and of values, from a flat list of records; each without its first `skip` bytes."""
     data = np.frombuffer(b"".join(records), np.uint8)
     sizes = np.fromiter(map(len, records), np.int64, len(records))
@@ -67,7 +67,9 @@ def blocks_of(records: Sequence[bytes], skip: int) -> tuple[Block, Block]:
     key_sizes, value_sizes = sizes[::2], sizes[1::2]
     is_even = bool((key_sizes == key_sizes[0]).all() and (value_sizes == value_sizes[0]).all())
     stride = int(key_sizes[0] + value_sizes[0]) if is_even else None
-    return Block(data, starts[::2], key_sizes - skip, stride), Block(data, starts[1::2], value_sizes - skip, stride)
+    return RowBlock(data, starts[::2], key_sizes - skip, stride), RowBlock(
+        data, starts[1::2], value_sizes - skip, stride
+    )
 
 
 class RowColumns:
@@ -83,7 +85,7 @@ class RowColumns:
             for code, field in zip(self._codes, schema.fields, strict=True)
         )
 
-    def check(self, block: Block) -> list[npt.NDArray[np.uint64]]:
+    def check(self, block: RowBlock) -> list[npt.NDArray[np.uint64]]:
         """Return the null bits of all rows, word by word. Raises UnfitRowsError for rows that are of another schema."""
         sizes, fixed = block.sizes, self._fixed_bytes
         unfit = ((sizes < fixed) | (sizes & 7 != 0)) if self._has_variable else sizes != fixed
@@ -95,7 +97,7 @@ class RowColumns:
             raise UnfitRowsError
         return words
 
-    def cells(self, block: Block, words: Sequence[npt.NDArray[np.uint64]], index: int) -> AnyCells:
+    def cells(self, block: RowBlock, words: Sequence[npt.NDArray[np.uint64]], index: int) -> AnyCells:
         """Return a column. `words` are what `check` returned."""
         word = words[index // 64]
         nulls: Mask | None = (word & np.uint64(1 << index % 64)) != 0
@@ -142,7 +144,7 @@ def printed(print_cell: Callable[[Any], object], cells: AnyCells) -> list[object
         raise UnfitRowsError from None
 
 
-def _slots(block: Block, dtype: str, at: int) -> npt.NDArray[Any]:
+def _slots(block: RowBlock, dtype: str, at: int) -> npt.NDArray[Any]:
     """Return what is `at` bytes behind the start of each row."""
     size = np.dtype(dtype).itemsize
     count = len(block.starts)

@@ -8,7 +8,7 @@ from asyncio import IncompleteReadError
 from asyncio.subprocess import Process
 from dataclasses import fields
 
-from understudy_node.bulk.fast_part import ReaderLeftError
+from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.bulk.handover import Handover
 from understudy_node.bulk.pipe import (
     LENGTH_BYTES,
@@ -16,8 +16,8 @@ from understudy_node.bulk.pipe import (
     Declined,
     Drop,
     Dropped,
+    GenerationStores,
     Made,
-    Stores,
     ViewParts,
     encoded,
     length_of,
@@ -65,7 +65,7 @@ class Conversation:
         budget_s: float,
     ) -> MadePart | None:
         """Have a part made; None for one that is declined. Raises GoneError when the process ends, and
-        ReaderLeftError for one that was dropped.
+        PartCancelledError for one that was dropped.
         """
         handed = self._handover.views(reading.view.stores)
         if handed is None:
@@ -73,14 +73,14 @@ class Conversation:
         views, layers = handed
         if generation is not self._generation:
             self._generation, self._stores = generation, self._stores + 1
-            await self._send(Stores(self._stores, stores_content(generation, asked)))
+            await self._send(GenerationStores(self._stores, stores_content(generation, asked)))
         for message in layers:
             await self._send(message)
         await self._send(self._asked(asked, reading, views, place, room, budget_s))
         try:
             head = pickle.loads(await self._out.readexactly(length_of(await self._out.readexactly(LENGTH_BYTES))))  # noqa: S301
             if isinstance(head, Dropped):
-                raise ReaderLeftError
+                raise PartCancelledError
             if isinstance(head, Declined):
                 self._note(head.reason)
                 return None

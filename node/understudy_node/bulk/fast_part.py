@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from understudy_node.bulk.cells import AnyCells, UnfitRowsError
 from understudy_node.bulk.slices import slices
-from understudy_node.bulk.table import Table
+from understudy_node.bulk.table import Projection
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.stores.bulk_parts import MadePart
@@ -21,11 +21,11 @@ HasLeft = Callable[[], bool]
 """A function that says whether the reader of a part has left."""
 
 
-class ReaderLeftError(Exception):
+class PartCancelledError(Exception):
     """The reader has left, and does not want the part any more."""
 
 
-class Piece(NamedTuple):
+class PartPiece(NamedTuple):
     """Some rows in their form, and about how many bytes of the part they take."""
 
     made: object
@@ -36,10 +36,10 @@ class Piece(NamedTuple):
 class Form(Protocol):
     """A form of rows."""
 
-    def piece(self, cells: Sequence[AnyCells], count: int) -> Piece:
+    def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         """Print rows. Raises UnfitRowsError for those that have to be printed one by one."""
 
-    def payload(self, pieces: Sequence[Piece]) -> bytes:
+    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
         """Join what was made of the slices of a part."""
 
 
@@ -49,18 +49,18 @@ def stays() -> bool:
 
 
 def fast_part(  # noqa: PLR0917  # the last has a default
-    table: Table, form: Form, view: View, after: bytes | None, room: Room, has_left: HasLeft = stays
+    table: Projection, form: Form, view: View, after: bytes | None, room: Room, has_left: HasLeft = stays
 ) -> MadePart:
     """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one, and
-    ReaderLeftError.
+    PartCancelledError.
     """
-    pieces: list[Piece] = []
+    pieces: list[PartPiece] = []
     assert room.rows, "a part has room for a row"
     found = size_bytes = 0
     is_end = True
     for records in _behind(view, after, room.bytes // PIECES):
         if has_left():
-            raise ReaderLeftError
+            raise PartCancelledError
         if found and (found == room.rows or monotonic() >= room.until_s):
             is_end = False
             break
@@ -91,7 +91,7 @@ def _behind(view: View, after: bytes | None, slice_bytes: int) -> Iterator[list[
     return slices(view, start, slice_bytes=slice_bytes)
 
 
-def _fitting(table: Table, form: Form, records: list[bytes], room_bytes: int, *, must: bool) -> Piece | None:
+def _fitting(table: Projection, form: Form, records: list[bytes], room_bytes: int, *, must: bool) -> PartPiece | None:
     """Print the first rows, as many as fit; None where the first alone does not, unless it `must` be there."""
     while count := len(records) // 2:
         piece = form.piece(table.cells(records), count)

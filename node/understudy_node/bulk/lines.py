@@ -10,20 +10,20 @@ import orjson
 
 from understudy_node.bulk.cells import AnyCells, UnfitRowsError
 from understudy_node.bulk.csv_cells import field_printer
-from understudy_node.bulk.fast_part import Piece
+from understudy_node.bulk.fast_part import PartPiece
 from understudy_node.bulk.json_cells import cell_printer
-from understudy_node.bulk.table import Table
+from understudy_node.bulk.table import Projection
 from understudy_shared.reads.scan_hop import MAX_ROW_BYTES
 
 
-class JsonLines:
+class NdjsonForm:
     """The form of NDJSON: each line has a row of a scan. See `fast_part.Form`."""
 
-    def __init__(self, table: Table, *, longs_as_text: bool = False) -> None:
+    def __init__(self, table: Projection, *, longs_as_text: bool = False) -> None:
         self._printers = [cell_printer(each.type, longs_as_text=longs_as_text) for each in table.columns]
         self._between = _between(table)
 
-    def piece(self, cells: Sequence[AnyCells], count: int) -> Piece:
+    def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         first, *rest = self._between
         columns: list[Iterable[bytes]] = [repeat(first, count)]
         for print_cells, column, behind in zip(self._printers, cells, rest, strict=True):
@@ -31,35 +31,35 @@ class JsonLines:
         lines = b"".join(chain.from_iterable(zip(*columns, strict=True)))
         if len(lines) > MAX_ROW_BYTES:
             raise UnfitRowsError  # a row may be too long, which only the row says
-        return Piece(lines, count, len(lines))
+        return PartPiece(lines, count, len(lines))
 
-    def payload(self, pieces: Sequence[Piece]) -> bytes:
+    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
         return b"".join(cast(bytes, piece.made) for piece in pieces)
 
 
 class CsvLines:
     """The form of CSV: a field for each column, and an empty one for the problem that no row has."""
 
-    def __init__(self, table: Table, *, longs_as_text: bool = False) -> None:
+    def __init__(self, table: Projection, *, longs_as_text: bool = False) -> None:
         self._printers = [
             field_printer(each.type, is_first=not at, longs_as_text=longs_as_text)
             for at, each in enumerate(table.columns)
         ]
 
-    def piece(self, cells: Sequence[AnyCells], count: int) -> Piece:
+    def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         columns: list[Iterable[bytes]] = []
         for print_fields, column in zip(self._printers, cells, strict=True):
             columns += [print_fields(column), repeat(b",", count)]
         lines = b"".join(chain.from_iterable(zip(*columns, repeat(b"\n", count), strict=True)))
         if len(lines) > MAX_ROW_BYTES:
             raise UnfitRowsError
-        return Piece(lines, count, len(lines))
+        return PartPiece(lines, count, len(lines))
 
-    def payload(self, pieces: Sequence[Piece]) -> bytes:
+    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
         return b"".join(cast(bytes, piece.made) for piece in pieces)
 
 
-def _between(table: Table) -> list[bytes]:
+def _between(table: Projection) -> list[bytes]:
     """Return what a line has before its first cell, between two cells, and behind its last."""
     between = [b'{"row":{"key":{']
     part = "key"

@@ -7,9 +7,9 @@ from typing import Final
 
 from understudy_node.bulk.batches import arrow_batches
 from understudy_node.bulk.cells import UnfitRowsError
-from understudy_node.bulk.fast_part import Form, HasLeft, ReaderLeftError, fast_part, stays
-from understudy_node.bulk.lines import CsvLines, JsonLines
-from understudy_node.bulk.table import Table, table_of
+from understudy_node.bulk.fast_part import Form, HasLeft, PartCancelledError, fast_part, stays
+from understudy_node.bulk.lines import CsvLines, NdjsonForm
+from understudy_node.bulk.table import Projection, table_of
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart, gathered_rows
 from understudy_node.stores.scanning import scan_part
@@ -23,7 +23,7 @@ STEPS_AT_ONCE: Final = 64
 
 
 def make_part(asked: BulkQuestion, reading: Reading, place: Place, room: Room, has_left: HasLeft = stays) -> MadePart:
-    """Return the part that is asked for. Raises ReaderLeftError."""
+    """Return the part that is asked for. Raises PartCancelledError."""
     table = table_of(asked.maker, asked.columns)
     form = None if table is None else form_of(asked.format, table, asked.columns, asked.maker.longs_as_text)
     if table is not None and form is not None:
@@ -35,11 +35,11 @@ def make_part(asked: BulkQuestion, reading: Reading, place: Place, room: Room, h
     return row_by_row(asked, reading, place, room, has_left)
 
 
-def form_of(form: ExportFormat, table: Table, columns: ExportColumns, longs_as_text: bool) -> Form | None:
+def form_of(form: ExportFormat, table: Projection, columns: ExportColumns, longs_as_text: bool) -> Form | None:
     """Return the form in which a table is printed; None where it has columns that this form takes value by value."""
     match form:
         case ExportFormat.NDJSON:
-            return JsonLines(table, longs_as_text=longs_as_text)
+            return NdjsonForm(table, longs_as_text=longs_as_text)
         case ExportFormat.CSV:
             return CsvLines(table, longs_as_text=longs_as_text)
         case ExportFormat.ARROW:
@@ -47,7 +47,7 @@ def form_of(form: ExportFormat, table: Table, columns: ExportColumns, longs_as_t
 
 
 def row_by_row(asked: BulkQuestion, reading: Reading, place: Place, room: Room, has_left: HasLeft = stays) -> MadePart:
-    """Return the same part as a node makes it on its loop. Raises ReaderLeftError."""
+    """Return the same part as a node makes it on its loop. Raises PartCancelledError."""
     schema = arrow_schema(asked.columns, {}) if asked.format is ExportFormat.ARROW else None
     steps = scan_part(asked.maker, reading, place, room, rows=gathered_rows(asked, schema))
     for step in count():
@@ -58,4 +58,4 @@ def row_by_row(asked: BulkQuestion, reading: Reading, place: Place, room: Room, 
         except StopIteration as done:
             page = done.value
             return MadePart(page.rows, page.found, page.looked_at, page.after, page.is_end)
-    raise ReaderLeftError
+    raise PartCancelledError

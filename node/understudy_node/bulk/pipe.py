@@ -18,7 +18,7 @@ _LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = _LENGTH.size
 
 
-class Stores(NamedTuple):
+class GenerationStores(NamedTuple):
     """The stores of a generation: the process makes the same readers of them. `content` is pickled."""
 
     number: int

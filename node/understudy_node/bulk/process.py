@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Final
 
 from understudy_node.bulk.conversation import Conversation
-from understudy_node.bulk.fast_part import ReaderLeftError
+from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.generation import Generation
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
@@ -121,7 +121,7 @@ class BulkProcess:
                     return None
                 assert self._conversation is not None, "it has started"
                 return await self._conversation.part(generation, asked, reading, place, room, budget_s)
-        except ReaderLeftError:
+        except PartCancelledError:
             self.dropped += 1
             return None
         except Exception as error:  # An export is never worse off than without this process.

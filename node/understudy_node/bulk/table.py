@@ -24,7 +24,7 @@ class TableColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Projection:
     """The columns that a question wants of a store. `skip` is the size of the provider's prefix of a row."""
 
     columns: tuple[TableColumn, ...]
@@ -46,7 +46,7 @@ class Table:
         return found
 
 
-def table_of(maker: RowMaker, columns: ExportColumns) -> Table | None:
+def table_of(maker: RowMaker, columns: ExportColumns) -> Projection | None:
     """Return the columns of a question; None where rows are not printed as they are stored, or some are left out."""
     reader, store = maker.reader, maker.reader.store
     is_stored = all(each.path[0] in {"key", "value", PROBLEM} for each in columns.columns)
@@ -61,4 +61,4 @@ def table_of(maker: RowMaker, columns: ExportColumns) -> Table | None:
         found += [TableColumn("value", name, at, each.type) for at, (name, each) in enumerate(values)]
     chosen = tuple(each for each in found if (each.part, each.name) in wanted)
     stored = RowColumns(store.value_schema) if store.kind is StoreKind.VALUE else None
-    return Table(chosen, has_value, len(reader.row_prefix), RowColumns(store.codec.key), stored)
+    return Projection(chosen, has_value, len(reader.row_prefix), RowColumns(store.codec.key), stored)

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO, Final
 
-from understudy_node.bulk.fast_part import HasLeft, ReaderLeftError, stays
+from understudy_node.bulk.fast_part import HasLeft, PartCancelledError, stays
 from understudy_node.bulk.making import make_part
 from understudy_node.bulk.pipe import (
     AskedPart,
@@ -24,10 +24,10 @@ from understudy_node.bulk.pipe import (
     Declined,
     Dropped,
     Forget,
+    GenerationStores,
     Made,
     OpenBase,
     OpenSpill,
-    Stores,
     ViewParts,
     encoded,
     read_message,
@@ -86,7 +86,7 @@ class Process:
         match message:
             case AskedPart():
                 return self._part(message)
-            case Stores():
+            case GenerationStores():
                 self._add_stores(message)
             case OpenBase() | OpenSpill():
                 self._open(message)
@@ -98,7 +98,7 @@ class Process:
                     self.unopened.pop(number, None)
         return None
 
-    def _add_stores(self, message: Stores) -> None:
+    def _add_stores(self, message: GenerationStores) -> None:
         while len(self.readers) >= MAX_STORES:
             del self.readers[next(iter(self.readers))]
         rows = RowCache(0)
@@ -131,7 +131,7 @@ class Process:
             made = make_part(
                 _question(reader, asked), reading, Place(asked.partition, asked.after), room, self.has_left
             )
-        except ReaderLeftError:
+        except PartCancelledError:
             return Dropped(), b""
         except Exception as error:  # The node makes this part itself, and says what is wrong.
             return Declined(f"{type(error).__name__}: {error}"), b""

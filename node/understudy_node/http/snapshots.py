@@ -27,7 +27,7 @@ from understudy_shared.reads.lease_calls import (
     SHOWN_PATH,
     HeldFor,
     LeasesCall,
-    Shown,
+    ReplicaVersion,
     ShownCall,
     ShownReply,
     decode_leases_call,
@@ -177,7 +177,7 @@ def _entry(held: HeldLease, pinned: Pinned, now_ms: float, now_us: int) -> dict[
     }
 
 
-def _shown(reader: StoreReader, min_position: Position | None) -> Iterator[Shown]:
+def _shown(reader: StoreReader, min_position: Position | None) -> Iterator[ReplicaVersion]:
     """Yield the versions of the replicas of a store. Raises the problem of a position of another history."""
     bound = NO_BOUND if min_position is None else Bound(min_position=min_position)
     for partition, replica in sorted(reader.replicas.items()):
@@ -190,7 +190,7 @@ def _shown(reader: StoreReader, min_position: Position | None) -> Iterator[Shown
         if isinstance(read, Reading):
             view = read.view
         replica.pin(view)  # It may be the version that is chosen in a moment.
-        yield Shown(reader.store.name, partition, view.version, view.committed_at_us)
+        yield ReplicaVersion(reader.store.name, partition, view.version, view.committed_at_us)
 
 
 def _require_all_shown(readers: Sequence[StoreReader]) -> None:

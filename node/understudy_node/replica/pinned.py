@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from understudy_node.engine.base import Base
 from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
-from understudy_node.replica.snapshot_leases import SnapshotLeases
+from understudy_node.replica.snapshot_leases import LeaseTable
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId
 from understudy_shared.reads.bounds import ReadVersion
@@ -68,13 +68,13 @@ class PinnedViews:
 
     def __init__(
         self,
-        leases: SnapshotLeases | None = None,
+        leases: LeaseTable | None = None,
         *,
         max_bytes: int = MAX_PINNED_BYTES,
         max_views: int = MAX_PINNED_VIEWS,
         max_disk_bytes: int = MAX_PINNED_DISK_BYTES,
     ) -> None:
-        self._leases = SnapshotLeases() if leases is None else leases
+        self._leases = LeaseTable() if leases is None else leases
         self._max_bytes = max_bytes
         self._max_disk_bytes = max_disk_bytes
         self._max_views = max_views

@@ -63,7 +63,7 @@ class HeldLease:
         return self.lease.ttl_s * 1000
 
 
-class SnapshotLeases:
+class LeaseTable:
     """The leases of one node. The serving loop grants and renews, the thread that follows the checkpoint ends them, and
     workers look at `until_ms`.
     """

@@ -36,7 +36,7 @@ from understudy_node.stores.group_state import has_timeout, stored_state, with_t
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import row_form
-from understudy_node.stores.schema_history import Schema, schema_history
+from understudy_node.stores.schema_history import StoreSchema, schema_history
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
@@ -89,7 +89,7 @@ class Part:
     key_json: str
     value: StructType
     way: MakeWay
-    schemas: tuple[Schema, ...]
+    schemas: tuple[StoreSchema, ...]
     short_name: str = ""
     num_group_columns: int | None = None
     window_expiry: Expiry | None = None

@@ -21,7 +21,7 @@ MAX_SHOWN_CHARACTERS: Final = 65_536
 """Limit on the names and types of all columns together; the newest schema is shown whole."""
 
 
-class Schema(TypedDict):
+class StoreSchema(TypedDict):
     """A schema as `GET /v1/stores/{store}` shows it."""
 
     schema_id: int
@@ -30,7 +30,7 @@ class Schema(TypedDict):
     value: list[Column]
 
 
-def schema_history(store: StoreDescription, family: str) -> tuple[Schema, ...]:
+def schema_history(store: StoreDescription, family: str) -> tuple[StoreSchema, ...]:
     """Return each schema of a column family, oldest first: its number, its first batch where the file's name has it,
     and the columns. A long history loses its oldest part; schemas that this release cannot read are left out.
     """
@@ -54,7 +54,7 @@ def _are_equal(one: ColumnFamilySchema, other: ColumnFamilySchema) -> bool:
     )
 
 
-def _shown(batch_id: int | None, schemas: ColumnFamilySchema) -> Schema:
+def _shown(batch_id: int | None, schemas: ColumnFamilySchema) -> StoreSchema:
     return {
         "schema_id": schemas.value_schema_id,
         "from_batch": batch_id,
@@ -67,7 +67,7 @@ def _columns(struct: StructType) -> list[Column]:
     return [{"name": each.name, "type": each.type.name, "nullable": each.nullable} for each in struct.fields]
 
 
-def _within_limits(history: Sequence[Schema]) -> Sequence[Schema]:
+def _within_limits(history: Sequence[StoreSchema]) -> Sequence[StoreSchema]:
     """Return the newest schemas that fit the limits together."""
     characters = 0
     for count, schema in enumerate(reversed(history)):

@@ -59,7 +59,7 @@ def session_printer(value: StructType, names: tuple[str, ...], print_result: Res
     return print_session
 
 
-class Session(NamedTuple):
+class StoredSession(NamedTuple):
     """A session: what an answer shows of it, its end in microseconds, and whether it has expired."""
 
     members: dict[str, object]
@@ -103,10 +103,10 @@ class Sessions:
             raise CorruptFileError("a session's key has another length than its columns", where=self._store_name)
         return sorted([(_start_of(key), value) for key, value in found], key=itemgetter(0))
 
-    def read(self, record: bytes, view: TaskView) -> Session:
+    def read(self, record: bytes, view: TaskView) -> StoredSession:
         """Read the record of a session."""
         session, end_us = self._print(record[len(self._row_prefix) :])
-        return Session(session, end_us, self.expiry.is_expired(end_us, view))
+        return StoredSession(session, end_us, self.expiry.is_expired(end_us, view))
 
     def key_row(self, kept: bytes) -> bytes:
         """See `Finder`."""

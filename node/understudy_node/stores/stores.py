@@ -39,7 +39,7 @@ from understudy_node.stores.results import (
     result_columns,
     unused_columns,
 )
-from understudy_node.stores.schema_history import Schema
+from understudy_node.stores.schema_history import StoreSchema
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import StoreKind, StoreName
 from understudy_shared.spark.key_codec import KeyCodec
@@ -81,7 +81,7 @@ class ServedStore:
     key_schema_json: str
     value_schema: StructType
     value_names: tuple[str, ...]
-    schemas: tuple[Schema, ...]
+    schemas: tuple[StoreSchema, ...]
     result_types: tuple[tuple[str, SparkType], ...]
     """Name and type of the result columns; empty when the results are not known."""
     unnamed: tuple[str, ...]

@@ -29,7 +29,7 @@ from understudy_shared.reads.lease_calls import (
     SHOWN_PATH,
     HeldFor,
     LeasesCall,
-    Shown,
+    ReplicaVersion,
     ShownCall,
     ShownReply,
     decode_held,
@@ -86,7 +86,7 @@ class SnapshotLeases:
         Raises the problem of a position of another history.
         """
         call = ShownCall(self._application_id, lineage, tuple(stores), min_position).encode()
-        best: dict[tuple[str, int], Shown] = {}
+        best: dict[tuple[str, int], ReplicaVersion] = {}
         shared: list[Position] = []
         problems: list[NodeSaid] = []
         for said in (await self._asked(SHOWN_PATH, call, decode_shown_reply)).values():

@@ -28,7 +28,7 @@ MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 """Limit on a reply: a thousand leases with their stores, or the versions of some ten thousand partitions."""
 
 
-class Shown(NamedTuple):
+class ReplicaVersion(NamedTuple):
     """The version that a replica of a partition shows."""
 
     store: str
@@ -68,7 +68,7 @@ def decode_shown_call(body: bytes) -> ShownCall:
 class ShownReply(NamedTuple):
     """The versions that a node shows. `shared` is the newest version of its leases of the last second."""
 
-    shown: tuple[Shown, ...]
+    shown: tuple[ReplicaVersion, ...]
     shared: Position | None
 
     def encode(self) -> bytes:
@@ -169,11 +169,11 @@ def _held(entry: object) -> HeldFor:
     raise BadHopError("a lease of the call is no token with its holder and stores")
 
 
-def _shown(entry: object) -> Shown:
+def _shown(entry: object) -> ReplicaVersion:
     match entry:
         case [str(store), int(partition), int(version), int() | None as time_us] if bool not in map(type, entry):
             if 0 <= partition <= CEILING and 0 <= version <= CEILING:
-                return Shown(store, partition, version, time_us)
+                return ReplicaVersion(store, partition, version, time_us)
     raise BadHopError("an entry of the reply does not name the version of a partition")
 
 

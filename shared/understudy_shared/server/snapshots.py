@@ -24,7 +24,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType, 
 from understudy_shared.http.snapshot_requests import MAX_HOLDER_CHARS, SnapshotRequest, parse_snapshot_request
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.lease_calls import HeldFor, Shown, ShownReply
+from understudy_shared.reads.lease_calls import HeldFor, ReplicaVersion, ShownReply
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
 
     position: Position
     newest: int
-    behind: Shown | None = None
+    behind: ReplicaVersion | None = None
 
 
 class Snapshots(ABC):
@@ -158,7 +158,7 @@ class Snapshots(ABC):
         self, lease: SnapshotLease, chosen: Chosen, holder: str, stores: Sequence[str], retained_for_s: int | None
     ) -> dict[str, object]:
         at, behind = lease.position, chosen.behind
-        held_back_by = None if behind is None else {name: getattr(behind, name) for name in Shown._fields[:3]}
+        held_back_by = None if behind is None else {name: getattr(behind, name) for name in ReplicaVersion._fields[:3]}
         return {
             "snapshot": lease.encode(),
             "version": at.version,
@@ -222,7 +222,7 @@ async def choose(
     return Chosen(position, newest.version, last if last.version < target else None)
 
 
-def _behind(last: Shown, least: int) -> ProblemError:
+def _behind(last: ReplicaVersion, least: int) -> ProblemError:
     problem = refused(Refusal.BELOW_MIN_POSITION, candidates=[])
     what = f"partition {last.partition} of {last.store} shows version {last.version}, below {least}"
     return ProblemError(replace(problem, detail=what, where="min_position"))

@@ -15,7 +15,7 @@ from tests.support.checkpoint.described import described_store, reader_of
 from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.bulk.cells import UnfitRowsError
-from understudy_node.bulk.fast_part import ReaderLeftError, fast_part
+from understudy_node.bulk.fast_part import PartCancelledError, fast_part
 from understudy_node.bulk.making import form_of, make_part, row_by_row
 from understudy_node.bulk.table import table_of
 from understudy_node.engine.base import EmptyBase
@@ -214,7 +214,7 @@ def test_texts_of_any_length_are_those_of_single_rows(form: ExportFormat, length
 @pytest.mark.parametrize("make", [make_part, row_by_row])
 def test_a_part_whose_reader_has_left_ends_at_once(form: ExportFormat, make: Callable[..., MadePart]) -> None:
     asked = Asked(TWO, FEW, form)
-    with pytest.raises(ReaderLeftError):
+    with pytest.raises(PartCancelledError):
         make(asked.question, asked.reading, Place(0), plenty(), lambda: True)
 
 

@@ -12,7 +12,7 @@ from tests.unit.node.replica.test_pinned import TASKS, shown
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.pinned import HOLD_MS, PinnedViews
-from understudy_node.replica.snapshot_leases import SnapshotLeases, leased_version
+from understudy_node.replica.snapshot_leases import LeaseTable, leased_version
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import ReadVersion
@@ -29,7 +29,7 @@ def lease(version: int, lease_id: str = "a", committed_at_us: int | None = 7) ->
     return SnapshotLease(position, lease_id, TTL_S)
 
 
-def grant(leases: SnapshotLeases, each: SnapshotLease, now_ms: float = 0) -> None:
+def grant(leases: LeaseTable, each: SnapshotLease, now_ms: float = 0) -> None:
     leases.grant(HeldFor(each, "holder", ("op0",)), now_ms=now_ms, now_us=0)
 
 
@@ -43,7 +43,7 @@ def test_leases_are_within_the_limits_and_each_version_is_kept_until_its_last_le
     events: Sequence[tuple[str, int, int]],
 ) -> None:
     """Q65, Q66."""
-    leases = SnapshotLeases(max_leases=4, max_versions=3)
+    leases = LeaseTable(max_leases=4, max_versions=3)
     ends: dict[str, tuple[int, float]] = {}
     now_ms = 0.0
     for what, number, version in events:
@@ -80,7 +80,7 @@ def test_leases_are_within_the_limits_and_each_version_is_kept_until_its_last_le
 
 
 def test_a_token_with_the_id_of_another_lease_renews_nothing() -> None:
-    leases = SnapshotLeases()
+    leases = LeaseTable()
     grant(leases, lease(3))
     assert not leases.renew(lease(9), now_ms=TTL_MS - 1, now_us=0)
     assert leases.held(TTL_MS) == []
@@ -88,7 +88,7 @@ def test_a_token_with_the_id_of_another_lease_renews_nothing() -> None:
 
 
 def test_a_leased_version_outlives_the_usual_time_and_goes_with_its_lease() -> None:
-    leases = SnapshotLeases()
+    leases = LeaseTable()
     pinned, old = PinnedViews(leases), shown(View.of(EmptyBase(), 1), 7)
     grant(leases, lease(1))
     pinned.pin(TASKS[0], old, 0)
@@ -102,7 +102,7 @@ def test_a_leased_version_outlives_the_usual_time_and_goes_with_its_lease() -> N
 
 def test_a_replica_that_shows_a_leased_version_later_keeps_it_as_it_passes() -> None:
     """Q68: it was behind when the version was leased."""
-    leases = SnapshotLeases()
+    leases = LeaseTable()
     pinned = PinnedViews(leases)
     grant(leases, lease(2))
     for version in (1, 2, 3):
@@ -112,7 +112,7 @@ def test_a_replica_that_shows_a_leased_version_later_keeps_it_as_it_passes() -> 
 
 
 def test_above_a_limit_leased_versions_go_last() -> None:
-    leases = SnapshotLeases()
+    leases = LeaseTable()
     pinned = PinnedViews(leases, max_disk_bytes=100, max_views=2)
     grant(leases, lease(1))
     for now_ms, version in enumerate((1, 2, 3, 4)):
@@ -132,7 +132,7 @@ def test_held_versions_cost_what_the_model_says(held: int, per_version: int, key
     """Q70: one costs at most one overlay more, whatever its age; each further one no more than what its batches and
     the merges of tiers left behind: 1.5 times the changes of all, and one overlay.
     """
-    leases = SnapshotLeases()
+    leases = LeaseTable()
     pinned = PinnedViews(leases, max_bytes=1 << 40)
     store = View.of(EmptyBase(), 0).with_changes({b"%06d" % key: bytes(20) for key in range(keys)}, 1)
     one_change = -(-store.overlay_bytes // keys)

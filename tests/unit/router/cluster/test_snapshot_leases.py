@@ -21,7 +21,7 @@ from understudy_shared.reads.lease_calls import (
     RELEASE_PATH,
     SHOWN_PATH,
     HeldFor,
-    Shown,
+    ReplicaVersion,
     ShownReply,
     decode_leases_call,
     encode_held,
@@ -65,7 +65,7 @@ def lease(lease_id: str = "x") -> SnapshotLease:
 
 
 def shows(version: int, shared: Position | None = None) -> Said:
-    return 200, ShownReply((Shown("op0", 0, version, 3), Shown("op0", 1, 8, 3)), shared).encode()
+    return 200, ShownReply((ReplicaVersion("op0", 0, version, 3), ReplicaVersion("op0", 1, 8, 3)), shared).encode()
 
 
 async def test_each_task_counts_at_its_newest_replica_and_a_recent_lease_of_any_node_is_known() -> None:
