@@ -24,7 +24,7 @@ _SUFFIX = ".compacted"
 
 
 @dataclass(slots=True)
-class Found:
+class RangeRead:
     """The outcome of reading a range from its input."""
 
     records: int = 0
@@ -32,14 +32,14 @@ class Found:
     """Whether records of the range are lost (`fail_on_data_loss` off). How many there were is unknown."""
 
 
-def count_compacted(found: Found, planned: int | None) -> int:
+def count_compacted(found: RangeRead, planned: int | None) -> int:
     """Count the records that surely were in the range when it was planned, and are neither there nor lost."""
     if planned is None or found.has_losses:
         return 0
     return max(0, planned - found.records)
 
 
-def report_compacted(span: Range, found: Found, *, planned: int | None, batch: int, notes: str | None) -> None:
+def report_compacted(span: Range, found: RangeRead, *, planned: int | None, batch: int, notes: str | None) -> None:
     """Log the compacted records of a range that was read, if there are any. Leave a note in the folder `notes`."""
     count = count_compacted(found, planned)
     if not count:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.compacted import Found, report_compacted
+from understudy_pipeline.aligned.compacted import RangeRead, report_compacted
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, coalesce
@@ -152,14 +152,14 @@ def _records(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
         # A mapped file stays readable when it is removed, so this cannot fail later.
         with suppress(OSError, pa.ArrowException):
             spooled = read_spool(*planned.spooled)
-    found = Found()
+    found = RangeRead()
     for records in _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled:
         yield from _split(records)
     if spooled is None:
         report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
 
 
-def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: Found) -> Iterator[pa.RecordBatch]:
+def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead) -> Iterator[pa.RecordBatch]:
     """Read a range. After an InputError go on behind the last record, until `timeout_ms` passed without another one.
 
     In local mode one failed task ends the query. The input itself gives up after one request.
@@ -205,7 +205,7 @@ class _Readers:
         self._most = most
         self._open: OrderedDict[InputConfig, RangeReader] = OrderedDict()
 
-    def read(self, config: InputConfig, span: Range, found: Found) -> Iterator[pa.RecordBatch]:
+    def read(self, config: InputConfig, span: Range, found: RangeRead) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range, and note in `found` whether some are lost. A reader that fails is closed."""
         reader = self._open.pop(config, None) or open_reader(config)
         losses = reader.losses

@@ -17,7 +17,7 @@ _KAFKA = "kafka:"
 """The prefix of Kafka's topics in a fingerprint."""
 
 
-class Found(NamedTuple):
+class NewTopics(NamedTuple):
     """The topics that a pattern found and that were not read before."""
 
     joined: tuple[str, ...]
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     """The partition counts of topics that do not fit."""
 
 
-def join_topics(topics: Collection[str], counts: Mapping[str, int], *, is_global: bool) -> Found:
+def join_topics(topics: Collection[str], counts: Mapping[str, int], *, is_global: bool) -> NewTopics:
     """Decide which of the topics that were found, by their `counts`, are read beside `topics`.
 
     Partitions of one number are merged, so a topic joins when it has as many as there are tasks. While no topic is
@@ -36,7 +36,7 @@ def join_topics(topics: Collection[str], counts: Mapping[str, int], *, is_global
     new = sorted(counts.keys() - set(topics))
     common = min((counts[topic] for topic in topics if topic in counts), default=counts[new[0]] if new else 0)
     joined = tuple(topic for topic in new if is_global or counts[topic] == common)
-    return Found(joined, {topic: counts[topic] for topic in new if topic not in joined})
+    return NewTopics(joined, {topic: counts[topic] for topic in new if topic not in joined})
 
 
 def with_topics(

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.time_reading import check_schema_of
-from understudy_pipeline.inputs.timestamps import Encoding, Kind, Schema, TimestampRule, TimestampRules
+from understudy_pipeline.inputs.timestamps import Encoding, Kind, TimestampRule, TimestampRules, ValueSchema
 from understudy_shared.base.errors import SettingsError
 
 _KINDS = r"record|json:|header:|(?:confluent-)?(?:avro|protobuf):"
@@ -112,6 +112,6 @@ def _with_schema(encoding: Encoding, place: str, *, is_framed: bool) -> Timestam
         raise SettingsError(
             f"the schema {file} cannot be read: {error.strerror}", where=_WHERE, fix="Name a file of this machine"
         ) from error
-    rule = TimestampRule(encoding, f"/{pointer}", Schema(content, message, is_framed))
+    rule = TimestampRule(encoding, f"/{pointer}", ValueSchema(content, message, is_framed))
     check_schema_of(rule)
     return rule

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_pipeline.announcing.query_plan import (
-    Column,
     Function,
     Output,
+    PlanColumn,
     QueryPlan,
     StatefulAggregate,
     StatefulJoin,
@@ -80,8 +80,8 @@ def _stateful_aggregate(save: JavaObject, final: JavaObject) -> StatefulAggregat
     )
 
 
-def _column(attribute: JavaObject) -> Column:
-    return Column(attribute.exprId().id(), attribute.name(), _type(attribute))
+def _column(attribute: JavaObject) -> PlanColumn:
+    return PlanColumn(attribute.exprId().id(), attribute.name(), _type(attribute))
 
 
 def _column_name(expression: JavaObject) -> str | None:

@@ -27,7 +27,7 @@ ARRAY_JSON = '{"type":"array"'
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PlanColumn:
     """A column of a physical plan. `id` is Spark's expression id."""
 
     id: int
@@ -54,10 +54,10 @@ class StatefulAggregate:
 
     operator_id: int
     state_format: int
-    keys: tuple[Column, ...]
-    saved: tuple[Column, ...]
+    keys: tuple[PlanColumn, ...]
+    saved: tuple[PlanColumn, ...]
     functions: tuple[Function, ...]
-    session: Column | None = None
+    session: PlanColumn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _is_valid_name(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME_CHARS
 
 
-def _is_sayable(output: Output, columns: Sequence[Column]) -> bool:
+def _is_sayable(output: Output, columns: Sequence[PlanColumn]) -> bool:
     """Whether a message has room for it."""
     return len(columns) <= MAX_COLUMNS and 0 < len(output.type) <= MAX_TYPE_CHARACTERS
 
@@ -222,7 +222,7 @@ def _output_names(written: WrittenAggregate) -> dict[int, str]:
 
 
 def _results(
-    operator: StatefulAggregate, written: WrittenAggregate, buffers: Sequence[Column], stored: Sequence[Column]
+    operator: StatefulAggregate, written: WrittenAggregate, buffers: Sequence[PlanColumn], stored: Sequence[PlanColumn]
 ) -> list[ResultColumn]:
     if sum(function.buffers for function in operator.functions) != len(buffers):
         return []

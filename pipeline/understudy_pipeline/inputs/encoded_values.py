@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from understudy_pipeline.inputs.timestamps import Schema
+from understudy_pipeline.inputs.timestamps import ValueSchema
 from understudy_shared.base.errors import SettingsError
 
 _MAGIC_AND_ID_BYTES = 5
@@ -23,7 +23,7 @@ _MOST_VARINT_BYTES = 10
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
-def avro_decoder(schema: Schema, names: Sequence[str]) -> Callable[[bytes], object]:
+def avro_decoder(schema: ValueSchema, names: Sequence[str]) -> Callable[[bytes], object]:
     """Return a decoder of values in Avro's binary encoding, up to the field that begins a path.
 
     Raises SettingsError for what is no schema, and for one by which a value could end this process.
@@ -106,7 +106,7 @@ def _is_without_bytes(schema: Any, named: Mapping[str, Any]) -> bool:
 _WRITE_FIRST = "Let the timestamp's field stand before it in the schema, or take the time from a header"
 
 
-def protobuf_reader(schema: Schema, names: Sequence[str]) -> Callable[[bytes], object]:
+def protobuf_reader(schema: ValueSchema, names: Sequence[str]) -> Callable[[bytes], object]:
     """Return a function that finds a field in an encoded message. Raises SettingsError if there is no such field.
 
     A field that is not set has no time: also one without presence that is 0.

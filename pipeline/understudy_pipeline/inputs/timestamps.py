@@ -14,7 +14,7 @@ END_TIME_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class ValueSchema:
     """An Avro schema, or Protobuf descriptors and a message's name: what a decoder of values needs."""
 
     content: bytes = field(repr=False)
@@ -34,7 +34,7 @@ class TimestampRule:
 
     kind: Kind = "record"
     place: str = ""
-    schema: Schema | None = None
+    schema: ValueSchema | None = None
 
     @property
     def is_record_time(self) -> bool:

@@ -12,9 +12,9 @@ from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
 from understudy_pipeline.announcing.query_plan import (
-    Column,
     Function,
     Output,
+    PlanColumn,
     QueryPlan,
     StatefulAggregate,
     WrittenAggregate,
@@ -25,7 +25,7 @@ from understudy_shared.bus.base import BusError
 from understudy_shared.bus.messages import Announcement
 from understudy_shared.reads.position import Position, decode_position
 
-COUNT = Column(10, "count", "long")
+COUNT = PlanColumn(10, "count", "long")
 PLAN = QueryPlan(
     (StatefulAggregate(0, 2, (), (COUNT,), (Function("Count", 50, 1),)),),
     (WrittenAggregate((), (Output(61, "n", "long", result_ids=(50,)),), frozenset({50}), (), "all"),),

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_pipeline.announcing.query_plan import (
-    Column,
     Function,
     Output,
+    PlanColumn,
     QueryPlan,
     StatefulAggregate,
     StatefulJoin,
@@ -20,11 +20,11 @@ from understudy_pipeline.announcing.query_plan import (
 )
 from understudy_shared.bus.messages import AnnouncedStore, ResultColumn
 
-KEY = Column(1, "k", "string")
-COUNT = Column(10, "count", "long")
-SUM, EMPTY = Column(11, "sum", "decimal(20,2)"), Column(12, "isEmpty", "boolean")
-AVG_SUM, AVG_COUNT = Column(13, "sum", "double"), Column(14, "count", "long")
-MAX = Column(15, "max", "timestamp")
+KEY = PlanColumn(1, "k", "string")
+COUNT = PlanColumn(10, "count", "long")
+SUM, EMPTY = PlanColumn(11, "sum", "decimal(20,2)"), PlanColumn(12, "isEmpty", "boolean")
+AVG_SUM, AVG_COUNT = PlanColumn(13, "sum", "double"), PlanColumn(14, "count", "long")
+MAX = PlanColumn(15, "max", "timestamp")
 
 EXECUTED = StatefulAggregate(
     operator_id=0,
@@ -79,7 +79,7 @@ def test_the_first_row_format_stores_the_keys_again_before_the_buffers() -> None
 
 
 def test_of_sessions_whole_rows_are_stored_and_the_window_is_no_key() -> None:
-    window = Column(2, "session_window", "struct")
+    window = PlanColumn(2, "session_window", "struct")
     executed = replace(EXECUTED, state_format=1, saved=(window, *EXECUTED.saved), session=window)
     outputs = (replace(WRITTEN.outputs[0], grouping=1), *WRITTEN.outputs[1:])
     written = replace(WRITTEN, grouping_types=("struct", "string"), outputs=outputs)
@@ -236,7 +236,7 @@ def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announce
 def test_a_result_is_announced_only_where_it_is_certain(
     kind: str, buffers: list[str], result: str, expected: str | None
 ) -> None:
-    columns = tuple(Column(10 + at, f"b{at}", each) for at, each in enumerate(buffers))
+    columns = tuple(PlanColumn(10 + at, f"b{at}", each) for at, each in enumerate(buffers))
     executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function(kind, 50, len(columns)),))
     output = Output(61, "made", result, result_ids=(50,))
     written = WrittenAggregate(("string",), (output,), frozenset({50}))
@@ -246,7 +246,7 @@ def test_a_result_is_announced_only_where_it_is_certain(
 
 
 def test_more_columns_than_a_message_may_have_are_not_named_and_the_store_still_is() -> None:
-    columns = tuple(Column(10 + at, f"MS[{at}]", "long") for at in range(4097))
+    columns = tuple(PlanColumn(10 + at, f"MS[{at}]", "long") for at in range(4097))
     executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function("HyperLogLogPlusPlus", 50, 4097),))
     store = announced(executed, replace(WRITTEN, result_ids=frozenset({50})))
     assert (store.name, store.key, store.value) == ("aircraft", ["tailnum"], None)
@@ -256,10 +256,10 @@ def test_more_columns_than_a_message_may_have_are_not_named_and_the_store_still_
 def test_every_result_points_at_the_buffers_of_its_own_function(
     widths: list[int], keys: int, state_format: int
 ) -> None:
-    key_columns = tuple(Column(at, f"k{at}", "string") for at in range(keys))
+    key_columns = tuple(PlanColumn(at, f"k{at}", "string") for at in range(keys))
     ids = iter(range(100, 200))
     buffers = [
-        [Column(next(ids), f"f{function}", "long") for _ in range(width)] for function, width in enumerate(widths)
+        [PlanColumn(next(ids), f"f{function}", "long") for _ in range(width)] for function, width in enumerate(widths)
     ]
     saved = (*key_columns, *(column for each in buffers for column in each))
     functions = tuple(Function("Count", 500 + at, width) for at, width in enumerate(widths))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from understudy_pipeline.inputs.encoded_values import _zigzag
 from understudy_pipeline.inputs.time_reading import Headers, check_schema_of, header_time_ms, value_times_ms
-from understudy_pipeline.inputs.timestamps import Kind, Schema, TimestampRule, TimestampRules
+from understudy_pipeline.inputs.timestamps import Kind, TimestampRule, TimestampRules, ValueSchema
 from understudy_shared.base.errors import SettingsError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,11 +69,11 @@ DESCRIPTORS = descriptors()
 
 
 def avro(place: str, *, is_framed: bool = False) -> TimestampRule:
-    return TimestampRule("avro", place, Schema(json.dumps(AVRO).encode(), is_framed=is_framed))
+    return TimestampRule("avro", place, ValueSchema(json.dumps(AVRO).encode(), is_framed=is_framed))
 
 
 def protobuf(place: str, *, is_framed: bool = False, message: str = "demo.Weather") -> TimestampRule:
-    return TimestampRule("protobuf", place, Schema(DESCRIPTORS, message, is_framed))
+    return TimestampRule("protobuf", place, ValueSchema(DESCRIPTORS, message, is_framed))
 
 
 def avro_value(at_ms: int | None) -> bytes:
@@ -153,9 +153,9 @@ def test_the_last_header_of_the_name_has_the_time_as_text_or_as_a_long(headers: 
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (TimestampRule("avro", "/at", Schema(b"{")), "the schema cannot be used"),
-        (TimestampRule("avro", "/at", Schema(b'{"type": "recrod"}')), "the schema cannot be used"),
-        (TimestampRule("protobuf", "/at", Schema(b"\xff", "a.B")), "the schema cannot be used"),
+        (TimestampRule("avro", "/at", ValueSchema(b"{")), "the schema cannot be used"),
+        (TimestampRule("avro", "/at", ValueSchema(b'{"type": "recrod"}')), "the schema cannot be used"),
+        (TimestampRule("protobuf", "/at", ValueSchema(b"\xff", "a.B")), "the schema cannot be used"),
         (avro("/at"), "Weather has no field 'at'"),
         (avro("/read/at"), "Reading has no field 'at'"),
         (protobuf("/at", message="demo.Wetter"), "demo.Wetter"),
@@ -185,7 +185,7 @@ Field = Mapping[str, object]
 def avro_fields(*fields: Field) -> TimestampRule:
     """The field `at` of a record that has these fields."""
     content = json.dumps({"type": "record", "name": "Node", "fields": fields}).encode()
-    return TimestampRule("avro", "/at", Schema(content))
+    return TimestampRule("avro", "/at", ValueSchema(content))
 
 
 AT = {"name": "at", "type": "long"}
@@ -232,7 +232,7 @@ def test_a_protobuf_number_with_presence_may_be_0() -> None:
     old = file.message_type.add(name="Old")
     old.field.add(name="at", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL)
     content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    rule = TimestampRule("protobuf", "/at", Schema(content, "demo.Old"))
+    rule = TimestampRule("protobuf", "/at", ValueSchema(content, "demo.Old"))
     assert value_times_ms(rule, [b"\x08\x00", b"\x08\x0a", b""]) == [0, 10, None]
 
 
