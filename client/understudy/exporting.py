@@ -97,7 +97,7 @@ def export(
         **({} if longs is None else {"longs": longs}),
         "format": asked_form,
     }
-    with options.server() as server, Progress() as progress, written_whole(out) as file:
+    with options.server() as server, ExportProgress() as progress, written_whole(out) as file:
         written = make(file)
         _Export(server, store, question, read, written, progress, file if out != "-" else None).run()
         written.finish()
@@ -113,7 +113,7 @@ class _Export:
         question: dict[str, Any],
         read: ReadStream,
         written: Written,
-        progress: Progress,
+        progress: ExportProgress,
         file: Any,
     ) -> None:
         self._server = server
@@ -184,7 +184,7 @@ def _told(error: UnderstudyError) -> CommandError:
     return CommandError(error.what, where=error.where, fix=fix, exit_code=ExitCode.UNREACHABLE)
 
 
-class Progress:
+class ExportProgress:
     """Rows, megabytes and partitions so far, on a terminal."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Progress:
         self._first: int | None = None
         self._is_shown = sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ExportProgress:
         return self
 
     def __exit__(

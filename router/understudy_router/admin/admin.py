@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from understudy_router.admin.cursors import BadLagCursorError
-from understudy_router.admin.feed import EventStream, Feed, Written
+from understudy_router.admin.feed import EventStream, Feed, ViewerMessages
 from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
@@ -157,7 +157,7 @@ class Admin:
         """Return the overview as Python objects, for the page that is made of it."""
         return await in_slices((await self.overview()).documents())
 
-    def events(self, request: Request, written: Written | None = None) -> Response:
+    def events(self, request: Request, written: ViewerMessages | None = None) -> Response:
         """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
         if is_head(request):
             return Response(media_type=EventStream.media_type)

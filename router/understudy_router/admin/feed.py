@@ -42,7 +42,7 @@ Look = Callable[[Overview | None], Awaitable[Overview]]
 """The function that makes the overview of now, given the one before."""
 
 
-class Written(Protocol):
+class ViewerMessages(Protocol):
     """The messages for one viewer; without it a viewer gets the document and its deltas."""
 
     def is_due(self, now: Overview) -> bool:
@@ -127,7 +127,10 @@ class Feed:
     # ---- a viewer's side
 
     def stream(
-        self, last_event_id: str | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
+        self,
+        last_event_id: str | None,
+        is_known: Callable[[], bool] = lambda: True,
+        written: ViewerMessages | None = None,
     ) -> EventStream:
         """Return the response to one viewer, which ends when the viewer's credential is revoked. Raises ProblemError
         when the service stops, or there are too many viewers.
@@ -149,7 +152,7 @@ class Feed:
             self._watched.clear()
 
     async def messages(
-        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: Written | None = None
+        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: ViewerMessages | None = None
     ) -> AsyncIterator[bytes]:
         """Yield the messages for a viewer that has the overview of `tick`; `None` when it has no overview."""
         while not self._is_ending and is_known():
