@@ -7,15 +7,15 @@ finds the next element; only that node can read it.
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
+from understudy_shared.reads.tokens import decode_token, encode_token
 
 PREFIX: Final = "uc1."
 MAX_CURSOR_CHARS: Final = 2048
@@ -46,8 +46,7 @@ class PageCursor:
         """Return the token: `uc1.` and URL-safe base64 of a JSON array."""
         fields = [self.store, self.lineage, self.key, self.version, self.committed_at_us, self.offset]
         fields += [self.place] if self.place else []
-        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return encode_token(PREFIX, fields)
 
     def require_of(self, store: str, lineage: str) -> None:
         """Raise BadCursorError unless the cursor is of this store and lineage."""
@@ -69,22 +68,18 @@ def key_digest(row: bytes) -> str:
 
 def decode_cursor(token: object) -> PageCursor:
     """Parse a token; BadCursorError says why it is not one."""
-    if not isinstance(token, str) or not token.startswith(PREFIX) or len(token) > MAX_CURSOR_CHARS:
-        raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_CURSOR_CHARS} characters")
-    body = token[len(PREFIX) :]
-    try:
-        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        match fields:
-            case [str(store), str(lineage), str(key), int(version), int() | None as time_us, int(offset), *place] if (
-                all(isinstance(each, str) for each in place) and len(place) <= 1
-            ):
-                cursor = PageCursor(store, lineage, key, version, time_us, offset, *place)
-                is_exact = cursor.encode() == token and bool not in map(type, fields)
-                if is_exact and 0 <= version <= CEILING and 0 < offset <= CEILING:
-                    return cursor
-    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
-        raise _bad(token, f"its body does not decode ({error})") from None
-    raise _bad(token, "its fields are not as they were issued")
+    return decode_token(token, PREFIX, MAX_CURSOR_CHARS, _cursor_of, partial(_bad, token))
+
+
+def _cursor_of(fields: object) -> PageCursor | None:
+    match fields:
+        case [str(store), str(lineage), str(key), int(version), int() | None as time_us, int(offset), *rest] if (
+            bool not in map(type, fields) and len(rest) <= 1
+        ):
+            place = rest[0] if rest else ""
+            if isinstance(place, str) and 0 <= version <= CEILING and 0 < offset <= CEILING:
+                return PageCursor(store, lineage, key, version, time_us, offset, place)
+    return None
 
 
 def _bad(token: object, why: str) -> BadCursorError:

@@ -7,12 +7,11 @@ another time, is not what the reader saw, and does not merge either.
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.tokens import encode_token, fields_of
 
 PREFIX = "us1."
 MAX_TOKEN_CHARS = 2048
@@ -39,8 +38,7 @@ class Position:
     def encode(self) -> str:
         """Return the token: `us1.` and URL-safe base64 of a JSON array."""
         fields = [self.application_id, self.lineage, self.version, self.committed_at_us]
-        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return encode_token(PREFIX, fields)
 
     def merge(self, other: Position) -> Position:
         """Return the later of two positions; raise `LineageChangedError` when they are not of one history."""
@@ -65,10 +63,8 @@ def decode_position(token: str) -> Position:
     """Parse a token; `BadPositionError` says why it is not one."""
     if not token.startswith(PREFIX) or len(token) > MAX_TOKEN_CHARS:
         raise _bad(token, f"it does not start with {PREFIX!r} or is longer than {MAX_TOKEN_CHARS} characters")
-    body = token[len(PREFIX) :]
     try:
-        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        match fields:
+        match fields_of(token[len(PREFIX) :]):
             case [str(application), str(lineage), int(version), int() | None as committed_at_us] if version >= 0:
                 position = Position(ApplicationId(application), Lineage(lineage), version, committed_at_us)
                 if position.encode() == token and bool not in (type(version), type(committed_at_us)):

@@ -7,16 +7,15 @@ one before it. It grants nothing: its sender may ask for that place directly. It
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
 from typing import Final
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.cursor import BadCursorError
 from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import decode_token, encode_token
 
 PREFIX: Final = "sc1."
 
@@ -56,8 +55,7 @@ class ScanCursor:
             self.question,
             self.counted,
         ]
-        text = json.dumps([*fields, _checksum(fields)], separators=(",", ":"), ensure_ascii=False)
-        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return encode_token(PREFIX, fields, has_checksum=True)
 
     def require_of(self, application: str, lineage: str, store: str, question: str) -> None:
         """Raise BadCursorError unless the cursor continues this question, and LineageChangedError where the checkpoint
@@ -79,18 +77,7 @@ class ScanCursor:
 
 def decode_scan_cursor(token: object) -> ScanCursor:
     """Parse a token; BadCursorError says why it is not one."""
-    if not isinstance(token, str) or not token.startswith(PREFIX) or len(token) > MAX_SCAN_CURSOR_CHARS:
-        raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_SCAN_CURSOR_CHARS} characters")
-    body = token[len(PREFIX) :]
-    try:
-        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        cursor = _cursor_of(fields)
-        is_exact = cursor is not None and cursor.encode() == token
-    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
-        raise _bad(token, f"its body does not decode ({error})") from None
-    if cursor is None or not is_exact:
-        raise _bad(token, "its fields are not as they were issued")
-    return cursor
+    return decode_token(token, PREFIX, MAX_SCAN_CURSOR_CHARS, _cursor_of, partial(_bad, token))
 
 
 def _cursor_of(fields: object) -> ScanCursor | None:
@@ -112,10 +99,6 @@ def _cursor_of(fields: object) -> ScanCursor | None:
             place = None if after is None else base64.b64decode(after, validate=True)
             return ScanCursor(application, lineage, store, version, time_us, partition, place, question, counted)
     return None
-
-
-def _checksum(fields: Sequence[object]) -> str:
-    return blake2b(json.dumps(fields).encode(), digest_size=6).hexdigest()
 
 
 def _bad(token: object, why: str) -> BadCursorError:

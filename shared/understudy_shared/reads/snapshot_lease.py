@@ -6,18 +6,16 @@ is not sealed: its checksum is for accidents. It needs no table in a router, and
 
 from __future__ import annotations
 
-import base64
-import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
 from typing import Final
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.position import MAX_TOKEN_CHARS, BadPositionError, Position, decode_position
+from understudy_shared.reads.tokens import decode_token, encode_token
 
 PREFIX: Final = "ul1."
 DEFAULT_TTL_S: Final = 60
@@ -41,8 +39,7 @@ class SnapshotLease:
         """Return the token: `ul1.` and URL-safe base64 of a JSON array."""
         at = self.position
         fields = [at.application_id, at.lineage, at.version, at.committed_at_us, self.lease_id, self.ttl_s]
-        text = json.dumps([*fields, _checksum(fields)], separators=(",", ":"), ensure_ascii=False)
-        return PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return encode_token(PREFIX, fields, has_checksum=True)
 
 
 def new_lease(position: Position, ttl_s: int) -> SnapshotLease:
@@ -60,18 +57,7 @@ def decode_snapshot(token: str) -> tuple[Position, SnapshotLease | None]:
 
 def decode_lease(token: str) -> SnapshotLease:
     """Parse the token of a lease; BadPositionError says why it is not one."""
-    if not token.startswith(PREFIX) or len(token) > MAX_TOKEN_CHARS:
-        raise _bad(token, f"it does not begin with {PREFIX!r}, or is longer than {MAX_TOKEN_CHARS} characters")
-    body = token[len(PREFIX) :]
-    try:
-        fields = json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-        lease = _lease_of(fields)
-        is_exact = lease is not None and lease.encode() == token
-    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
-        raise _bad(token, f"its body does not decode ({error})") from None
-    if lease is None or not is_exact:
-        raise _bad(token, "its fields are not as they were issued")
-    return lease
+    return decode_token(token, PREFIX, MAX_TOKEN_CHARS, _lease_of, partial(_bad, token))
 
 
 def _lease_of(fields: object) -> SnapshotLease | None:
@@ -89,10 +75,6 @@ def _lease_of(fields: object) -> SnapshotLease | None:
                 position = Position(ApplicationId(application), Lineage(lineage), version, time_us)
                 return SnapshotLease(position, lease_id, ttl_s)
     return None
-
-
-def _checksum(fields: Sequence[object]) -> str:
-    return blake2b(json.dumps(fields).encode(), digest_size=6).hexdigest()
 
 
 def _bad(token: str, why: str) -> BadPositionError:
