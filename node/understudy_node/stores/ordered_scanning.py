@@ -11,11 +11,12 @@ from time import monotonic
 from typing import Final
 
 from understudy_node.replica.readings import Reading
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.scan_keys import ScannedKey, key_of, keys_after
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_node.stores.scanning import stamp_of
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.scan_page import Access, PartPage, Place, Room
+from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, Stamp
 
 MAX_RANK_BYTES: Final = 16 * 1024 * 1024
 """Limit on the ranks that a pass keeps: texts may be long."""
@@ -42,40 +43,70 @@ def ordered_part(
     print_row = maker.row if print_row is None else print_row
     first = FirstRanks(room.rows or 1, place.after, is_reversed=maker.order is not None and maker.order.is_reversed)
     starts = (b"",) if maker.starts is None else maker.starts
-    looked_at = 0
+    made = RankedPart(room, place.after)
     for key in keys_after(maker.reader, reading.view, None, starts):
-        if looked_at and (monotonic() >= room.until_s or has_left()):
+        if made.looked_at and (monotonic() >= room.until_s or has_left()):
             raise ProblemError(TOO_MANY)
-        looked_at += 1
+        made.looked_at += 1
         rank = maker.ranked(key, reading, place.partition, first.wants)
         if rank is not None:
             first.add(rank, key.own)
         yield
-    rows: list[bytes] = []
-    ranks: list[tuple[bytes, int]] = []
-    left, is_end = room.bytes, not first.has_more
-    after: bytes | None = None
+    made.is_end = not first.has_more
     for rank, own in first.in_order():
         key = key_of(maker.reader, reading.view, own)
         row = print_row(key, reading, place.partition)
         yield
         if row is None:  # it has expired
-            after = rank
-            continue
-        if rows and len(row) + 1 > left:
-            is_end = False
+            made.after = rank
+        elif not made.take(rank, row):
             break
-        after = rank
-        left -= len(row) + 1
-        rows.append(row)
-        ranks.append((rank, len(row)))
     access: Access = "seek" if maker.starts is not None else "filtered-pass" if maker.is_filtered else "pass"
-    view = reading.view
-    after = None if is_end else after
-    stamp = stamp_of(view)
-    return PartPage(
-        b",".join(rows), len(rows), looked_at, after, is_end, stamp, view.committed_at_us, access, tuple(ranks)
-    )
+    return made.part(reading.view, access, stamp_of(reading.view))
+
+
+class RankedPart:
+    """The part of a page whose rows come in the order of ranks, while it is made. `after` is the last rank that was
+    looked at.
+    """
+
+    def __init__(self, room: Room, after: bytes | None) -> None:
+        self.room, self.after = room, after
+        self.looked_at = 0
+        self.is_end = True
+        self._found = 0
+        self._left = room.bytes
+        self._rows: list[bytes] = []
+        self._ranks: list[tuple[bytes, int]] = []
+
+    def stop(self) -> None:
+        """End the part where its time is over. Raises the problem of a reader who may not see where other keys are."""
+        if self.room.is_confined:
+            raise ProblemError(TOO_MANY)
+        self.is_end = False
+
+    def pass_over(self, rank: bytes) -> None:
+        """Go on behind a rank that is not wanted."""
+        self.after = self.after if self.room.is_confined else rank
+
+    def take(self, rank: bytes, row: bytes) -> bool:
+        """Take a row, or only count it, without room for rows; return whether there was room for it."""
+        if self.room.rows is not None:
+            if self._found == self.room.rows or (self._rows and len(row) + 1 > self._left):
+                self.is_end = False
+                return False
+            self._rows.append(row)
+            self._ranks.append((rank, len(row)))
+            self._left -= len(row) + 1
+        self._found += 1
+        self.after = rank
+        return True
+
+    def part(self, view: TaskView, access: Access, stamp: Stamp) -> PartPage:
+        """Return the part."""
+        after = None if self.is_end else self.after
+        of = (self._found, self.looked_at, after, self.is_end, stamp, view.committed_at_us)
+        return PartPage(b",".join(self._rows), *of, access, tuple(self._ranks))
 
 
 class FirstRanks:

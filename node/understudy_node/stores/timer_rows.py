@@ -18,7 +18,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.ordered_scanning import TOO_MANY, FirstRanks
+from understudy_node.stores.ordered_scanning import TOO_MANY, FirstRanks, RankedPart
 from understudy_node.stores.scan_rows import RowMaker, longs_as_text, row_maker
 from understudy_node.stores.scanning import stamp_of
 from understudy_node.stores.state_variables import Timers
@@ -27,7 +27,7 @@ from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.scan_page import Access, PartPage, Place, Room
+from understudy_shared.reads.scan_page import PartPage, Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
 from understudy_shared.spark.json_values import compile_segment_parser
@@ -64,7 +64,7 @@ class TimersByTime:
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
     ) -> Generator[None, None, PartPage]:
         """Read the first timers of a partition behind a rank, or count them."""
-        made = _Made(room, place.after)
+        made = RankedPart(room, place.after)
         if self.times is None:
             wanted: Iterable[Timer] = yield from self._passed(reading.view, made, has_left)
         else:
@@ -77,14 +77,17 @@ class TimersByTime:
                 made.looked_at += 1
                 yield
                 if not self.rows.has_key(timer.key):
-                    made.pass_over(timer)
+                    made.pass_over(timer.rank)
                     continue
-            if not made.take(timer, b"" if room.rows is None else self._row(timer)):
+            if not made.take(timer.rank, b"" if room.rows is None else self._row(timer)):
                 made.looked_at -= self.times is not None  # the next page looks at it
                 break
-        return made.part(reading.view, "filtered-pass" if self.times is None else "seek")
+        view = reading.view
+        return made.part(view, "filtered-pass" if self.times is None else "seek", stamp_of(view))
 
-    def _passed(self, view: TaskView, made: _Made, has_left: Callable[[], bool]) -> Generator[None, None, list[Timer]]:
+    def _passed(
+        self, view: TaskView, made: RankedPart, has_left: Callable[[], bool]
+    ) -> Generator[None, None, list[Timer]]:
         """Return the first timers that are wanted, of all."""
         first = FirstRanks(made.room.rows or MAX_COUNTED, made.after)
         found: dict[bytes, Timer] = {}
@@ -106,48 +109,6 @@ class TimersByTime:
         time = timestamp_text(timer.time_ms * 1000)
         row = orjson.dumps({"key": codec.to_json(codec.encode(timer.key)), "timers": [time]})
         return longs_as_text(row) if self.rows.longs_as_text else row
-
-
-class _Made:
-    """The part of a page that is being made."""
-
-    def __init__(self, room: Room, after: bytes | None) -> None:
-        self.room, self.after = room, after
-        self.looked_at = 0
-        self._found = 0
-        self._is_end = True
-        self._left = room.bytes
-        self._rows: list[bytes] = []
-        self._ranks: list[tuple[bytes, int]] = []
-
-    def stop(self) -> None:
-        """End the part where its time is over. Raises the problem of a reader who may not see where other keys are."""
-        if self.room.is_confined:
-            raise ProblemError(TOO_MANY)
-        self._is_end = False
-
-    def pass_over(self, timer: Timer) -> None:
-        """Go on behind a timer that is not wanted."""
-        self.after = self.after if self.room.is_confined else timer.rank
-
-    def take(self, timer: Timer, row: bytes) -> bool:
-        """Take a timer; return whether there was room for it."""
-        if self.room.rows is not None:
-            if self._found == self.room.rows or (self._rows and len(row) + 1 > self._left):
-                self._is_end = False
-                return False
-            self._rows.append(row)
-            self._ranks.append((timer.rank, len(row)))
-            self._left -= len(row) + 1
-        self._found += 1
-        self.after = timer.rank
-        return True
-
-    def part(self, view: TaskView, access: Access) -> PartPage:
-        """Return the part."""
-        after = None if self._is_end else self.after
-        of = (self._found, self.looked_at, after, self._is_end, stamp_of(view), view.committed_at_us)
-        return PartPage(b",".join(self._rows), *of, access, tuple(self._ranks))
 
 
 def timers_by_time(reader: FindingReader, question: ScanQuestion, selection: Selection, *, longs: bool) -> TimersByTime:

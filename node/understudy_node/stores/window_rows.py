@@ -16,7 +16,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.ordered_scanning import ordered_part
+from understudy_node.stores.ordered_scanning import RankedPart, ordered_part
 from understudy_node.stores.row_order import RowOrder
 from understudy_node.stores.scan_keys import ScannedKey
 from understudy_node.stores.scan_rows import RowMaker
@@ -95,13 +95,12 @@ class SessionWindows:
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
     ) -> Generator[None, None, PartPage]:
         """Read the first sessions behind a rank: one seek."""
-        view, rows, ranks = reading.view, list[bytes](), list[tuple[bytes, int]]()
+        view, made = reading.view, RankedPart(room, place.after)
         records = self.sessions.records(view, self.stored)
-        left, after = room.bytes, place.after
-        is_end = True
+        made.looked_at = len(records)
         for start_us, record in records:
             rank = _order_of_starts(start_us)
-            if after is not None and rank <= after:
+            if place.after is not None and rank <= place.after:
                 continue
             session = self.sessions.read(record, view)
             yield
@@ -110,17 +109,9 @@ class SessionWindows:
             row = _printed(session.members, session.expired, self.selection)
             if row is None:
                 continue
-            row = _longs_as_text(row) if self.longs_as_text else row
-            if len(rows) == room.rows or (rows and len(row) + 1 > left):
-                is_end = False
+            if not made.take(rank, _longs_as_text(row) if self.longs_as_text else row):
                 break
-            left -= len(row) + 1
-            rows.append(row)
-            ranks.append((rank, len(row)))
-        last = None if is_end else ranks[-1][0]
-        stamp = _stamped(view, self.sessions.expiry)
-        of = (len(rows), len(records), last, is_end, stamp, view.committed_at_us)
-        return PartPage(b",".join(rows), *of, "seek", tuple(ranks))
+        return made.part(view, "seek", _stamped(view, self.sessions.expiry))
 
 
 def window_maker(
