@@ -23,7 +23,6 @@ from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import admin_routes, internal_routes, read_routes
 from understudy_node.http.scans import NodeScans, scan_hop_routes
-from understudy_node.http.several import NodeStores
 from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
 from understudy_node.http.visibility import Visibility
 from understudy_node.node import Node
@@ -42,7 +41,7 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
-from understudy_shared.server.several_reads import several_routes
+from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
@@ -161,8 +160,8 @@ def _reading_routes(node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker)
     histories = NodeHistories(reads)
     yield history_routes(histories)
     yield history_hop_routes(histories)
-    yield several_routes(NodeStores(app, reads))
     snapshots = NodeSnapshots(node, reads)
+    yield several_routes(SeveralStores(app, reads, snapshots.position))
     reads.lease_used = snapshots.used
     yield snapshot_routes(snapshots)
     yield snapshot_call_routes(snapshots)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.http.asked_reader import asked_reader
 from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
+from understudy_node.http.scan_versions import bad_hops_refused, reader_asked
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.key_history import HistoryPage, HistoryQuestion, read_history
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.http.edge import read_body
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
-from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.http.problems import Problem, ProblemError, refused
+from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.history import PATH, HistoryHop, HistoryRange, decode_history_hop
 from understudy_shared.reads.hop import MAX_HOP_BYTES
-from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.histories import Histories, HistoryStore
 
@@ -34,34 +32,19 @@ class NodeHistories(Histories):
     """The histories of the keys of this node's replicas."""
 
     def __init__(self, reads: Reads) -> None:
-        super().__init__(reads.requests)
+        super().__init__(reads)
         self._reads = reads
-
-    def has_store(self, name: str) -> bool:
-        return self._reads.has_store(name)
 
     def store(self, name: str) -> HistoryStore:
         reader = self._reads.reader(name)
         return HistoryStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
-
-    def bound(self, store: HistoryStore, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.reader(store.name), params)
 
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         return await self._read(self._reads.reader(name), partition, row, asked)
 
     async def read_for_router(self, hop: HistoryHop) -> bytes:
         """Return a page of a history for a router. Raises its problem."""
-        reader = asked_reader(
-            self._reads,
-            application_id=hop.application,
-            lineage=hop.lineage,
-            store=hop.store,
-            layout=hop.layout,
-            partitions=hop.partitions,
-        )
-        if isinstance(reader, Problem):
-            raise ProblemError(reader)
+        reader = reader_asked(self._reads, hop)
         if reader.store.codec.place(hop.row, reader.partitions) != hop.partition:
             raise ProblemError(MISPLACED)
         return await self._read(reader, hop.partition, hop.row, hop.range)
@@ -113,10 +96,8 @@ def history_hop_routes(histories: NodeHistories) -> APIRouter:
     @routes.post(PATH)
     async def history(request: Request) -> Response:
         """Return the history of a key, as the JSON behind the key."""
-        try:
+        with bad_hops_refused():
             hop = decode_history_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
-        except BadHopError as error:
-            raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
         return Response(b"{" + await histories.read_for_router(hop), media_type="application/json")
 
     return routes

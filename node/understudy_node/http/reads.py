@@ -111,6 +111,9 @@ class Reads:
         """Return the bound of a reader of a store."""
         return require_own_position(self.store_bounds.bound(reader.store.name, params), self.application_id)
 
+    def bound_of(self, store: str, params: ReadParams) -> Bound:
+        return self.bound(self.reader(store), params)
+
     @property
     def application_id(self) -> str:
         """The application that is served."""

@@ -13,6 +13,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
+from understudy_shared.reads.history import HistoryHop
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.scan_hop import ScanHop
 from understudy_shared.reads.scan_page import version_of
@@ -30,7 +31,7 @@ ROUTER_WAIT_S = 0.5
 LOOK_AGAIN_S = 0.02
 
 
-def reader_asked(reads: Reads, hop: ScanHop | VersionHop) -> StoreReader:
+def reader_asked(reads: Reads, hop: ScanHop | VersionHop | HistoryHop) -> StoreReader:
     """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
     reader = asked_reader(
         reads,

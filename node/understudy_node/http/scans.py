@@ -49,12 +49,9 @@ class NodeScans(Scans):
     """The scans of the replicas of this node."""
 
     def __init__(self, reads: Reads, long_reads: LongReads, bulk: BulkMaker | None = None) -> None:
-        super().__init__(reads.requests, long_reads)
+        super().__init__(reads, long_reads)
         self.exports = NodeExports(reads, long_reads, bulk)
         self._reads = reads
-
-    def has_store(self, name: str) -> bool:
-        return self._reads.has_store(name)
 
     def store(self, name: str) -> ScannedStore:
         reader = self._reads.reader(name)
@@ -68,9 +65,6 @@ class NodeScans(Scans):
             reader.partitions,
             held,
         )
-
-    def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.reader(store.name), params)
 
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
         bound = await self._reads.resolved(turn.bound)

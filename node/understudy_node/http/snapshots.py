@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fastapi import APIRouter, Request, Response
 
@@ -45,7 +45,7 @@ class NodeSnapshots(Snapshots):
     """The leases of the replicas of this node."""
 
     def __init__(self, node: Node, reads: Reads) -> None:
-        super().__init__(reads.requests)
+        super().__init__(reads)
         self._node = node
         self._reads = reads
         self._retention = Retention()
@@ -53,15 +53,13 @@ class NodeSnapshots(Snapshots):
     def stores(self) -> Collection[str]:
         return self._reads.generation().readers
 
-    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.reader(store), params)
-
     def wall_us(self) -> int:
         return self._node.wall_us()
 
-    async def named(self, store: str, bound: Bound) -> Position:
-        reader = self._reads.reader(store)
-        bound = await self._reads.resolved(bound)
+    async def position(self, store: str, bound: Bound) -> Position:
+        reader, bound = self._reads.reader(store), await self._reads.resolved(bound)
+        if bound.min_position is not None:
+            await self._reads.learn(bound.min_position)
         version = await first_version(reader, sorted(reader.replicas), bound)
         return Position(reader.application_id, reader.lineage, version.number, version.committed_at_us)
 

@@ -19,7 +19,6 @@ from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
 from understudy_router.http.routes import drain_route, read_routes
 from understudy_router.http.scans import RouterScans
-from understudy_router.http.several import RouterStores
 from understudy_router.http.snapshots import RouterSnapshots
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
@@ -35,7 +34,7 @@ from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
-from understudy_shared.server.several_reads import several_routes
+from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
@@ -91,8 +90,9 @@ def create_app(
     http.include_router(scan_routes(scans))
     http.include_router(export_routes(scans))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
-    http.include_router(several_routes(RouterStores(app, reads, forwarder, router.moments)))
-    http.include_router(snapshot_routes(RouterSnapshots(router, reads, forwarder)))
+    snapshots = RouterSnapshots(router, reads, forwarder)
+    http.include_router(several_routes(SeveralStores(app, reads, snapshots.position)))
+    http.include_router(snapshot_routes(snapshots))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

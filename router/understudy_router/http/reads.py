@@ -108,6 +108,9 @@ class Reads:
             self._bounds.clear()
         return self._bounds.setdefault(bound, bound)
 
+    def bound_of(self, store: str, params: ReadParams) -> Bound:
+        return self.bound(self.route(store), params)
+
     def _parse(self, stores: Stores, target: bytes) -> Request:
         raw_path, _, query = target.partition(b"?")
         match split_path(raw_path):

@@ -9,7 +9,7 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.moments import Moments
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
-from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_hop import (
     PART_BYTES,
@@ -32,22 +32,16 @@ class RouterScans(Scans):
     """The scans of the stores of the application, by asking its nodes."""
 
     def __init__(self, reads: Reads, forwarder: ScanForwarder, moments: Moments, long_reads: LongReads) -> None:
-        super().__init__(reads.requests, long_reads)
+        super().__init__(reads, long_reads)
         self._reads = reads
         self._forwarder = forwarder
         self._moments = moments
-
-    def has_store(self, name: str) -> bool:
-        return self._reads.has_store(name)
 
     def store(self, name: str) -> ScannedStore:
         route = self._reads.route(name)
         every = range(route.partitions)
         kind = str(route.shown["kind"])
         return ScannedStore(route.name, kind, route.application_id, route.lineage, route.codec, route.partitions, every)
-
-    def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.route(store.name), params)
 
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
         bound = await self._moments.resolved(turn.bound)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from understudy_router.admin.held_snapshots import listing_document
 from understudy_router.cluster.moments import Moments
@@ -23,7 +23,7 @@ class RouterSnapshots(Snapshots):
     """The leases of the application, by asking its nodes."""
 
     def __init__(self, router: Router, reads: Reads, forwarder: ScanForwarder) -> None:
-        super().__init__(reads.requests)
+        super().__init__(reads)
         self._router = router
         self._reads = reads
         self._forwarder = forwarder
@@ -33,13 +33,10 @@ class RouterSnapshots(Snapshots):
     def stores(self) -> Collection[str]:
         return self._router.stores().by_name
 
-    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.route(store), params)
-
     def wall_us(self) -> int:
         return self._router.clock.wall_us()
 
-    async def named(self, store: str, bound: Bound) -> Position:
+    async def position(self, store: str, bound: Bound) -> Position:
         route = self._reads.route(store)
         bound = await self._moments.resolved(bound)
         version = await self._forwarder.version(route, range(route.partitions), bound)

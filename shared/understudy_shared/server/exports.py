@@ -126,7 +126,7 @@ class ExportResponse(Response):
         try:
             with self._scans.counted("export", self._store, asker):
                 store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
-                bound = self._scans.bound(store, asked.scan.bounds)
+                bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
                 turn = scan_turn(store, asked.scan, bound, authorization_of(scope))
                 with self._scans.long_reads.begun_export(asked.format):
                     version, start = await self._scans.begins(turn)

@@ -6,7 +6,6 @@ What differs is who reads the versions: see `Histories`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from time import monotonic
 from typing import NamedTuple
 
@@ -20,9 +19,9 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
 from understudy_shared.http.problems import problem_of
 from understudy_shared.http.target import split_path
-from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.history import HistoryRange, parse_range
-from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.server.service_reads import ServiceReads
 from understudy_shared.spark.key_codec import KeyCodec
 
 
@@ -36,22 +35,14 @@ class HistoryStore(NamedTuple):
 
 
 class Histories(ABC):
-    """The answers to questions for histories. `requests` counts them."""
+    """The answers to questions for histories."""
 
-    def __init__(self, requests: RequestCounts) -> None:
-        self._requests = requests
-
-    @abstractmethod
-    def has_store(self, name: str) -> bool:
-        """Whether a store has that name: only existing stores get a label."""
+    def __init__(self, service: ServiceReads) -> None:
+        self._service = service
 
     @abstractmethod
     def store(self, name: str) -> HistoryStore:
         """Return the store of that name. Raises UnknownStoreError."""
-
-    @abstractmethod
-    def bound(self, store: HistoryStore, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader, of which the selection counts."""
 
     @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
@@ -70,7 +61,7 @@ class Histories(ABC):
             outcome = problem_of(error).type.slug
             raise
         finally:
-            counts = self._requests.of("history", name if self.has_store(name) else NO_STORE)
+            counts = self._service.requests.of("history", name if self._service.has_store(name) else NO_STORE)
             counts.count(outcome)
             counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
@@ -78,7 +69,7 @@ class Histories(ABC):
         store = self.store(name)
         row, params = key_and_params(store.codec, form, query)
         expired = {name: params.pop(name) for name in ("include_expired",) if name in params}
-        selection = self.bound(store, expired).selection
+        selection = self._service.bound_of(store.name, expired).selection
         longs, asked = pop_longs(params), parse_range(params, include_expired=selection.include_expired)
         encoded = encoded_key(store.codec, row, store.max_key_bytes)
         key = store.codec.to_json(encoded)

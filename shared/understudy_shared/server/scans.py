@@ -22,7 +22,7 @@ from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.ordered_page import read_ordered_page
@@ -31,8 +31,9 @@ from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart
 from understudy_shared.reads.scan_question import ScanOperation, ScanRequest
 from understudy_shared.reads.windows import window_key
 from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, scan_turn
+from understudy_shared.server.service_reads import ServiceReads
 
 CONFINED_MS = 3_000
 """Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""
@@ -42,23 +43,15 @@ ORDERED_MS = 3_000
 
 
 class Scans(ABC):
-    """The answers to scans and counts. `requests` counts them; `long_reads` limits them."""
+    """The answers to scans and counts. `long_reads` limits them."""
 
-    def __init__(self, requests: RequestCounts, long_reads: LongReads) -> None:
+    def __init__(self, service: ServiceReads, long_reads: LongReads) -> None:
         self.long_reads = long_reads
-        self._requests = requests
-
-    @abstractmethod
-    def has_store(self, name: str) -> bool:
-        """Whether a store has that name: only existing stores get a label."""
+        self.service = service
 
     @abstractmethod
     def store(self, name: str) -> ScannedStore:
         """Return the store of that name. Raises UnknownStoreError."""
-
-    @abstractmethod
-    def bound(self, store: ScannedStore, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a first page, and which elements of a key are wanted."""
 
     @abstractmethod
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
@@ -111,7 +104,7 @@ class Scans(ABC):
     async def _answer(
         self, store: ScannedStore, asked: ScanRequest, authorization: Authorization, asker: Asker
     ) -> bytes:
-        turn = scan_turn(store, asked, self.bound(store, asked.bounds), authorization)
+        turn = scan_turn(store, asked, self.service.bound_of(store.name, asked.bounds), authorization)
         with self.long_reads.begun():
             if not turn.asked.is_estimate:
                 return await self._page(turn, asker)
@@ -154,7 +147,7 @@ class Scans(ABC):
             outcome = problem_of(error).type.slug
             raise
         finally:
-            counts = self._requests.of(operation, name if self.has_store(name) else NO_STORE)
+            counts = self.service.requests.of(operation, name if self.service.has_store(name) else NO_STORE)
             counts.count("cancelled" if asker.is_gone else outcome)
             counts.duration_ms.observe((monotonic() - began_s) * 1000)
 

@@ -1,13 +1,12 @@
 """Reads of several stores at one version: every batch advances all of them, so a version is a snapshot of everything.
 
-What differs between nodes and routers is how a version is chosen and how the keys of a store are looked up.
+Nodes and routers choose a version, and look up the keys of a store, in their own ways.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +29,7 @@ from understudy_shared.server.batches import Batch
 from understudy_shared.server.direct import ReaderLeftError
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.server.service_reads import ServiceReads
 from understudy_shared.spark.times import utc_text
 
 MAX_READS: Final = 64
@@ -102,21 +102,18 @@ def _read(place: int, asked: Any) -> StoreRead:
     return StoreRead(asked["store"], asked["keys"], selection)
 
 
-class SeveralStores(ABC):
-    """The answers to reads of several stores, by the `lookups` of this service."""
+class SeveralStores:
+    """The answers to reads of several stores, by the `lookups` of this service. `position` is that of its snapshots."""
 
-    def __init__(self, lookups: LookupsFirst) -> None:
+    def __init__(
+        self,
+        lookups: LookupsFirst,
+        service: ServiceReads,
+        position: Callable[[str, Bound], Awaitable[Position]],
+    ) -> None:
         self._lookups = lookups
-
-    @abstractmethod
-    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader of a store. Raises UnknownStoreError, and the problem of a bad bound."""
-
-    @abstractmethod
-    async def position(self, store: str, bound: Bound) -> Position:
-        """Return the position of the version that a bound names, else of the newest that all partitions of a store can
-        be read at. Raises the problem of a partition that cannot be read.
-        """
+        self._service = service
+        self._position_of = position
 
     async def answer(self, body: bytes, scope: Scope, receive: Receive) -> bytes:
         """Return the answer to a request. Raises its problem."""
@@ -167,11 +164,11 @@ class SeveralStores(ABC):
     async def _position(self, asked: SeveralReads) -> Position:
         """Return the version that the request names, else the newest that all of its stores have."""
         stores = list(dict.fromkeys(read.store for read in asked.reads))
-        bounds = {store: self.bound(store, asked.params) for store in stores}
+        bounds = {store: self._service.bound_of(store, asked.params) for store in stores}
         first = bounds[stores[0]]
         if first.read_version is not None or first.at_us is not None:
-            return await self.position(stores[0], first)
-        positions = [await self.position(store, bound) for store, bound in bounds.items()]
+            return await self._position_of(stores[0], first)
+        positions = [await self._position_of(store, bound) for store, bound in bounds.items()]
         return min(positions, key=lambda position: position.version)
 
 

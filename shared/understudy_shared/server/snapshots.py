@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
@@ -28,7 +28,8 @@ from understudy_shared.reads.lease_calls import HeldFor, ReplicaVersion, ShownRe
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
-from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.server.service_reads import ServiceReads
 from understudy_shared.spark.times import utc_text
 
 MAX_GRANTING: Final = 8
@@ -57,10 +58,10 @@ class Chosen(NamedTuple):
 
 
 class Snapshots(ABC):
-    """The answers to requests for leases. `requests` counts them."""
+    """The answers to requests for leases."""
 
-    def __init__(self, requests: RequestCounts) -> None:
-        self._requests = requests
+    def __init__(self, service: ServiceReads) -> None:
+        self._service = service
         self._waiting = 0
         self._granting = asyncio.Semaphore(MAX_GRANTING)
 
@@ -69,12 +70,10 @@ class Snapshots(ABC):
         """Return the names of all stores. Raises the problem of a service that knows no store yet."""
 
     @abstractmethod
-    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader of a store. Raises UnknownStoreError, and the problem of a bad bound."""
-
-    @abstractmethod
-    async def named(self, store: str, bound: Bound) -> Position:
-        """Return the position of the version that a bound names. Raises the problem of one that cannot be read."""
+    async def position(self, store: str, bound: Bound) -> Position:
+        """Return the position of the version that a bound names, else of the newest that all partitions of a store can
+        be read at. Raises the problem of a partition that cannot be read.
+        """
 
     @abstractmethod
     async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
@@ -135,19 +134,19 @@ class Snapshots(ABC):
             outcome = problem_of(error).type.slug
             raise
         finally:
-            counts = self._requests.of(operation, NO_STORE)
+            counts = self._service.requests.of(operation, NO_STORE)
             counts.count(outcome)
             counts.duration_ms.observe((monotonic() - began_s) * 1000)
 
     async def _granted(self, asked: SnapshotRequest, principal: Principal) -> dict[str, object]:
         stores = _allowed(asked.stores, self.stores(), principal)
-        bounds = [self.bound(store, asked.params) for store in stores]
+        bounds = [self._service.bound_of(store, asked.params) for store in stores]
         bound = bounds[0]
         is_newest = bound.read_version is None and bound.at_us is None
         if is_newest:
             chosen = await self.newest(stores, bound)
         else:
-            position = await self.named(stores[0], bound)
+            position = await self.position(stores[0], bound)
             chosen = Chosen(position, position.version)
         lease = new_lease(chosen.position, asked.ttl_s)
         holder = asked.holder or principal.name[:MAX_HOLDER_CHARS]

@@ -51,6 +51,6 @@ async def _estimates(scans: Scans, names: Sequence[str], principal: Principal) -
                 granted = granted_in(principal, name, Action.SCAN)
                 if isinstance(granted, Authorization) and granted.keys.prefixes is None:
                     with suppress(UnderstudyError):  # no estimate of this kind of store, or it cannot be read now
-                        store = scans.store(name)
-                        found[name] = await scans.estimate(scan_turn(store, _COUNT, scans.bound(store, {}), granted))
+                        store, bound = scans.store(name), scans.service.bound_of(name, {})
+                        found[name] = await scans.estimate(scan_turn(store, _COUNT, bound, granted))
     return found

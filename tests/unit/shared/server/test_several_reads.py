@@ -41,12 +41,20 @@ class Lookups(LookupsFirst):
         return True
 
 
-class Several(SeveralStores):
-    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
+class Service:
+    """A service without bounds."""
+
+    requests = RequestCounts()
+
+    def has_store(self, _name: str) -> bool:
+        return True
+
+    def bound_of(self, _store: str, _params: Mapping[str, object]) -> Bound:
         return NO_BOUND
 
-    async def position(self, store: str, bound: Bound) -> Position:
-        return Position(ApplicationId("app"), Lineage("line"), 7, None)
+
+async def position(_store: str, _bound: Bound) -> Position:
+    return Position(ApplicationId("app"), Lineage("line"), 7, None)
 
 
 async def never() -> bytes:
@@ -75,7 +83,7 @@ async def test_it_ends_with_a_problem_and_is_no_longer_in_flight(
     monkeypatch.setattr(several_reads, "SEVERAL_S", 0.01)
     lookups = Lookups(look_up)
     with pytest.raises(ProblemError) as refused:
-        await Several(lookups).answer(BODY, {"type": "http"}, nothing_received)
+        await SeveralStores(lookups, Service(), position).answer(BODY, {"type": "http"}, nothing_received)
     assert refused.value.problem.type is problem
     assert lookups.requests.outcomes == {("read", "", outcome): 1}
     assert lookups.in_flight == 0
