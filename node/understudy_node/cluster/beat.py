@@ -63,19 +63,13 @@ class Beat:
         self.has_failed = False
         self.has_rival = False
         self.outvoted: str | None = None
-        self._node = context.node
-        self._gossip = context.gossip
-        self._node_id = context.node_id
-        self._heartbeat_ms = context.heartbeat_ms
-        self._clock = context.clock
+        self._context = context
         self._neighbours = context.neighbours
         self._follower = follower
         self._check = check
         self._own = own
         self._cluster = cluster
         self._placement = placement
-        self._bus_state = context.bus_state
-        self._changed = context.changed
         self._heartbeat = heartbeat
         self._turned_ms = context.clock.monotonic_ms()
         self._has_said_leaving = asyncio.Event()
@@ -83,7 +77,7 @@ class Beat:
     async def leave(self) -> None:
         """Announce the departure and give up the lease, within LEAVE_TIMEOUT_S."""
         self.leaving = True
-        self._changed.set()
+        self._context.changed.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._has_said_leaving.wait()
@@ -97,30 +91,30 @@ class Beat:
         except Exception:
             self.has_failed = True
             with contextlib.suppress(Exception):  # the last heartbeat may fail for the same reason
-                await self._gossip.beat(self._heartbeat())
+                await self._context.gossip.beat(self._heartbeat())
                 await self._placement.give_up()
             raise
 
     async def _beat(self) -> None:
         while True:
-            started_ms = self._clock.monotonic_ms()
-            self._changed.clear()
+            started_ms = self._context.clock.monotonic_ms()
+            self._context.changed.clear()
             await self.turn()
-            gap_ms = MIN_BEAT_GAP_MS - (self._clock.monotonic_ms() - started_ms)
+            gap_ms = MIN_BEAT_GAP_MS - (self._context.clock.monotonic_ms() - started_ms)
             if gap_ms > 0:
                 await asyncio.sleep(gap_ms / 1000)
-            left_ms = self._heartbeat_ms - (self._clock.monotonic_ms() - started_ms)
+            left_ms = self._context.heartbeat_ms - (self._context.clock.monotonic_ms() - started_ms)
             try:
                 async with asyncio.timeout(max(0.0, left_ms) / 1000):
-                    await self._changed.wait()
+                    await self._context.changed.wait()
                 await asyncio.sleep(SETTLE_MS / 1000)
             except TimeoutError:
                 pass
 
     async def turn(self) -> None:
         """Send a heartbeat, and assign if this node holds the lease."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._heartbeat_ms:
+        now_ms = self._context.clock.monotonic_ms()
+        if now_ms - self._turned_ms > PAUSE_HEARTBEATS * self._context.heartbeat_ms:
             self._cluster.require_reading()  # after a pause of this process every node looks dead
         self._turned_ms = now_ms
         await self._cluster.read_if_required()
@@ -129,7 +123,7 @@ class Beat:
         self._follower.apply()
         own = self._heartbeat()
         try:
-            self._note_rival(not await self._gossip.beat(own))
+            self._note_rival(not await self._context.gossip.beat(own))
             await self._own.write_catalogue(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             if self._follower.drop_forged(now_ms):
@@ -138,22 +132,22 @@ class Beat:
             nodes = self._neighbours.proven(self._neighbours.alive(now_ms))
             self.outvoted = outvoted(own, nodes)
             if self._check.judge(own, now_ms):
-                self._changed.set()  # the next heartbeat reports it, and the tasks change
+                self._context.changed.set()  # the next heartbeat reports it, and the tasks change
             await self._place(nodes)
-            self._bus_state.published(None)
+            self._context.bus_state.published(None)
         except BusError as error:
             self._cluster.call_failed()
-            self._bus_state.published(error)
+            self._context.bus_state.published(error)
             self._check.go_on_alone()
             if isinstance(error, BusRefusedError):  # publishing may still work: lag stays known
                 with contextlib.suppress(BusError):
-                    await self._gossip.say(self._heartbeat())
+                    await self._context.gossip.say(self._heartbeat())
         if own.leaving:
             self._has_said_leaving.set()
 
     async def _place(self, nodes: list[AgedHeartbeat]) -> None:
         """Assign, if this node may and its view of the cluster can be trusted."""
-        is_heard = not self.has_rival and self._gossip.auth.missing_key() is None  # by holders of the key
+        is_heard = not self.has_rival and self._context.gossip.auth.missing_key() is None  # by holders of the key
         may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
         if self.leaving or not may_assign or not self._cluster.is_current:
             await self._placement.give_up()
@@ -165,7 +159,7 @@ class Beat:
                 highest=self._neighbours.highest(),
                 known=self._neighbours.assignment,
                 began_ms=self._turned_ms,
-                unasked=self._neighbours.unasked(self._clock.monotonic_ms()),
+                unasked=self._neighbours.unasked(self._context.clock.monotonic_ms()),
                 meanwhile=self._beat_meanwhile,
             )
         except ValidationError as error:
@@ -176,12 +170,12 @@ class Beat:
 
     async def _beat_meanwhile(self) -> None:
         """Send a heartbeat while the assignor works: this node shows that it lives, and hears the others."""
-        self._turned_ms = self._clock.monotonic_ms()
-        self._note_rival(not await self._gossip.beat(self._heartbeat()))
+        self._turned_ms = self._context.clock.monotonic_ms()
+        self._note_rival(not await self._context.gossip.beat(self._heartbeat()))
 
     def _tasks(self) -> TaskSet | None:
-        generation = self._node.pending or self._node.generation
-        tasks = self._node.tasks()
+        generation = self._context.node.pending or self._context.node.generation
+        tasks = self._context.node.tasks()
         if generation is None or not tasks:
             return None
         return TaskSet(generation.lineage, generation.layout.partitions, tasks)
@@ -189,6 +183,8 @@ class Beat:
     def _note_rival(self, has_rival: bool) -> None:
         if has_rival and not self.has_rival:
             log.error(
-                "another process of the cluster uses node id %s", self._node_id, extra={"action": "identity-conflict"}
+                "another process of the cluster uses node id %s",
+                self._context.node_id,
+                extra={"action": "identity-conflict"},
             )
         self.has_rival = has_rival
