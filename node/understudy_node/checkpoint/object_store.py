@@ -155,6 +155,7 @@ class ObjectStoreFiles(CheckpointFiles):
 
         FileNotFoundError and PreconditionError pass, and errors of ours. Everything else becomes a CheckpointError.
         """
+        # One loop, because each way out of it reads the counts that the others change.
         limits, began_ms, tries, is_renewed = self._limits.repeat, _now_ms(), 0, False
         self._budget.called()
         while True:

@@ -64,6 +64,7 @@ class StoreTerms:
 
 def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     """Decide what an exception of the library means. `looked_in`: the places where credentials were looked for."""
+    # The branches are in order of precedence: the library tells failures apart by text, and one text may fit several.
     text = str(error)
     found, code = _STATUS.search(text), _CODE.search(text)
     status = int(found[1]) if found else 0

@@ -33,6 +33,7 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     if maker.prefix is not None and maker.prefix.whole is not None:
         return (yield from _sought(maker, maker.prefix.whole, reading, place, rows or JsonRows()))
     rows = rows or JsonRows()
+    # One loop with all its branches, because it runs for each key: calls between them would cost every scan.
     found, looked_at, size_bytes, after = 0, 0, 0, place.after
     is_end = True
     starts = (b"",) if maker.starts is None else maker.starts

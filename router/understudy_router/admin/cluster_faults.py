@@ -29,6 +29,7 @@ from understudy_shared.http.health import State
 
 def nodes(seen: Observed) -> Iterator[Fault]:
     """Whether the nodes live and answer this router."""
+    # One function, so that the faults are seen in the order in which a reader gets them, each with its own words.
     snapshot = seen.snapshot
     views = snapshot.nodes.values()
     live = [view for view in views if view.is_live]

@@ -63,6 +63,7 @@ NO_GRID = Grid({}, {}, {}, 0)
 
 def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None, Grid]:
     """Make the grid of now."""
+    # Many branches, because a grid is whole or cut, and each case is spared the work that only the other one needs.
     index = snapshot.index
     replicas = sum(len(index.of_store(route)) for route in index.routes)
     is_whole = replicas <= MAX_REPLICAS

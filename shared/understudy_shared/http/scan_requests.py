@@ -48,6 +48,7 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
 
     Raises BadBoundError and BadCursorError.
     """
+    # Many branches, one for each member: what is wrong is refused in this order, each with its own sentence.
     members = {name: value for name, value in given.items() if value is not None}
     named = f"an {operation}" if operation == "export" else f"a {operation}"
     wrong = next((name for name in _NOT_OF[operation] if name in members), None)

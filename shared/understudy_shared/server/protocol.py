@@ -262,6 +262,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _take(self, *, has_body: bool) -> bool:
         """Hand over a parsed request, if it is a plain one over HTTP/1.1; return whether it was taken."""
+        # One function, because it runs for each new head, and each condition sends the request the slow way.
         url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
         if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
             return False

@@ -134,6 +134,7 @@ def _schemas(document: Json) -> Iterator[str]:
 
 def _kind(schema: Json) -> str:
     """Return a short description of a schema's type."""
+    # One branch for each form that JSON Schema has, the most telling first.
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
