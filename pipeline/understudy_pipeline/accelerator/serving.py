@@ -40,7 +40,6 @@ def serve(answer: Answer, *, at_end: Callable[[], None]) -> None:
     listening.start()
     while True:
         request = requests.get()
-        is_busy.set()
         kind, payload = _answered(answer, request, frames)
         is_busy.clear()
         frames.write(kind, payload)
@@ -61,13 +60,14 @@ def _listen(frames: Frames, requests: queue.Queue[bytes], is_busy: threading.Eve
     code = 0
     try:
         while True:
-            readable, _, _ = select.select([frames.source], [], [], _BEAT_S)
+            readable, _, _ = select.select([frames.source], [], [], _BEAT_S if is_busy.is_set() else None)
             if readable:
                 request = frames.read_request()
                 if request is None:
                     break
+                is_busy.set()
                 requests.put(request)
-            elif is_busy.is_set():
+            else:
                 frames.beat()
     except BrokenPipeError:
         pass

@@ -7,15 +7,18 @@ copy that does not announce that name: there a query asks for it by its class, a
 from __future__ import annotations
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from pyspark.sql import SparkSession
 from tools.build_jar import NoCompilerError, build
 
 Way = Literal["python", "jar"]
 
 FORMATS: dict[Way, str] = {"python": "understudy", "jar": "understudy.spark.AlignedProvider"}
+PLANNER = "understudy_pipeline.accelerator.planner"
 _SERVICES = "META-INF/services/"
 
 
@@ -40,3 +43,15 @@ def session_conf(folder: Path) -> dict[str, str]:
             if not name.startswith(_SERVICES):
                 target.writestr(name, source.read(name))
     return {"spark.jars": str(copy)}
+
+
+def prepared_planners(spark: SparkSession) -> set[int]:
+    """The planner processes that the session's JVM started before there was a query for them: they name inputs."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    found = set()
+    for process in jvm.java.lang.ProcessHandle.current().children().toArray():
+        with suppress(OSError):
+            command = Path(f"/proc/{process.pid()}/cmdline").read_text().rstrip("\0").split("\0")
+            found |= {process.pid()} if PLANNER in command[:-2] else set()
+    return found

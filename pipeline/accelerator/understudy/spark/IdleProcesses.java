@@ -6,34 +6,64 @@ import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.SparkContext;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.SparkFiles;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 
 /**
  * The Python processes of one kind in this JVM that wait for work: starting one takes longer than to read or plan a
- * small batch. One that has no work for a minute ends.
+ * small batch. One that has no work for a while ends. Planners end with their session, too.
  */
 final class IdleProcesses {
+  private static final String PLANNER_IDLE_TIMEOUT = "spark.understudy.plannerIdleTimeout";
+  private static final String PLANNER_IDLE = "10min";
+  private static final Duration READER_IDLE = Duration.ofSeconds(60);
   private static final int MOST_IDLE = Math.max(2, Runtime.getRuntime().availableProcessors());
-  private static final Duration LONGEST_IDLE = Duration.ofSeconds(60);
   private static final Map<Kind, IdleProcesses> ALL = new ConcurrentHashMap<>();
 
   /**
    * What the processes have in common.
    *
+   * @param idle the longest time without work
    * @param files the folder from which they import what {@code --py-files} names; each session has its own
    */
-  private record Kind(PythonCommand command, String module, String files) {}
+  private record Kind(PythonCommand command, String module, Duration idle, String files) {}
 
   private final Kind kind;
   private final Deque<PythonProcess> waiting = new ArrayDeque<>();
+  private boolean hasSessionEnded;
 
   private IdleProcesses(Kind kind) {
     this.kind = kind;
   }
 
-  static IdleProcesses of(PythonCommand command, String module) {
-    return ALL.computeIfAbsent(new Kind(command, module, SparkFiles.getRootDirectory()), IdleProcesses::new);
+  /** Return the planners of this driver. Throws NumberFormatException if the setting of their idle time is no time. */
+  static IdleProcesses planners() {
+    Duration idle = Duration.ofSeconds(SparkEnv.get().conf().getTimeAsSeconds(PLANNER_IDLE_TIMEOUT, PLANNER_IDLE));
+    PythonCommand command = PythonCommand.ofDriver();
+    Kind kind = new Kind(command, PythonCommand.PLANNER, idle, SparkFiles.getRootDirectory());
+    return ALL.computeIfAbsent(kind, IdleProcesses::endingWithSession);
+  }
+
+  /** Return the processes of this executor that read tasks. */
+  static IdleProcesses readers(PythonCommand command) {
+    Kind kind = new Kind(command, PythonCommand.READER, READER_IDLE, SparkFiles.getRootDirectory());
+    return ALL.computeIfAbsent(kind, IdleProcesses::new);
+  }
+
+  private static IdleProcesses endingWithSession(Kind kind) {
+    IdleProcesses planners = new IdleProcesses(kind);
+    SparkContext.getOrCreate()
+        .addSparkListener(
+            new SparkListener() {
+              @Override
+              public void onApplicationEnd(SparkListenerApplicationEnd end) {
+                planners.closeAll();
+              }
+            });
+    return planners;
   }
 
   /** Return a process that waits for work, or start one. The caller gives it back or closes it. */
@@ -60,26 +90,25 @@ final class IdleProcesses {
     Daemons.after(
         Duration.ZERO,
         () -> {
-          boolean hasSessionEnded = SparkEnv.get() == null;
-          if (!hasSessionEnded && !isOneWaiting()) {
+          if (isOneWanted()) {
             keep(PythonProcess.start(kind.command(), kind.module(), inputs), 1);
           }
         });
   }
 
-  private boolean isOneWaiting() {
+  private boolean isOneWanted() {
     synchronized (waiting) {
-      return waiting.stream().anyMatch(PythonProcess::isAlive);
+      return kind.idle().toSeconds() > 0 && !hasSessionEnded && waiting.stream().noneMatch(PythonProcess::isAlive);
     }
   }
 
   private void keep(PythonProcess process, int most) {
     synchronized (waiting) {
       waiting.removeIf(each -> !each.isAlive());
-      if (waiting.size() < most && process.isAlive()) {
+      if (waiting.size() < most && process.isAlive() && !hasSessionEnded) {
         waiting.push(process);
         long tasks = process.requests();
-        Daemons.after(LONGEST_IDLE, () -> closeIfIdle(process, tasks));
+        Daemons.after(kind.idle(), () -> closeIfIdle(process, tasks));
         return;
       }
     }
@@ -93,5 +122,14 @@ final class IdleProcesses {
       }
     }
     process.close();
+  }
+
+  private void closeAll() {
+    ALL.remove(kind);
+    synchronized (waiting) {
+      hasSessionEnded = true;
+      waiting.forEach(PythonProcess::close);
+      waiting.clear();
+    }
   }
 }

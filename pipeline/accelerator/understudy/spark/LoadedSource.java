@@ -14,8 +14,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * What {@code load()} found: the columns, and the options as Python has parsed them.
  *
- * <p>It keeps the process that checked the options for a while: the first query takes it as its planner, so that a
- * process starts once, and with it its connections to the inputs.
+ * <p>It keeps the process that checked the options for a minute: the first query takes it as its planner, so that a
+ * process starts once, and with it its connections to the inputs. Later one waits without connections.
  */
 final class LoadedSource {
   private static final Duration KEPT = Duration.ofSeconds(60);
@@ -43,7 +43,7 @@ final class LoadedSource {
 
   /** Check options in a process that knows of no others. Throws AnalysisException, as Python sources do. */
   static LoadedSource load(CaseInsensitiveStringMap options, boolean hasSchema, boolean isBatch) {
-    IdleProcesses planners = IdleProcesses.of(PythonCommand.ofDriver(), PythonCommand.PLANNER);
+    IdleProcesses planners = IdleProcesses.planners();
     PythonProcess process = null;
     try {
       process = planners.take();
@@ -88,7 +88,7 @@ final class LoadedSource {
     }
   }
 
-  /** Start the planner process of the next query in the background: a query that ended is often started again. */
+  /** Start the planner process of the next query in the background: a query is often started again, or later. */
   void prepareNext() {
     planners.prepare(inputs);
   }
@@ -103,6 +103,7 @@ final class LoadedSource {
     PythonProcess process = takeKept();
     if (process != null) {
       process.close();
+      prepareNext();
     }
   }
 }

@@ -15,7 +15,7 @@ final class ProcessedBatches implements ArrowBatches {
   private boolean isAnswered;
 
   ProcessedBatches(PythonCommand command, byte[] task, BufferAllocator memory) {
-    this.processes = IdleProcesses.of(command, PythonCommand.READER);
+    this.processes = IdleProcesses.readers(command);
     this.process = processes.take();
     this.reader = new ArrowStreamReader(new Answer(), memory);
     process.send(task);

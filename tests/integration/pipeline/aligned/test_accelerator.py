@@ -8,18 +8,17 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
-from tests.support.spark.accelerator import Way, released_jar
+from tests.support.spark.accelerator import Way, prepared_planners, released_jar
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
@@ -31,11 +30,13 @@ from tests.support.spark.aligned_queries import (
     started,
     wait_for_rows,
 )
+from tests.support.spark.process import spark_job
 from tests.support.spark.queries import settings, wait_until
 
 from understudy_pipeline.inputs.records import TopicPartition
 
 TOPICS = "weather,flights"
+IDLE_TIMEOUT, DRIVER_PYTHON = "spark.understudy.plannerIdleTimeout", "spark.pyspark.driver.python"
 OTHER: Mapping[Way, Way] = {"python": "jar", "jar": "python"}
 
 Options = Mapping[str, str]
@@ -215,45 +216,73 @@ def test_the_death_of_the_planner_ends_the_query_and_says_how(
     wait_until(lambda: has_ended(planner), what="the planner's end")
 
 
-def planners(spark: SparkSession) -> set[int]:
-    """The planner processes of the session's JVM, whether a query has them or not."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    found = set()
-    for process in jvm.java.lang.ProcessHandle.current().children().toArray():
-        with suppress(OSError):
-            command = Path(f"/proc/{process.pid()}/cmdline").read_text()
-            found |= {process.pid()} if "accelerator.planner" in command else set()
-    return found
+@pytest.fixture
+def set_of_driver(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
+    """Sets what the driver reads of the session's settings; afterwards all is as before."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before: dict[str, str] = {}
+
+    def change(name: str, value: str) -> None:
+        before.setdefault(name, conf.get(name, ""))
+        conf.set(name, value)
+
+    yield change
+    for name, value in before.items():
+        conf.set(name, value) if value else conf.remove(name)
 
 
 def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_meanwhile(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
     options = files_options(logs, TOPICS, undecodable="skip")
-    wait_until(lambda: not planners(spark), what="the end of the planners of other tests")
+    before = prepared_planners(spark)
     assert len(everything(load(spark, options, "jar"), tmp_path / "first")) == 52
-    wait_until(lambda: len(planners(spark)) == 1, what="a planner without a query")
-    (waiting,) = planners(spark)
+    wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
+    (waiting,) = prepared_planners(spark) - before
     checkpoint = tmp_path / "second"
     frame = load(spark, {**options, "checkpoint": str(checkpoint)}, "jar")
     with running(frame, checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         assert planner_of(checkpoint) == waiting
-        assert planners(spark) == {waiting}
 
 
 @pytest.mark.full
-def test_a_planner_that_no_query_takes_ends_by_itself(spark: SparkSession, logs: InputLogs, tmp_path: Path) -> None:
-    """One that waits for a next query, and one whose `load()` was followed by no query."""
+def test_a_planner_that_no_query_takes_ends_by_itself(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, set_of_driver: Callable[[str, str], None]
+) -> None:
+    """One that waits for a next query, and one that waits because a `load()` was followed by no query."""
+    set_of_driver(IDLE_TIMEOUT, "5s")
     options = files_options(logs, TOPICS, undecodable="skip")
-    wait_until(lambda: not planners(spark), what="the end of the planners of other tests")
+    before = prepared_planners(spark)
     everything(load(spark, options, "jar"), tmp_path / "checkpoint")
-    wait_until(lambda: len(planners(spark)) == 1, what="a planner without a query")
+    wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
+    wait_until(lambda: not prepared_planners(spark) - before, what="its end")
     frame = load(spark, options, "jar")
-    assert len(planners(spark)) == 1, "it checked the options"
-    wait_until(lambda: not planners(spark), what="its end")
+    wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="one in place of the one that was asked")
+    wait_until(lambda: not prepared_planners(spark) - before, what="its end")
     assert len(everything(frame, tmp_path / "other")) == 52
+
+
+@pytest.mark.full
+def test_a_planner_that_waits_for_a_query_ends_with_its_session_and_with_a_jvm_that_is_killed(
+    logs: InputLogs, tmp_path: Path
+) -> None:
+    options = json.dumps(files_options(logs, TOPICS, undecodable="skip"))
+    arguments = ["--jar", str(released_jar()), "--options", options, "--folder", str(tmp_path / "job")]
+    with spark_job("waiting_planners.py", arguments, tmp_path / "job") as job:
+        job.wait_until(lambda: bool(job.lines()), what="a planner of the second session")
+        planner, jvm = map(int, job.lines()[-1].split())
+        assert not has_ended(planner)
+        os.kill(jvm, signal.SIGKILL)
+        wait_until(lambda: has_ended(planner), what="the end of a planner without a driver")
+
+
+def test_an_idle_time_that_is_no_time_is_refused_at_load(
+    spark: SparkSession, logs: InputLogs, set_of_driver: Callable[[str, str], None]
+) -> None:
+    set_of_driver(IDLE_TIMEOUT, "soon")
+    with pytest.raises(PySparkException, match=rf"Illegal value .*{IDLE_TIMEOUT}: .*Time must be specified"):
+        load(spark, files_options(logs, TOPICS), "jar")
 
 
 @pytest.mark.full
@@ -272,27 +301,18 @@ def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so
         wait_until(lambda: has_ended(planner), what="the planner's end")
 
 
-@pytest.fixture
-def python_of_the_driver(spark: SparkSession) -> Iterator[Callable[[str], None]]:
-    """Sets the Python that the session's driver starts."""
-    conf, name = spark.sparkContext._jsc.sc().conf(), "spark.pyspark.driver.python"
-    before = conf.get(name, "")
-    yield lambda python: conf.set(name, python)
-    conf.set(name, before) if before else conf.remove(name)
-
-
 def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
-    spark: SparkSession, logs: InputLogs, tmp_path: Path, python_of_the_driver: Callable[[str], None]
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, set_of_driver: Callable[[str, str], None]
 ) -> None:
     options = files_options(logs, TOPICS)
-    python_of_the_driver("/nowhere/python3")
+    set_of_driver(DRIVER_PYTHON, "/nowhere/python3")
     fix = "Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed"
     with pytest.raises(AnalysisException, match=rf"Python cannot be started as '/nowhere/python3'.*{fix}"):
         load(spark, options, "jar")
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
-    python_of_the_driver(str(bare))
+    set_of_driver(DRIVER_PYTHON, str(bare))
     with pytest.raises(AnalysisException, match="No module named 'understudy_pipeline'") as refused:
         load(spark, options, "jar")
     started = f"with exit code 1 before it answered. It was started as '{bare} -m understudy_pipeline.accelerator"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.spark.accelerator import Way, released_jar
+from tests.support.spark.accelerator import PLANNER, Way, released_jar
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
@@ -29,7 +29,6 @@ from tests.support.spark.queries import committed_batches, settings, wait_until
 
 TOPICS = "weather,flights"
 HELD = 1
-PLANNER = "understudy_pipeline.accelerator.planner"
 
 
 @pytest.mark.full
