@@ -86,6 +86,7 @@ INSTEAD: Mapping[str, str] = {
     "kafka.exclude.internal.topics": "Leave it out: a pattern matches none of Kafka's internal topics",
     "kafka.config.providers": "Leave it out, and give the values themselves",
     "kafka.socket.connection.setup.timeout.max.ms": "Use kafka.socket.connection.setup.timeout.ms",
+    "kafka.sasl.oauthbearer.assertion.template.file": "Use kafka.sasl.oauthbearer.assertion.jwt.template.file",
     **_all(
         "Leave it out: this source has metrics of its own, in the query's progress and at metrics_port",
         "kafka.auto.include.jmx.reporter kafka.metric.reporters kafka.metrics.num.samples "
