@@ -31,8 +31,8 @@ BY_VALUE = ("lag", "time_lag", "age")
 SORTS = tuple(sign + name for name in ("store", "node", *BY_VALUE) for sign in ("", "-"))
 """The orders of rows; with `-` in front, descending. An unknown value is worse than any number."""
 
-SLICE_ROWS = 2000
-"""Number of rows that are looked at in one slice: one or two milliseconds."""
+SLICE_TASKS = 1000
+"""Number of tasks whose replicas are looked at in one slice: one or two milliseconds."""
 
 SLICE_SHOWN = 500
 """Number of rows that are written in one slice."""
@@ -75,11 +75,6 @@ class Query:
         return self.key in BY_VALUE
 
     @property
-    def is_narrowed(self) -> bool:
-        """Whether the query asks for only some replicas of a store."""
-        return (self.node, self.state, self.role) != (None, None, None)
-
-    @property
     def digest(self) -> int:
         """The number of the list of which this asks a page: a cursor is valid for one list."""
         asked = (self.store, self.node, self.state, self.role, self.sort)
@@ -109,7 +104,7 @@ def first_of(
     """Return the first entries of a list after a place, one more than its limit, and how many the whole list has."""
     best: list[Entry] = []
     total = 0
-    for few in matching(snapshot, query):
+    for few in _matching(snapshot, query):
         total += len(few)
         later = few if after is None else [entry for entry in few if entry[:2] > after]
         best = heapq.nsmallest(query.limit + 1, chain(best, later))
@@ -120,7 +115,7 @@ def first_of(
 def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
     """Yield all rows in order, in slices; the slices are empty while the rows are sorted."""
     runs = []
-    for few in matching(snapshot, query):
+    for few in _matching(snapshot, query):
         few.sort()
         runs.append(few)
         yield ()
@@ -131,24 +126,22 @@ def every_row(snapshot: Snapshot, query: Query) -> Iterator[Sequence[Row]]:
 
 def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
     routes = snapshot.index.routes
-    return [row_of(snapshot, routes[which], replica) for _, _, which, replica in entries]
+    return [
+        {"store": routes[which].name, "operator_id": routes[which].operator_id, **replica_row(snapshot, replica)}
+        for _, _, which, replica in entries
+    ]
 
 
-def row_of(snapshot: Snapshot, route: StoreRoute, replica: int) -> Row:
-    """Return a replica of a store, as reports show it."""
-    partition = snapshot.index.partition[snapshot.index.task[replica]]
-    return {"store": route.name, "operator_id": route.operator_id, **replica_row(snapshot, replica, partition)}
-
-
-def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
+def replica_row(snapshot: Snapshot, replica: int) -> Row:
     """Return a replica, without its store. Unknown values are `None`."""
-    view, facts = snapshot.holders[snapshot.index.node[replica]], snapshot.facts(replica)
+    index = snapshot.index
+    view, facts = snapshot.holders[index.node[replica]], snapshot.facts(replica)
     return {
-        "partition": partition,
+        "partition": index.partition[index.task[replica]],
         "node_id": view.node_id,
         "host": view.endpoint.host,
         "port": view.endpoint.port,
-        "role": ROLES[snapshot.index.role[replica]],
+        "role": ROLES[index.role[replica]],
         "state": facts.state,
         "current_offset_position": facts.version,
         "end_offset_position": snapshot.end_version if snapshot.end_confirmed else None,
@@ -159,26 +152,29 @@ def replica_row(snapshot: Snapshot, replica: int, partition: int) -> Row:
     }
 
 
-def matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
-    """Yield the entries that pass the query's filters, in slices."""
-    index = snapshot.index
-    value_of = _value(snapshot, query)
+def selected(snapshot: Snapshot, query: Query, route: StoreRoute) -> Iterator[Sequence[int]]:
+    """Yield the replicas of a store that pass the query's filters, in slices; those of a task are in one slice."""
+    index, state = snapshot.index, query.state
     role = None if query.role is None else ROLES.index(query.role)
-    state = query.state
+    tasks = index.tasks_of_store(route)
+    for first in range(0, len(tasks), SLICE_TASKS):
+        few = _of_node(snapshot, query.node, index.of_tasks(tasks[first : first + SLICE_TASKS]))
+        if role is not None:
+            few = [replica for replica in few if index.role[replica] == role]
+        if state is not None:
+            few = [replica for replica in few if (snapshot.facts(replica).state or UNKNOWN) == state]
+        yield few
+
+
+def _matching(snapshot: Snapshot, query: Query) -> Iterator[list[Entry]]:
+    """Yield the entries of the replicas that pass the query's filters, in slices."""
+    index, value_of = snapshot.index, _value(snapshot, query)
     sign = query.sign if query.key == "store" else 1.0
     for which, route in enumerate(index.routes):
-        if query.store is not None and route.name != query.store:
-            continue
         base = which * index.replicas
-        replicas = _of_node(snapshot, query.node, index.of_store(route))
-        for first in range(0, len(replicas), SLICE_ROWS):
-            few = replicas[first : first + SLICE_ROWS]
-            yield [
-                (value_of(replica), sign * (base + replica), which, replica)
-                for replica in few
-                if (role is None or index.role[replica] == role)
-                and (state is None or (snapshot.facts(replica).state or UNKNOWN) == state)
-            ]
+        if query.store in {None, route.name}:
+            for few in selected(snapshot, query, route):
+                yield [(value_of(replica), sign * (base + replica), which, replica) for replica in few]
 
 
 def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence[int]:
@@ -213,13 +209,8 @@ def _value(snapshot: Snapshot, query: Query) -> Callable[[int], float]:
 
 def _cursor(snapshot: Snapshot, query: Query, last: Entry) -> LagCursor:
     index, (_, _, which, replica) = snapshot.index, last
-    return LagCursor(
-        digest=query.digest,
-        tick=snapshot.tick if query.is_by_value else 0,
-        store=index.routes[which].name,
-        partition=index.partition[index.task[replica]],
-        node_id=index.node_ids[index.node[replica]],
-    )
+    tick = snapshot.tick if query.is_by_value else 0
+    return LagCursor(query.digest, tick, index.routes[which].name, *index.name(replica))
 
 
 def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, float]:
@@ -228,10 +219,13 @@ def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, 
     """
     if cursor.digest != query.digest:
         raise BadLagCursorError("the cursor belongs to a list with other filters, or in another order")
-    index = snapshot.index
-    base = sum(route.name < cursor.store for route in index.routes) * index.replicas
-    replica, is_there = _place_in(snapshot, cursor)
-    place = base + replica - (0 if is_there else 0.5)
+    index, name = snapshot.index, (cursor.partition, cursor.node_id)
+    which = bisect_left(index.routes, cursor.store, key=lambda route: route.name)
+    is_store = which < len(index.routes) and index.routes[which].name == cursor.store
+    replicas = index.of_store(index.routes[which]) if is_store else range(0)
+    at = bisect_left(replicas, name, key=index.name)
+    is_there = at < len(replicas) and index.name(replicas[at]) == name
+    place = which * index.replicas + replicas.start + at - (0 if is_there else 0.5)
     if query.key == "store":
         return (0.0, query.sign * place)
     if query.key == "node":
@@ -240,18 +234,4 @@ def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, 
         return (query.sign * (number - (0 if is_known else 0.5)), place)
     if not is_there:
         raise BadLagCursorError("the cursor does not belong to this list")
-    return (_value(snapshot, query)(replica), place)
-
-
-def _place_in(snapshot: Snapshot, cursor: LagCursor) -> tuple[int, bool]:
-    """Return the replica that a cursor names, or the first one after it in its store."""
-    index = snapshot.index
-    route = next((route for route in index.routes if route.name == cursor.store), None)
-    if route is None:
-        return 0, False
-    if cursor.partition >= route.partitions:
-        return index.of_store(route).stop, False
-    holders = index.holders(index.tasks_of[route.operator_id][cursor.partition])
-    names = [index.node_ids[index.node[replica]] for replica in holders]
-    place = bisect_left(names, cursor.node_id)
-    return holders.start + place, cursor.node_id in names
+    return (_value(snapshot, query)(replicas[at]), place)

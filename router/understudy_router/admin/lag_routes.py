@@ -94,11 +94,11 @@ async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes
         yield b"".join(lines)
 
 
-def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
+def csv_text(slices: Iterable[Sequence[Row] | None]) -> Iterator[bytes]:
     """Yield the heading and the rows as comma-separated values (RFC 4180). An unknown value is an empty field."""
     yield _lines([COLUMNS])
     for rows in slices:
-        yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])
+        yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows or ()])
 
 
 def _lines(rows: Iterable[Iterable[object]]) -> bytes:

@@ -7,11 +7,12 @@ pieces. All pieces are of one snapshot, so they cannot contradict each other, ho
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import orjson
 
-from understudy_router.admin.lag_page import Query, Row, matching, replica_row
+from understudy_router.admin.lag_page import Query, replica_row, selected
 from understudy_router.admin.node_documents import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
@@ -27,14 +28,13 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
     """
     stores, store = snapshot.index.stores, query.store
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
-    wanted = (yield from _wanted(snapshot, query)) if query.is_narrowed else None
     yield orjson.dumps(lag_head(snapshot, snapshot.bus_lost_why))[:-1] + b',"nodes":['
     for number, view in enumerate(snapshot.nodes.values()):
         yield b"," * bool(number) + orjson.dumps(node_row(snapshot, view))
     yield b'],"stores":['
     for number, route in enumerate(routes):
         yield b"," * bool(number)
-        yield from _store(snapshot, route, wanted)
+        yield from _store(snapshot, route, query)
     about = snapshot.about
     events = [
         {"at": about.wall_text(event.at_ms), "event": event.event, "detail": event.detail} for event in snapshot.events
@@ -64,34 +64,23 @@ def bus_document(why: str | None) -> dict[str, object]:
     return {"state": "connected" if why is None else "degraded", "why": why or ""}
 
 
-def _wanted(snapshot: Snapshot, query: Query) -> Generator[bytes, None, Container[int]]:
-    """Return the replicas that pass the query's filters; the yielded pieces are empty."""
-    found: set[int] = set()
-    for few in matching(snapshot, query):
-        found.update(replica for *_, replica in few)
-        yield b""
-    return found
-
-
-def _store(snapshot: Snapshot, route: StoreRoute, wanted: Container[int] | None) -> Iterator[bytes]:
+def _store(snapshot: Snapshot, route: StoreRoute, query: Query) -> Iterator[bytes]:
     yield orjson.dumps({"store": route.name, "operator_id": route.operator_id})[:-1] + b',"partitions":['
     comma = b""
-    for partition in range(route.partitions):
-        for row in _rows(snapshot, route.operator_id, partition, wanted):
-            yield comma + orjson.dumps(row)
+    for replicas in selected(snapshot, query, route):
+        for replica in _in_order_of_choice(snapshot, replicas):
+            yield comma + orjson.dumps(replica_row(snapshot, replica))
             comma = b","
         yield b""
     yield b"]}"
 
 
-def _rows(snapshot: Snapshot, operator_id: int, partition: int, wanted: Container[int] | None) -> Iterator[Row]:
-    """Yield the replicas of one store partition in the order of a choice, the active first."""
+def _in_order_of_choice(snapshot: Snapshot, replicas: Sequence[int]) -> Iterator[int]:
+    """Yield the replicas of some tasks in the order in which the assignment names them, the active first."""
     assignment, index = snapshot.assignment, snapshot.index
-    duty = None if assignment is None else assignment.tasks.get(f"{operator_id}_{partition}")
-    if duty is None:
-        return
-    first = index.starts[index.tasks_of[operator_id][partition]]
-    for node_id in duty.holders:
-        replica = index.node.index(index.number_of[node_id], first)
-        if wanted is None or replica in wanted:
-            yield replica_row(snapshot, replica, partition)
+    for task, few in groupby(replicas, key=index.task.__getitem__):
+        assert assignment is not None
+        held = {index.node[replica]: replica for replica in few}
+        for node_id in assignment.tasks[index.key(task)].holders:
+            if index.number_of[node_id] in held:
+                yield held[index.number_of[node_id]]

@@ -75,8 +75,15 @@ class ReplicaIndex:
 
     def of_store(self, route: StoreRoute) -> range:
         """Return the replicas of a store."""
-        tasks = self.tasks_of_store(route)
+        return self.of_tasks(self.tasks_of_store(route))
+
+    def of_tasks(self, tasks: range) -> range:
+        """Return the replicas of tasks with consecutive numbers."""
         return range(self.starts[tasks.start], self.starts[tasks.stop])
+
+    def name(self, replica: int) -> tuple[int, str]:
+        """Return the partition and the node id of a replica: its name within its store."""
+        return self.partition[self.task[replica]], self.node_ids[self.node[replica]]
 
     def add_operator(self, operator_id: int, partitions: int) -> Iterator[None]:
         """Number the tasks of an operator, in slices."""
