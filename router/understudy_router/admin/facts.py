@@ -56,12 +56,12 @@ class Facts(NamedTuple):
 
 
 class NodeView(NamedTuple):
-    """The facts about one node. `facts` hold for all its replicas but those in `own`, by task key."""
+    """The facts about one node. `facts` hold for all its replicas but those in `own`, by their numbers."""
 
     node_id: str
     endpoint: HostInfo
     facts: Facts
-    own: Mapping[str, Facts] = {}
+    own: Mapping[int, Facts] = {}
     report: NodeReport | None = None
     """The last report of the node; `None` when the node does not live, or was never heard."""
     dead: DeadNode | None = None
@@ -70,6 +70,10 @@ class NodeView(NamedTuple):
     """Milliseconds since its last heartbeat, or since its death."""
     is_silent: bool = False
     """Whether the bus has not carried the last three heartbeats of the node."""
+
+    def of(self, replica: int) -> Facts:
+        """Return the facts of one of its replicas."""
+        return self.own.get(replica, self.facts)
 
     @property
     def is_live(self) -> bool:

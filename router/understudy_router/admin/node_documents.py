@@ -65,7 +65,5 @@ def _restoring(snapshot: Snapshot, view: NodeView) -> int:
     number = snapshot.index.number_of.get(view.node_id)
     if number is None or not view.is_live:
         return 0
-    known = snapshot.index.replica_by_key
-    own = [is_restoring(facts) for key, facts in view.own.items() if known(key, number) is not None]
-    others = len(snapshot.index.of_node[number]) - len(own)
-    return sum(own) + others * is_restoring(view.facts)
+    others = len(snapshot.index.of_node[number]) - len(view.own)
+    return sum(map(is_restoring, view.own.values())) + others * is_restoring(view.facts)

@@ -10,7 +10,6 @@ from understudy_router.admin.observed import ClusterFreshness
 from understudy_router.admin.reads_served import Rates
 from understudy_router.admin.replica_index import WARMUP
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.admin.summary import Summary
 
 
 def points_of(
@@ -18,31 +17,21 @@ def points_of(
 ) -> Generator[None, None, dict[Key, Point]]:
     """Return the points of now: of the whole, of each store, and of as many partitions as can have a series."""
     summaries = snapshot.totals.summaries
+    lags = summaries.values()
     found = {
-        Key(LAG): Point(
-            worst(lag_of(each) for each in summaries.values()), worst(time_lag_of(each) for each in summaries.values())
-        ),
+        Key(LAG): Point(worst(each.known_lag for each in lags), worst(each.known_lag_ms for each in lags)),
         Key(FRESHNESS): Point(*freshness),
         Key(READS): Point(rates.per_s, rates.errors_per_s),
     }
     for route in snapshot.index.routes:
         summary = summaries[route.operator_id]
-        found[Key(LAG, route.name)] = Point(lag_of(summary), time_lag_of(summary))
+        found[Key(LAG, route.name)] = Point(summary.known_lag, summary.known_lag_ms)
     for key, point in _partitions(snapshot):
         if len(found) > max_series:
             break
         found[key] = point
         yield
     return found
-
-
-def lag_of(summary: Summary) -> int | None:
-    """Return the worst lag of an operator; `None` while any lag is unknown."""
-    return None if summary.unknown else summary.worst_lag
-
-
-def time_lag_of(summary: Summary) -> int | None:
-    return None if summary.unknown else summary.worst_lag_ms
 
 
 def freshness_of(snapshot: Snapshot) -> ClusterFreshness:

@@ -7,8 +7,9 @@ collector. Replicas are numbered by operator, partition and node id: reports and
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Iterator
+from functools import partial
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
 from understudy_shared.bus.messages import AssignedTask, Assignment
@@ -40,8 +41,9 @@ class ReplicaIndex:
         """The task, the node and the role of each replica, by replica."""
         self.of_node = [array("I") for _ in self.node_ids]
         """The replicas of each node, ascending, by node."""
-        self.duties: list[Counter[tuple[int, int]]] = [Counter() for _ in self.node_ids]
-        """The number of replicas by (operator id, role) of each node, by node."""
+        new = partial(array, "I")
+        self.duties: list[dict[tuple[int, int], array[int]]] = [defaultdict(new) for _ in self.node_ids]
+        """The replicas by (operator id, role) of each node, ascending, by node."""
         self.counts = {node_id: [0] * len(ROLES) for node_id in self.node_ids}
         """The number of tasks by role of each node, by node id: of all tasks, whether or not their stores are known."""
         self.unheld: set[int] = set()
@@ -108,12 +110,12 @@ class ReplicaIndex:
         for node_id in holders:
             assert duty is not None
             role = ACTIVE if node_id == duty.active else STANDBY if node_id in duty.standbys else WARMUP
-            number = self.number_of[node_id]
-            self.of_node[number].append(len(self.node))
+            number, replica = self.number_of[node_id], len(self.node)
+            self.of_node[number].append(replica)
+            self.duties[number][self.operator_id[task], role].append(replica)
             self.task.append(task)
             self.node.append(number)
             self.role.append(role)
-            self.duties[number][self.operator_id[task], role] += 1
             if len(holders) == 1:
                 self.alone.add(number)
         if not holders:

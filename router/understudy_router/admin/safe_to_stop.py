@@ -168,8 +168,9 @@ def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
     index, found = snapshot.index, Losses(is_known=is_known(snapshot))
     number = index.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:
-        counts = index.duties[number].items()
         found.active.count = sum(
-            count * len(index.stores_of[operator_id]) for (operator_id, role), count in counts if role == ACTIVE
+            len(replicas) * len(index.stores_of[operator_id])
+            for (operator_id, role), replicas in index.duties[number].items()
+            if role == ACTIVE
         )
     return found

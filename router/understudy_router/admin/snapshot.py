@@ -7,12 +7,12 @@ its slice was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
 from understudy_router.admin.replica_index import ReplicaIndex, index_replicas
-from understudy_router.admin.summary import Totals, facts_of, summed
+from understudy_router.admin.summary import Totals, summed
 from understudy_router.cluster.candidates import NOTHING_OPEN
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
@@ -86,7 +86,7 @@ class Snapshot:
 
     def facts(self, replica: int) -> Facts:
         """Return the facts of a replica."""
-        return facts_of(self.index, self.holders, replica)
+        return self.holders[self.index.node[replica]].of(replica)
 
 
 def gather(
@@ -145,20 +145,12 @@ class _Reader:
     def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
         """Return the view of a live node. A node with many exceptions takes several slices."""
         beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
-        number = self._index.number_of.get(beat.node_id)
-        differing = {} if number is None else dict(beat.exceptions)
-        holds = self._holds(beat)
-        if number is not None and holds is not None:
-            for replica in self._index.of_node[number]:
-                key = self._index.key(self._index.task[replica])
-                if key not in differing and not holds(key):
-                    differing[key] = NOTHING_OPEN
-                yield
         health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
         is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
-        own: dict[str, Facts] = {}
-        for key, applied in differing.items():
-            own[key] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
+        own: dict[int, Facts] = {}
+        for replica, applied in self._exceptions(beat):
+            if replica is not None and replica not in own:
+                own[replica] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
             yield
         return NodeView(
             node_id=beat.node_id,
@@ -170,6 +162,20 @@ class _Reader:
             age_ms=age_ms,
             is_silent=is_silent,
         )
+
+    def _exceptions(self, beat: Heartbeat) -> Iterator[tuple[int | None, Applied]]:
+        """Yield the replicas of a node that differ from its others, and what is reported of them. A replica that the
+        node does not hold here is `None`.
+        """
+        index, holds = self._index, self._holds(beat)
+        number = index.number_of.get(beat.node_id)
+        if number is None:
+            return
+        for key, applied in beat.exceptions.items():
+            yield index.replica_by_key(key, number), applied
+        if holds is not None:
+            for replica in index.of_node[number]:
+                yield None if holds(index.key(index.task[replica])) else replica, NOTHING_OPEN
 
     def dead(self, dead: DeadNode) -> NodeView:
         facts = Facts(DEAD, error=dead.why)

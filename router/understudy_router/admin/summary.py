@@ -7,9 +7,8 @@ Nodes whose replicas are all alike are counted at once. Only tasks with a replic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -45,6 +44,16 @@ class Summary:
     @property
     def replicas(self) -> int:
         return sum(self.by_role) + self.dead
+
+    @property
+    def known_lag(self) -> int | None:
+        """The worst lag in versions; `None` while any lag is unknown."""
+        return None if self.unknown else self.worst_lag
+
+    @property
+    def known_lag_ms(self) -> int | None:
+        """The worst lag in time; `None` while any lag is unknown."""
+        return None if self.unknown else self.worst_lag_ms
 
 
 class Totals(NamedTuple):
@@ -84,28 +93,25 @@ class _Sums:
         """Add the replicas of a node: those that differ one by one, all others by their number."""
         index = self._index
         own: Counter[tuple[int, int]] = Counter()
-        differing: set[int] = set()
-        for key, facts in view.own.items():
-            replica = index.replica_by_key(key, number)
-            if replica is not None:
-                task, role = index.task[replica], index.role[replica]
-                operator_id = index.operator_id[task]
-                own[operator_id, role] += 1
-                differing.add(replica)
-                self._count(operator_id, facts, role, 1, _always(replica))
-                if facts.standing is not Standing.CAUGHT_UP:
-                    self.doubtful.add(task)
+        for replica, facts in view.own.items():
+            task = index.task[replica]
+            kind = (index.operator_id[task], index.role[replica])
+            own[kind] += 1
+            self._count(kind, facts, 1, replica)
+            if facts.standing is not Standing.CAUGHT_UP:
+                self.doubtful.add(task)
             yield
-        for (operator_id, role), count in index.duties[number].items():
-            alike = count - own[operator_id, role]
+        for kind, replicas in index.duties[number].items():
+            alike = len(replicas) - own[kind]
             if alike:
-                where = partial(_first, index, number, (operator_id, role), differing)
-                self._count(operator_id, view.facts, role, alike, where)
+                first = next(replica for replica in replicas if replica not in view.own)
+                self._count(kind, view.facts, alike, first)
         if view.facts.standing is not Standing.CAUGHT_UP:
             self.doubtful.update(index.task[replica] for replica in index.of_node[number])
 
-    def _count(self, operator_id: int, facts: Facts, role: int, count: int, where: Callable[[], int]) -> None:
-        """Add so many replicas of these facts. `where` finds the first of them."""
+    def _count(self, kind: tuple[int, int], facts: Facts, count: int, first: int) -> None:
+        """Add so many replicas of an operator and a role that have these facts. `first` is one of them."""
+        operator_id, role = kind
         summary = self.summaries[operator_id]
         if not facts.standing.is_live:
             summary.dead += count
@@ -114,38 +120,23 @@ class _Sums:
         summary.running += count * (facts.state == RUNNING)
         summary.restoring += count * (facts.state in {"RESTORING", "CREATED"})
         if facts.error:
-            self._broken(summary, facts.error, count, where)
+            self._broken(summary, facts.error, count, first)
         if role == WARMUP:
             return
         if facts.offset_lag is None:
             summary.unknown += count
         elif summary.worst_lag is None or facts.offset_lag > summary.worst_lag:
-            summary.worst_lag, summary.worst = facts.offset_lag, where()
+            summary.worst_lag, summary.worst = facts.offset_lag, first
         if facts.time_lag_ms is not None:
             summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
 
-    def _broken(self, summary: Summary, error: str, count: int, where: Callable[[], int]) -> None:
+    def _broken(self, summary: Summary, error: str, count: int, first: int) -> None:
         summary.broken += count
         if len(self.errors) < MAX_ERRORS:
-            index, replica = self._index, where()
-            task, node_id = index.task[replica], index.node_ids[index.node[replica]]
-            stores = " and ".join(index.stores_of[index.operator_id[task]])
-            self.errors.append(f"{stores} {index.partition[task]} on {node_id}: {error}")
-
-
-def _always(replica: int) -> Callable[[], int]:
-    return lambda: replica
-
-
-def _first(index: ReplicaIndex, number: int, kind: tuple[int, int], differing: Collection[int]) -> int:
-    """Return the first replica of a node, in an operator and role, that is like the others of the node."""
-    operator_id, role = kind
-    tasks = index.tasks_of[operator_id]
-    return next(
-        replica
-        for replica in index.of_node[number]
-        if index.role[replica] == role and index.task[replica] in tasks and replica not in differing
-    )
+            index = self._index
+            stores = " and ".join(index.stores_of[index.operator_id[index.task[first]]])
+            partition, node_id = index.name(first)
+            self.errors.append(f"{stores} {partition} on {node_id}: {error}")
 
 
 def _examined(
@@ -159,21 +150,21 @@ def _examined(
     unserved: list[int] = []
     thin: list[int] = []
     unsettled: list[int] = []
-    judged: dict[tuple[tuple[Standing, ...], bytes], _Verdict] = {}
+    judged: dict[tuple[tuple[Standing, ...], bytes], tuple[bool, bool, bool]] = {}
     for task in chain(index.unheld, doubtful):
         replicas = index.holders(task)
-        standings = tuple(facts_of(index, holders, replica).standing for replica in replicas)
+        standings = tuple(holders[index.node[replica]].of(replica).standing for replica in replicas)
         kind = (standings, bytes(index.role[replicas.start : replicas.stop]))
-        verdict = judged.get(kind)
-        if verdict is None:
-            verdict = judged[kind] = _judged(*kind)
-        if verdict.is_unserved:
+        if kind not in judged:
+            judged[kind] = _judged(*kind)
+        is_unserved, is_thin, is_unsettled = judged[kind]
+        if is_unserved:
             unserved.append(task)
             summaries[index.operator_id[task]].unserved += 1
-        elif verdict.is_thin:
+        elif is_thin:
             thin.append(task)
             summaries[index.operator_id[task]].thin += 1
-        if verdict.is_unsettled:
+        if is_unsettled:
             unsettled.append(task)
         yield
     unserved.sort()
@@ -183,27 +174,9 @@ def _examined(
     return Totals(summaries, tuple(unserved), tuple(thin), unsettled)
 
 
-class _Verdict(NamedTuple):
-    """The lists of Totals that a task is in."""
-
-    is_unserved: bool
-    is_thin: bool
-    is_unsettled: bool
-
-
-def _judged(standings: Sequence[Standing], roles: bytes) -> _Verdict:
-    """Judge a task by the standings and the roles of its replicas."""
+def _judged(standings: Sequence[Standing], roles: bytes) -> tuple[bool, bool, bool]:
+    """Return whether a task is unserved, thin and unsettled, by the standings and the roles of its replicas."""
     wanted = len(roles) - roles.count(WARMUP)
-    return _Verdict(
-        is_unserved=not any(standing.is_open for standing in standings),
-        is_thin=wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2,
-        is_unsettled=len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2,
-    )
-
-
-def facts_of(index: ReplicaIndex, holders: Sequence[NodeView], replica: int) -> Facts:
-    """Return the facts of a replica: those of its node, unless it differs from the others of the node."""
-    view = holders[index.node[replica]]
-    if not view.own:
-        return view.facts
-    return view.own.get(index.key(index.task[replica]), view.facts)
+    is_unserved = not any(standing.is_open for standing in standings)
+    is_thin = wanted > 1 and sum(standing >= Standing.DOUBTFUL for standing in standings) < 2
+    return is_unserved, is_thin, len(standings) > 1 and standings.count(Standing.CAUGHT_UP) < 2

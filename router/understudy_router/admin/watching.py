@@ -19,7 +19,7 @@ from understudy_router.admin.indicators import health_of
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.quiet_query import quiet_query
 from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.recording import freshness_of, lag_of, points_of
+from understudy_router.admin.recording import freshness_of, points_of
 from understudy_router.admin.replica_index import ReplicaIndex
 from understudy_router.admin.restoring import RestoreTracker
 from understudy_router.admin.snapshot import About, Snapshot, gather
@@ -129,7 +129,7 @@ class Observer:
 
     def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
         now_ms, summaries = snapshot.about.now_ms, snapshot.totals.summaries
-        lags = [(route.name, lag_of(summaries[route.operator_id])) for route in snapshot.index.routes]
+        lags = [(route.name, summaries[route.operator_id].known_lag) for route in snapshot.index.routes]
         self._trends.see(now_ms, snapshot.end_version, lags)
         if snapshot.end_version:
             self._pace.see(now_ms, snapshot.lineage, snapshot.end_version)
