@@ -11,10 +11,10 @@ from understudy_router.admin.facts import NodeView
 from understudy_router.admin.faults import (
     CHECKPOINT_UNREADABLE,
     FEW,
-    Fault,
     attention,
     be,
     count_of,
+    fault,
     first,
     named,
     store_partitions,
@@ -24,10 +24,10 @@ from understudy_router.admin.observed import Observed
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.http.health import State
+from understudy_shared.http.health import Indicator, State
 
 
-def nodes(seen: Observed) -> Iterator[Fault]:
+def nodes(seen: Observed) -> Iterator[Indicator]:
     """Whether the nodes live and answer this router."""
     # One function, so that the faults are seen in the order in which a reader gets them, each with its own words.
     snapshot = seen.snapshot
@@ -39,7 +39,7 @@ def nodes(seen: Observed) -> Iterator[Fault]:
     lost = {**dead, **{view.node_id: unheard if view.dead is None else view.dead.why for view in gone}}
     if not live:
         state, why = State.HURT if lost else State.UNKNOWN, next(iter(dead.values()), "none was heard on the bus")
-        yield Fault(state, "No node lives", "no reader is answered", why, "start the nodes", tuple(dead))
+        yield fault(state, "No node lives", "no reader is answered", why, "start the nodes", dead)
     if lost:
         yield attention(
             f"{named(lost)} {be(lost)} dead",
@@ -60,7 +60,7 @@ def nodes(seen: Observed) -> Iterator[Fault]:
     yield from _doubted(live)
 
 
-def _doubted(live: list[NodeView]) -> Iterator[Fault]:
+def _doubted(live: list[NodeView]) -> Iterator[Indicator]:
     """Yield the faults of nodes that live, but are asked after the others."""
     doubted = {view.node_id: view.health for view in live if view.health and view.health.health is not Health.OK}
     if doubted:
@@ -79,7 +79,7 @@ def _doubted(live: list[NodeView]) -> Iterator[Fault]:
         yield attention(symptom, "others take over what it has", "somebody asked for it", action, going)
 
 
-def redundancy(seen: Observed) -> Iterator[Fault]:
+def redundancy(seen: Observed) -> Iterator[Indicator]:
     """Whether each store partition has another caught-up replica, where it should have."""
     snapshot, totals = seen.snapshot, seen.snapshot.totals
     thin = count_of(snapshot, {operator_id: each.thin for operator_id, each in totals.summaries.items()})
@@ -93,7 +93,7 @@ def redundancy(seen: Observed) -> Iterator[Fault]:
         )
 
 
-def bus(seen: Observed) -> Iterator[Fault]:
+def bus(seen: Observed) -> Iterator[Indicator]:
     """Whether the router hears Redis, and Redis accepts the writes of the nodes."""
     about, impact = seen.snapshot.about, "lookups go on; no failure is healed meanwhile"
     why = about.bus_lost_why or about.unheard
@@ -105,7 +105,7 @@ def bus(seen: Observed) -> Iterator[Fault]:
         yield attention("Redis refuses writes", impact, refused, "look at its memory, its disk, its role and its ACL")
 
 
-def restores(seen: Observed) -> Iterator[Fault]:
+def restores(seen: Observed) -> Iterator[Indicator]:
     """Whether replicas restore, or stopped with an error."""
     totals = seen.snapshot.totals
     broken = sum(each.broken for each in totals.summaries.values())
@@ -133,7 +133,7 @@ _SHOWN_ELSEWHERE = frozenset({
 """Causes that the indicators `bus` and `checkpoint` show."""
 
 
-def degraded(seen: Observed) -> Iterator[Fault]:
+def degraded(seen: Observed) -> Iterator[Indicator]:
     """Whether the nodes and this router work besides lookups, by the causes that no other indicator shows."""
     own = [why for cause, why in seen.causes.items() if cause not in _SHOWN_ELSEWHERE]
     beats = seen.snapshot.heartbeats
@@ -146,7 +146,7 @@ def degraded(seen: Observed) -> Iterator[Fault]:
         yield attention(f"{named(who)} {be(who)} degraded", "lookups go on", "; ".join(why), action, found)
 
 
-def agreement(seen: Observed) -> Iterator[Fault]:
+def agreement(seen: Observed) -> Iterator[Indicator]:
     """Whether this router and the nodes agree about the nodes."""
     found = seen.disagreements
     if found:
@@ -160,7 +160,7 @@ def agreement(seen: Observed) -> Iterator[Fault]:
         )
 
 
-def access(seen: Observed) -> Iterator[Fault]:
+def access(seen: Observed) -> Iterator[Indicator]:
     """Whether this router is open to strangers: it needs no credentials of them, or lets them read the credentials of
     others.
     """

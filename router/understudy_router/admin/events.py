@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_router.admin.faults import Fault, blind_nodes, named
+from understudy_router.admin.faults import blind_nodes, named
 from understudy_router.admin.observed import Document
 from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
+from understudy_shared.http.health import Indicator
 
 MAX_SHOWN = 100
 
@@ -37,7 +38,7 @@ class EventLog:
         self._happened: deque[Document] = deque(maxlen=MAX_SHOWN)
         self._next = 1
 
-    def see(self, snapshot: Snapshot, quiet: Fault | None = None) -> list[Document]:
+    def see(self, snapshot: Snapshot, quiet: Indicator | None = None) -> list[Document]:
         """Take in the events that the tables keep now, and the changes since the last look. Return the newest first."""
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]
@@ -87,7 +88,7 @@ EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for end
 """Every kind of event that is found here."""
 
 
-def changes(known: Known, snapshot: Snapshot, quiet: Fault | None) -> tuple[Known, list[Line]]:
+def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[Known, list[Line]]:
     """Return the state of now, and the events since `known`. `quiet` is set for a query that does not commit as it
     did.
     """
@@ -106,7 +107,7 @@ def changes(known: Known, snapshot: Snapshot, quiet: Fault | None) -> tuple[Know
     return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
 
 
-def _conditions(snapshot: Snapshot, quiet: Fault | None, *, has_moved: bool) -> Mapping[str, str | None]:
+def _conditions(snapshot: Snapshot, quiet: Indicator | None, *, has_moved: bool) -> Mapping[str, str | None]:
     """Return the reason of each condition that holds. The reason is `None` for one that cannot be judged now, so it
     counts as it did before.
     """

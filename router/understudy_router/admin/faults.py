@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.http.health import MAX_AFFECTED, Indicator, State
@@ -19,31 +19,25 @@ CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 T = TypeVar("T")
 
 
-class Fault(NamedTuple):
-    """One fault: what is seen of it, whom it hurts, why it is so, what to do, and where."""
-
-    state: State
-    symptom: str
-    impact: str = ""
-    cause: str = ""
-    action: str = ""
-    affected: Collection[str] = ()
-
-    def indicator(self, name: str) -> Indicator:
-        """Return the indicator that shows this fault."""
-        return Indicator(name, *self[:-1], affected=tuple(self.affected))
+def fault(  # noqa: PLR0917  # the members of an indicator, in their order
+    state: State, symptom: str, impact: str = "", cause: str = "", action: str = "", affected: Iterable[str] = ()
+) -> Indicator:
+    """Return the indicator that shows one fault: what is seen of it, whom it hurts, why it is so, what to do, and
+    where. It gets its name from the table of indicators.
+    """
+    return Indicator("", state, symptom, impact, cause, action, tuple(affected))
 
 
-attention = partial(Fault, State.ATTENTION)
+attention = partial(fault, State.ATTENTION)
 """The constructor of a fault that takes away a reserve."""
 
-hurt = partial(Fault, State.HURT)
+hurt = partial(fault, State.HURT)
 """The constructor of a fault that readers notice."""
 
 
-def unknown(symptom: str, cause: str, action: str) -> Fault:
+def unknown(symptom: str, cause: str, action: str) -> Indicator:
     """Return the fault of an indicator that cannot be judged."""
-    return Fault(State.UNKNOWN, symptom, cause=cause, action=action)
+    return fault(State.UNKNOWN, symptom, cause=cause, action=action)
 
 
 def named(names: Iterable[str], between: str = ", ") -> str:

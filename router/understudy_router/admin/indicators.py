@@ -8,14 +8,14 @@ is `attention`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 
 from understudy_router.admin.cluster_faults import access, agreement, bus, degraded, nodes, redundancy, restores
-from understudy_router.admin.faults import Fault
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.reader_faults import checkpoint, freshness, query, reads
 from understudy_shared.http.health import HealthReport, Indicator
 
-INDICATORS: Mapping[str, Callable[[Observed], Iterator[Fault]]] = {
+INDICATORS: Mapping[str, Callable[[Observed], Iterator[Indicator]]] = {
     faults.__name__: faults
     for faults in (
         reads, checkpoint, query, nodes, bus, freshness, restores, redundancy, degraded, agreement, access,
@@ -30,7 +30,6 @@ def health_of(seen: Observed, before: HealthReport | None = None) -> Generator[N
     """
     found: list[Indicator] = []
     for name, faults in INDICATORS.items():
-        fault = next(faults(seen), None)
-        found.append(Indicator(name) if fault is None else fault.indicator(name))
+        found.append(replace(next(faults(seen), Indicator(name)), name=name))
         yield
     return HealthReport.after(before, found, seen.snapshot.about.now_us)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from understudy_router.admin.facts import NodeView
 from understudy_router.admin.faults import (
-    Fault,
     attention,
     blind_nodes,
     count_of,
+    fault,
     hurt,
     named,
     store_partitions,
@@ -20,10 +21,10 @@ from understudy_router.admin.faults import (
     waiting_nodes,
 )
 from understudy_router.admin.observed import Observed
-from understudy_router.admin.quiet_query import quiet_query
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.durations import duration_text
-from understudy_shared.http.health import State
+from understudy_shared.bus.messages import QueryProgress
+from understudy_shared.http.health import Indicator, State
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
 """The shares of failed reads over the last minute from which readers count as hurt, or deserve a look."""
@@ -31,8 +32,13 @@ MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
 OLD_MS = 60_000
 """The p99 from commit to visible, in ms, above which it deserves a look."""
 
+END_UNKNOWN = "the end of the commit log is not known"
 
-def reads(seen: Observed) -> Iterator[Fault]:
+QUIET_PACES, MIN_QUIET_MS = 5, 5_000
+"""Limits of quiet: the query is quiet after so many of its usual times between commits, and not before so many ms."""
+
+
+def reads(seen: Observed) -> Iterator[Indicator]:
     """Whether readers get answers, and all of these are within their bounds."""
     snapshot, rates = seen.snapshot, seen.rates
     if snapshot.about.not_ready:
@@ -53,7 +59,7 @@ def reads(seen: Observed) -> Iterator[Fault]:
         yield hurt(symptom, "a reader may have acted on them", "a bug", "report it with the log of router and node")
     percent = rates.error_percent or 0.0
     if percent >= SOME_ERRORS_PERCENT:
-        yield Fault(
+        yield fault(
             State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
             f"{percent:g} % of the reads of the last minute failed",
             f"{rates.errors_per_s:g} readers a second get an error",
@@ -61,7 +67,7 @@ def reads(seen: Observed) -> Iterator[Fault]:
         )
 
 
-def _not_ready(snapshot: Snapshot, why: str) -> Fault:
+def _not_ready(snapshot: Snapshot, why: str) -> Indicator:
     """Return the fault of a router that does not answer readers yet, or stops."""
     if "stopping" in why:
         return attention("This router stops", cause=why, action="ask another router")
@@ -72,7 +78,7 @@ def _not_ready(snapshot: Snapshot, why: str) -> Fault:
     return unknown("No reader is answered yet", why, action)
 
 
-def checkpoint(seen: Observed) -> Iterator[Fault]:
+def checkpoint(seen: Observed) -> Iterator[Indicator]:
     """Whether the end of the commit log is known, so that lag is."""
     snapshot = seen.snapshot
     live = [beat.node_id for beat in snapshot.heartbeats]
@@ -103,7 +109,7 @@ def checkpoint(seen: Observed) -> Iterator[Fault]:
         )
 
 
-def query(seen: Observed) -> Iterator[Fault]:
+def query(seen: Observed) -> Iterator[Indicator]:
     """Whether the query commits as it did."""
     if not seen.snapshot.end_confirmed:
         yield unknown("Whether the query commits is not known", END_UNKNOWN, "see checkpoint")
@@ -112,10 +118,61 @@ def query(seen: Observed) -> Iterator[Fault]:
         yield quiet
 
 
-END_UNKNOWN = "the end of the commit log is not known"
+def quiet_query(seen: Observed) -> Indicator | None:
+    """Return the fault of a query that has not committed for much longer than usual; `None` while it commits, and
+    before its pace is known.
+    """
+    said = _progress(seen.snapshot)
+    usual = (query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None)
+    since = (query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None)
+    # A router that has seen no commits takes what the nodes saw: no node saw a commit before it was there.
+    usual_ms = seen.usual_commit_ms or max(usual, default=None)
+    if usual_ms is None:
+        return None
+    silent_ms = max([seen.silent_ms, *since])
+    if silent_ms <= max(MIN_QUIET_MS, QUIET_PACES * usual_ms):
+        return None
+    why, action = _why_quiet(seen.snapshot, said)
+    return attention(
+        f"The query has not committed for {duration_text(round(silent_ms))}",
+        "answers stay what they are",
+        f"it usually commits every {duration_text(round(usual_ms))}; {why}",
+        action,
+    )
 
 
-def freshness(seen: Observed) -> Iterator[Fault]:
+def _progress(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
+    """Return the reports about the query by the nodes that know the newest end of the history in use."""
+    return [
+        (view, beat.query)
+        for view in snapshot.nodes.values()
+        if (beat := view.heartbeat) is not None
+        and beat.query is not None
+        and beat.lineage == snapshot.lineage
+        and beat.end_version == snapshot.end_version
+    ]
+
+
+def _why_quiet(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
+    """Return the cause as far as the files show it, and where to look.
+
+    A query that was stopped leaves the same files as one without input. But a batch writes its offsets when it begins
+    and its commit when it ends, so a query that is slow, or that ended within a batch, differs from one that begins no
+    batch.
+    """
+    if not said:
+        return "it stopped, hangs, or has no input", "look at the query"
+    batch = f"batch {snapshot.end_version}"
+    begun = [query.batch_ms + (view.age_ms or 0) for view, query in said if query.batch_ms is not None]
+    if begun:
+        ago = duration_text(max(begun))
+        why = f"{batch} began at least {ago} ago, without a commit: it is slow, hangs, or ended there"
+        return why, "look at the query's driver, and at the tasks of that batch"
+    why = f"{batch} has not begun: the query was stopped, waits for its trigger, or has no input"
+    return why, "look whether the query runs, and whether its sources have input"
+
+
+def freshness(seen: Observed) -> Iterator[Indicator]:
     """Whether the commits of the query are soon visible."""
     if not seen.snapshot.end_confirmed:
         yield unknown("How fresh answers are is not known", END_UNKNOWN, "see checkpoint")

@@ -17,7 +17,7 @@ from understudy_router.admin.events import EventLog
 from understudy_router.admin.history import History
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.observed import Observed
-from understudy_router.admin.quiet_query import quiet_query
+from understudy_router.admin.reader_faults import quiet_query
 from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.recording import freshness_of, points_of
 from understudy_router.admin.replica_index import ReplicaIndex

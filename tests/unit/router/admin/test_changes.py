@@ -11,13 +11,14 @@ from tests.support.router.snapshots import kill, snapshot_of, stores_named, tabl
 from tests.support.router.tables import assigned, beat, catalogue, task
 
 from understudy_router.admin.events import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, changes
-from understudy_router.admin.faults import Fault, attention
+from understudy_router.admin.faults import attention
 from understudy_router.admin.schema_changes import Line
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.http.health import Indicator
 
 ONE = stores_named({"one": 0}, partitions=1)
 QUIET = attention("The query has not committed for 9000 ms", cause="it usually commits every 1000 ms")
@@ -38,10 +39,10 @@ class Looks:
         heartbeat: Heartbeat = beat(node_id, sequence=self._sequence, **fields)
         assert self.tables.heard(heartbeat, age_ms=0, now_ms=self.now_ms)
 
-    def look(self, quiet: Fault | None = None, **about: Any) -> list[Line]:
+    def look(self, quiet: Indicator | None = None, **about: Any) -> list[Line]:
         return self.of(snapshot_of(self.tables, ONE, now_ms=self.now_ms, **about), quiet)
 
-    def of(self, snapshot: Snapshot, quiet: Fault | None = None) -> list[Line]:
+    def of(self, snapshot: Snapshot, quiet: Indicator | None = None) -> list[Line]:
         self.known, lines = changes(self.known, snapshot, quiet)
         return lines
 
