@@ -23,14 +23,14 @@ from tests.support.bus.local_bus import LocalBus
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.scale_parts import Cluster
 from benchmarks.simulated import APPLICATION
+from understudy_router.admin.history import points_of
 from understudy_router.admin.indicators import health_of
+from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query, page_of
-from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.node_documents import losses_of_all
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.reads_served import Rates
-from understudy_router.admin.recording import points_of
 from understudy_router.admin.replica_index import index_replicas
 from understudy_router.admin.safe_to_stop import losses_of
 from understudy_router.admin.snapshot import About, Snapshot, gather
@@ -142,7 +142,7 @@ def costs(world: World) -> Iterator[Cost]:
     yield least("may this node be stopped", lambda: losses_of(snapshot, "node-00007", lambda _: NO_BOUND))[0]
     cost, losses = least("may each node be stopped", lambda: losses_of_all(snapshot, lambda _: NO_BOUND))
     yield cost
-    yield least("a point of history", lambda: points_of(snapshot, (None, None), Rates()))[0]
+    yield least("a point of history", lambda: points_of(snapshot, Rates()))[0]
     seen = Observed(snapshot, health=drained(health_of(Observed(snapshot)))[0])
     cost, first = least("the overview, the first time", lambda: overview_of(seen, losses, {}, None))
     yield cost

@@ -22,8 +22,8 @@ from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query
-from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.watching import Looking
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router

@@ -149,13 +149,9 @@ class Admin:
         series["reads_per_s"] = reads
         return {"schema": 1, "step_ms": STEP_MS, "end": utc_text(about.now_us), "series": series}
 
-    async def overview(self) -> Overview:
-        """Return all that the page shows, at most a tick old: callers within a tick share it."""
-        return await self.feed.overview()
-
     async def overview_document(self) -> dict[str, Any]:
-        """Return the overview as Python objects, for the page that is made of it."""
-        return await in_slices((await self.overview()).documents())
+        """Return all that the page shows as Python objects, at most a tick old."""
+        return await in_slices((await self.feed.overview()).documents())
 
     def events(self, request: Request, written: ViewerMessages | None = None) -> Response:
         """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""

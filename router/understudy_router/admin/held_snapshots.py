@@ -57,18 +57,17 @@ class RecentSnapshots:
         self._leases = leases
         self._clock = clock
         self._last: Sequence[Document] = ()
-        self._looked_ms: float | None = None
+        self._looked_ms = 0.0
         self._looking: asyncio.Task[None] | None = None
 
     async def recent(self) -> Sequence[Document]:
         """Return the leases of a moment ago; only the first list is waited for. Begin to ask again when it is due."""
-        is_first, now_ms = self._looked_ms is None, self._clock.monotonic_ms()
-        is_due = self._looked_ms is None or now_ms - self._looked_ms >= LOOK_AGAIN_MS
-        if is_due and (self._looking is None or self._looking.done()):
+        before, now_ms = self._looking, self._clock.monotonic_ms()
+        if before is None or (before.done() and now_ms - self._looked_ms >= LOOK_AGAIN_MS):
             self._looked_ms = now_ms
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="list snapshot leases")
-        if is_first and self._looking is not None:
-            await asyncio.wait([self._looking], timeout=FIRST_LOOK_S)
+            if before is None:
+                await asyncio.wait([self._looking], timeout=FIRST_LOOK_S)
         return self._last
 
     def end(self) -> None:

@@ -14,9 +14,6 @@ from understudy_shared.http.health import HealthReport
 
 Document = dict[str, Any]
 
-ClusterFreshness = tuple[int | None, int | None]
-"""The p50 and the p99 of the time from a commit until it is visible, in milliseconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -28,7 +25,6 @@ class Observed:
     """The ages of the answers since the router started, as a histogram."""
     served: Mapping[str, StoreServed] = field(default_factory=dict)
     """The reads of the readers, by store."""
-    freshness: ClusterFreshness = (None, None)
     trends: Mapping[str, Trend] = field(default_factory=dict)
     usual_commit_ms: float | None = None
     silent_ms: float = 0.0

@@ -17,7 +17,7 @@ import orjson
 from understudy_router.admin.grid import NO_GRID, Grid, grid_of
 from understudy_router.admin.held_snapshots import overview_part
 from understudy_router.admin.history import Number
-from understudy_router.admin.lag_tree import bus_document
+from understudy_router.admin.lag_forms import bus_document
 from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.parts import KEPT_MS, DocumentPart, Now, changed, members, settled_ms
@@ -126,7 +126,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
         "release": _release(),
         **about.view_of,
         "health": seen.health.document(),
-        "freshness": dict(zip(("p50_ms", "p99_ms"), seen.freshness, strict=True)),
+        "freshness": dict(zip(("p50_ms", "p99_ms"), snapshot.freshness, strict=True)),
         "reads": {
             "per_s": rates.per_s,
             "errors_per_s": rates.errors_per_s,

@@ -84,6 +84,15 @@ class Snapshot:
         """The last heartbeats of the live nodes."""
         return [view.heartbeat for view in self.nodes.values() if view.heartbeat is not None]
 
+    @property
+    def freshness(self) -> tuple[int | None, int | None]:
+        """The p50 and p99 of the time from a commit until it is visible, in ms, over the nodes that report it: the
+        median of their p50, the worst of their p99.
+        """
+        said = [beat.freshness for beat in self.heartbeats if beat.freshness is not None]
+        halves = sorted(each.p50_ms for each in said)
+        return (halves[len(halves) // 2], max(each.p99_ms for each in said)) if said else (None, None)
+
     def facts(self, replica: int) -> Facts:
         """Return the facts of a replica."""
         return self.holders[self.index.node[replica]].of(replica)

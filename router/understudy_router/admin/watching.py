@@ -14,12 +14,11 @@ from dataclasses import replace
 
 from understudy_router.admin.disagreement import Disagreements
 from understudy_router.admin.events import EventLog
-from understudy_router.admin.history import History
+from understudy_router.admin.history import History, points_of
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.observed import Observed
 from understudy_router.admin.reader_faults import quiet_query
 from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.recording import freshness_of, points_of
 from understudy_router.admin.replica_index import ReplicaIndex
 from understudy_router.admin.restoring import RestoreTracker
 from understudy_router.admin.snapshot import About, Snapshot, gather
@@ -139,7 +138,6 @@ class Observer:
             rates=self._reads.see(now_ms),
             staleness=self._reads.staleness(),
             served=self._reads.of_stores(now_ms),
-            freshness=freshness_of(snapshot),
             trends=(yield from self._trends.of_all(store for store, _ in lags)),
             usual_commit_ms=self._pace.usual_ms,
             silent_ms=self._pace.silent_ms(now_ms),
@@ -157,5 +155,5 @@ class Observer:
         now_ms, index = observed.snapshot.about.now_ms, observed.snapshot.index
         if self.history.is_due(now_ms) or index is not self._recorded:
             self._recorded = index  # another index may have partitions without a point
-            points = await in_slices(points_of(observed.snapshot, observed.freshness, observed.rates))
+            points = await in_slices(points_of(observed.snapshot, observed.rates))
             self.history.note(now_ms, points)

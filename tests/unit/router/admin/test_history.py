@@ -20,11 +20,11 @@ from understudy_router.admin.history import (
     Key,
     Number,
     Point,
+    points_of,
     thinned,
     worst,
 )
 from understudy_router.admin.reads_served import Rates
-from understudy_router.admin.recording import freshness_of, points_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Applied, Freshness
@@ -89,8 +89,8 @@ def test_points_that_are_drawn_together_are_as_bad_as_their_worst_and_unknown_wh
 def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(world: tuple[Tables, Stores, float]) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    points = finished(points_of(snapshot, (1, 2), Rates(per_s=3.0)))
-    assert points[Key(FRESHNESS)] == (1, 2)
+    points = finished(points_of(snapshot, Rates(per_s=3.0)))
+    assert points[Key(FRESHNESS)] == snapshot.freshness
     assert points[Key(READS)].first == 3.0
     index = snapshot.index
     for route in index.routes:
@@ -110,7 +110,7 @@ def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(world: tu
 def test_partitions_have_series_as_far_as_there_is_room_and_the_whole_and_the_stores_always() -> None:
     stores = stores_named({"one": 0}, partitions=1000)
     tables = tables_with({f"0_{partition}": task("a") for partition in range(1000)}, beat("a"), partitions=1000)
-    points = finished(points_of(snapshot_of(tables, stores), (None, None), Rates(), max_series=10))
+    points = finished(points_of(snapshot_of(tables, stores), Rates(), max_series=10))
     assert list(points)[:4] == [Key(LAG), Key(FRESHNESS), Key(READS), Key(LAG, "one")]
     assert len(points) < 1000
 
@@ -119,5 +119,5 @@ def test_freshness_is_the_median_of_halves_and_the_worst_of_tails_of_the_nodes_t
     said = [beat("a", freshness=Freshness(p50_ms=8, p99_ms=20)), beat("b", freshness=Freshness(p50_ms=2, p99_ms=90))]
     tables = tables_with({"0_0": task("a", "b", "c")}, *said, beat("c", applied=Applied(version=7)))
     stores = stores_named({"one": 0}, partitions=1)
-    assert freshness_of(snapshot_of(tables, stores)) == (8, 90)
-    assert freshness_of(snapshot_of(Tables(), stores)) == (None, None)
+    assert snapshot_of(tables, stores).freshness == (8, 90)
+    assert snapshot_of(Tables(), stores).freshness == (None, None)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
 from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue, expire, tables_of, task
 
+from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query
-from understudy_router.admin.lag_tree import lag_tree
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import About, gather
 from understudy_router.cluster.candidates import candidates_of

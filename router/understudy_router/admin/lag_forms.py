@@ -1,5 +1,5 @@
-"""The document of `GET /admin/v1/lag` as a tree: nodes, stores with all replicas, events. Unknown values are null
-(pure).
+"""The forms of `GET /admin/v1/lag`: the tree of nodes, stores and events, a page of replicas, and CSV. Unknown values
+are null, in CSV an empty field (pure).
 
 The tree comes in small pieces of JSON: of 100,000 replicas it takes a second, and lookups are answered between two
 pieces. All pieces are of one snapshot, so they cannot contradict each other, however slowly they are read.
@@ -7,18 +7,23 @@ pieces. All pieces are of one snapshot, so they cannot contradict each other, ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import orjson
 
-from understudy_router.admin.lag_page import Query, replica_row, selected
+from understudy_router.admin.cursors import encoded
+from understudy_router.admin.lag_page import COLUMNS, Page, Query, Row, replica_row, selected
 from understudy_router.admin.node_documents import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text
 
 EVERY = Query()
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
@@ -28,7 +33,7 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
     """
     stores, store = snapshot.index.stores, query.store
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]
-    yield orjson.dumps(lag_head(snapshot, snapshot.bus_lost_why))[:-1] + b',"nodes":['
+    yield orjson.dumps(_head(snapshot, snapshot.bus_lost_why))[:-1] + b',"nodes":['
     for number, view in enumerate(snapshot.nodes.values()):
         yield b"," * bool(number) + orjson.dumps(node_row(snapshot, view))
     yield b'],"stores":['
@@ -42,8 +47,30 @@ def lag_tree(snapshot: Snapshot, query: Query = EVERY) -> Iterator[bytes]:
     yield b'],"events":' + orjson.dumps(events) + b"}"
 
 
-def lag_head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
-    """Return the members with which every form of the lag report begins."""
+def page_document(snapshot: Snapshot, page: Page) -> dict[str, object]:
+    """Return a page of the report."""
+    return {
+        **_head(snapshot, snapshot.about.bus_lost_why),
+        "replicas": page.rows,
+        "total": page.total,
+        "next_cursor": None if page.next is None else encoded(page.next),
+    }
+
+
+def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
+    """Yield the heading and the rows as comma-separated values (RFC 4180). An unknown value is an empty field."""
+    yield _lines([COLUMNS])
+    for rows in slices:
+        yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])
+
+
+def bus_document(why: str | None) -> dict[str, object]:
+    """Return the state of the bus, and its fault if there is one."""
+    return {"state": "connected" if why is None else "degraded", "why": why or ""}
+
+
+def _head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
+    """Return the members with which the tree and a page begin."""
     about, assignment = snapshot.about, snapshot.assignment
     return {
         "generated_at": utc_text(about.now_us),
@@ -57,11 +84,6 @@ def lag_head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
         if assignment is None
         else {"term": assignment.term, "epoch": assignment.epoch, "written_by": assignment.written_by},
     }
-
-
-def bus_document(why: str | None) -> dict[str, object]:
-    """Return the state of the bus, and its fault if there is one."""
-    return {"state": "connected" if why is None else "degraded", "why": why or ""}
 
 
 def _store(snapshot: Snapshot, route: StoreRoute, query: Query) -> Iterator[bytes]:
@@ -82,5 +104,17 @@ def _in_order_of_choice(snapshot: Snapshot, replicas: Sequence[int]) -> Iterator
         assert assignment is not None
         held = {index.node[replica]: replica for replica in few}
         for node_id in assignment.tasks[index.key(task)].holders:
-            if index.number_of[node_id] in held:
-                yield held[index.number_of[node_id]]
+            replica = held.get(index.number_of[node_id])
+            if replica is not None:
+                yield replica
+
+
+def _lines(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode(errors="replace")
+
+
+def _cell(value: object) -> object:
+    """Return a value with an apostrophe in front if a spreadsheet would take it for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
