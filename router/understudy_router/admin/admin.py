@@ -19,10 +19,10 @@ from understudy_router.admin.feed import EventStream, Feed, ViewerMessages
 from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import Page, Query, page_of
-from understudy_router.admin.node_documents import losses_of_all, node_document
+from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
 from understudy_router.admin.overview import Overview, overview_of
-from understudy_router.admin.safe_to_stop import Losses, losses_of
+from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
 from understudy_router.router import Router

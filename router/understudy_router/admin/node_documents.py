@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-
 from understudy_router.admin.facts import NodeView
 from understudy_router.admin.observed import Document
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.restoring import is_restoring
-from understudy_router.admin.safe_to_stop import BoundOf, Losses, losses_of, nodes_at_risk, usual_losses
+from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Snapshot
 
 NO_TASKS = [0] * len(ROLES)
@@ -44,20 +42,6 @@ def node_row(snapshot: Snapshot, view: NodeView) -> Document:
         **dict(zip(ROLES, tasks, strict=True)),
         "reason": view.reason,
     }
-
-
-def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
-    """Return the cost of a stop of each node. The tasks of nodes that are not at risk are not examined one by one."""
-    at_risk = yield from nodes_at_risk(snapshot, bound_of)
-    found: dict[str, Losses] = {}
-    for node_id in snapshot.nodes:
-        number = snapshot.index.number_of.get(node_id)
-        if number in at_risk:
-            found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
-        else:
-            found[node_id] = usual_losses(snapshot, node_id)
-        yield
-    return found
 
 
 def _restoring(snapshot: Snapshot, view: NodeView) -> int:

@@ -9,7 +9,7 @@ assignment or the catalogue is unknown, no node is safe to stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import Facts, Standing
@@ -78,7 +78,7 @@ class Losses:
 
 def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
     """Return the cost of a stop of this node now; a node that holds no task costs nothing."""
-    index, found = snapshot.index, Losses(is_known=is_known(snapshot))
+    index, found = snapshot.index, Losses(is_known=_is_known(snapshot))
     number = index.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in index.routes}
     partitions = {route.name: route.partitions for route in index.routes}
@@ -95,12 +95,26 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
     return found
 
 
-def is_known(snapshot: Snapshot) -> bool:
+def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
+    """Return the cost of a stop of each node. The tasks of nodes that are not at risk are not examined one by one."""
+    at_risk = yield from _nodes_at_risk(snapshot, bound_of)
+    found: dict[str, Losses] = {}
+    for node_id in snapshot.nodes:
+        number = snapshot.index.number_of.get(node_id)
+        if number in at_risk:
+            found[node_id] = yield from losses_of(snapshot, node_id, bound_of)
+        else:
+            found[node_id] = _usual_losses(snapshot, node_id)
+        yield
+    return found
+
+
+def _is_known(snapshot: Snapshot) -> bool:
     """Whether the assignment and the catalogue are known here."""
     return snapshot.assignment is not None and snapshot.index.stores is not None
 
 
-def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
+def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
     """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop.
 
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
@@ -117,6 +131,19 @@ def nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
             break  # all nodes are at risk, as when the bus is lost
         found.update(index.node[replica] for replica in index.holders(task))
         yield
+    return found
+
+
+def _usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
+    """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
+    index, found = snapshot.index, Losses(is_known=_is_known(snapshot))
+    number = index.number_of.get(node_id)
+    if number is not None and snapshot.holders[number].is_live:
+        found.active.count = sum(
+            len(replicas) * len(index.stores_of[operator_id])
+            for (operator_id, role), replicas in index.duties[number].items()
+            if role == ACTIVE
+        )
     return found
 
 
@@ -161,16 +188,3 @@ def _fits(facts: Facts, bound: Bound) -> bool:
 
 def _partitions(count: int) -> str:
     return f"{count} store partition{'' if count == 1 else 's'}"
-
-
-def usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
-    """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
-    index, found = snapshot.index, Losses(is_known=is_known(snapshot))
-    number = index.number_of.get(node_id)
-    if number is not None and snapshot.holders[number].is_live:
-        found.active.count = sum(
-            len(replicas) * len(index.stores_of[operator_id])
-            for (operator_id, role), replicas in index.duties[number].items()
-            if role == ACTIVE
-        )
-    return found
