@@ -56,9 +56,9 @@ class Admin:
         causes: Callable[[], Mapping[str, str]],
         exposure: Exposure | None = None,
     ) -> None:
-        self.looking = Looking(router)
+        self.looking = Looking(router, causes, exposure)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(router.served, causes, exposure)
+        self._observer = Observer(router.served)
         self._router = router
         self._bounds = bounds
         self._shown: tuple[object, Mapping[str, list[Number]]] = (None, {})

@@ -135,7 +135,7 @@ _SHOWN_ELSEWHERE = frozenset({
 
 def degraded(seen: Observed) -> Iterator[Indicator]:
     """Whether the nodes and this router work besides lookups, by the causes that no other indicator shows."""
-    own = [why for cause, why in seen.causes.items() if cause not in _SHOWN_ELSEWHERE]
+    own = [why for cause, why in seen.snapshot.about.causes.items() if cause not in _SHOWN_ELSEWHERE]
     beats = seen.snapshot.heartbeats
     by_node = {beat.node_id: [cause for cause in beat.degraded if cause not in _SHOWN_ELSEWHERE] for beat in beats}
     found = {node_id: causes for node_id, causes in by_node.items() if causes}
@@ -164,14 +164,15 @@ def access(seen: Observed) -> Iterator[Indicator]:
     """Whether this router is open to strangers: it needs no credentials of them, or lets them read the credentials of
     others.
     """
-    if seen.exposure is None:
+    exposure = seen.snapshot.about.exposure
+    if exposure is None:
         return
-    if seen.exposure is Exposure.UNGUARDED:
+    if exposure is Exposure.UNGUARDED:
         impact, option = "anybody who reaches it can read every store and drain nodes", "--credentials-file"
     else:
         impact, option = "anybody on their way can read them, and do what they allow", "--tls-cert-file"
     yield attention(
-        f"Other machines may reach this router, and {seen.exposure}",
+        f"Other machines may reach this router, and {exposure}",
         impact,
         "insecure_bind says that the network keeps strangers out",
         f"give it {option}, or let it listen on loopback",

@@ -9,7 +9,6 @@ from typing import Any
 from understudy_router.admin.reads_served import Rates, StoreServed
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.trends import Trend
-from understudy_shared.auth.binding import Exposure
 from understudy_shared.http.health import HealthReport
 
 Document = dict[str, Any]
@@ -31,10 +30,6 @@ class Observed:
     """Milliseconds since the end last changed."""
     restores: Sequence[Document] = ()
     disagreements: Sequence[Document] = ()
-    causes: Mapping[str, str] = field(default_factory=dict)
-    """The reasons why this router's process is degraded, by cause."""
-    exposure: Exposure | None = None
-    """The part of this router that other machines can reach."""
     health: HealthReport = field(default_factory=lambda: HealthReport(()))
     """The judgement of the indicators of all of this."""
     events: Sequence[Document] = ()

@@ -17,6 +17,7 @@ from understudy_router.cluster.candidates import NOTHING_OPEN
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import TableEvent, Tables
+from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
 from understudy_shared.cluster.view import DeadNode, NodeReport
@@ -37,7 +38,10 @@ class About:
     bus_lost_why: str | None = None
     not_ready: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    """The reasons why the process of the router is degraded, by cause."""
     router_id: str = ""
+    exposure: Exposure | None = None
+    """The part of the router that other machines can reach."""
 
     @property
     def view_of(self) -> dict[str, str]:

@@ -41,9 +41,16 @@ last page."""
 class Looking:
     """The snapshots of one router. `gathers` counts them."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(
+        self, router: Router, causes: Callable[[], Mapping[str, str]] | None = None, exposure: Exposure | None = None
+    ) -> None:
+        """Begin without a snapshot. `causes` returns why the process is degraded, by default as far as the router
+        knows; `exposure` says what of the router other machines can reach.
+        """
         self.gathers = 0
         self._router = router
+        self._causes = causes or router.causes
+        self._exposure = exposure
         self._last: Snapshot | None = None
         self._gathering = asyncio.Lock()
         self._walks: OrderedDict[int, tuple[Snapshot, float]] = OrderedDict()
@@ -91,7 +98,8 @@ class Looking:
             unheard=router.watcher.silent_nodes.unheard(),
             bus_lost_why=router.watcher.bus_lost_why,
             not_ready=tuple(router.not_ready()),
-            causes=router.causes(),
+            causes=self._causes(),
+            exposure=self._exposure,
         )
         return await in_slices(gather(router.tables, router.watcher.catalogue.stores, about, index))
 
@@ -99,12 +107,7 @@ class Looking:
 class Observer:
     """The memory of what was seen; it takes each snapshot in once."""
 
-    def __init__(self, served: ServedReads, causes: Callable[[], Mapping[str, str]], exposure: Exposure | None) -> None:
-        """Begin without observations. `causes` returns why the process is degraded; `exposure` says what of the router
-        other machines can reach.
-        """
-        self._causes = causes
-        self._exposure = exposure
+    def __init__(self, served: ServedReads) -> None:
         self.history = History()
         self._reads, self._trends, self._pace = ReadRates(served), Trends(), Pace()
         self._restoring, self._disagreements, self._events = RestoreTracker(), Disagreements(), EventLog()
@@ -143,8 +146,6 @@ class Observer:
             silent_ms=self._pace.silent_ms(now_ms),
             disagreements=self._disagreements.see(snapshot),
             restores=(yield from self._restoring.see(snapshot)),
-            causes=self._causes(),
-            exposure=self._exposure,
         )
         yield
         health = yield from health_of(seen, self.health)

@@ -50,13 +50,13 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
 
 
 def test_a_router_that_strangers_reach_without_a_credential_says_so() -> None:
-    report = looked(well(), exposure=Exposure.UNGUARDED)
+    report = looked(well(exposure=Exposure.UNGUARDED))
     assert wrong(report) == {"access"}
     assert "asks for no credential" in str(report.document()["headline"])
 
 
 def test_a_router_that_strangers_may_take_credentials_from_says_so() -> None:
-    report = looked(well(), exposure=Exposure.IN_PLAIN)
+    report = looked(well(exposure=Exposure.IN_PLAIN))
     assert wrong(report) == {"access"}
     assert "credentials come to it without TLS" in str(report.document()["headline"])
 
@@ -119,8 +119,8 @@ def test_since_when_an_indicator_is_in_its_state_stays_while_it_does() -> None:
 
 def test_causes_of_nodes_and_of_this_router_that_no_other_indicator_shows_are_named() -> None:
     beats = beat("a", degraded=["own-message", "lag-unknown"]), beat("b")
-    snapshot = snapshot_of(tables_with({"0_0": task("a", "b")}, *beats), ONE)
-    report = looked(snapshot, causes={"tls": "the certificate c.pem has expired: renew it", "bus-away": "no"})
+    causes = {"tls": "the certificate c.pem has expired: renew it", "bus-away": "no"}
+    report = looked(snapshot_of(tables_with({"0_0": task("a", "b")}, *beats), ONE, causes=causes))
     found = by_name(report)["degraded"]
     assert wrong(report) == {"degraded"}
     assert found.symptom == "this router, a are degraded"
