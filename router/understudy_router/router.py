@@ -18,7 +18,6 @@ from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
-from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.forward import Forwarder
 from understudy_router.forwarding.served import ServedReads
@@ -31,6 +30,7 @@ from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
+from understudy_shared.base.retry_budget import RetryBudget
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus

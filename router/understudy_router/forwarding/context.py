@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter
 
 from understudy_router.cluster.watching import Watcher
-from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.read_log import ReadLog
 from understudy_router.forwarding.served import ServedReads
@@ -15,6 +14,7 @@ from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.retry_budget import RetryBudget
 
 
 class ReadContext:

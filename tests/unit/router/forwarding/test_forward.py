@@ -11,7 +11,6 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_router.cluster.candidates import Candidate
-from understudy_router.forwarding.budget import RetryBudget
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
@@ -20,6 +19,7 @@ from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest
 from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.retry_budget import RetryBudget
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import NO_BOUND

@@ -1,4 +1,4 @@
-"""The retry budget: how many requests beyond the first a router may send (pure: time is passed in).
+"""The retry budget: how many requests beyond the first a router or a client may send (pure: time is passed in).
 
 Retries add load when there is too much of it already. So each retry is paid from what was earned: a share of the keys
 that readers ask for, and a few units a second so that a quiet router can retry too. The budget starts empty: a router
