@@ -261,9 +261,13 @@ class Cluster:
         self._router_ends.append(stack)
         return self.routers[-1]
 
+    def end_router(self, index: int) -> None:
+        """It ends in good order; `restart_router` brings it back."""
+        self._router_ends[index].close()
+
     def restart_router(self, index: int, **settings: Any) -> None:
         """It ends in good order, and another takes its port."""
-        self._router_ends[index].close()
+        self.end_router(index)
         stack = self._router_ends[index] = ExitStack()
         port = self.routers[index].port
         self.routers[index] = stack.enter_context(cluster_router(self._redis_url, port=port, **settings))

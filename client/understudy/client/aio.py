@@ -1,0 +1,170 @@
+"""`AsyncClient`: the shell for event loops, with the surface of `Client`. Tasks may share one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+
+from understudy.client.core import lookups
+from understudy.client.core import stores as listing
+from understudy.client.core.exchange import Send, Steps
+from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.state import ClientState, Duration, client_state
+from understudy.client.core.values import Bounds
+from understudy.client.results import Result, StoreInfo, Stores, V
+from understudy.client.transports.base import AsyncTransport
+from understudy.client.transports.streams import StreamTransport
+from understudy.client.transports.trust import trust
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class AsyncDriver:
+    """The driver of calls: it takes their steps by one transport, for one state."""
+
+    def __init__(self, state: ClientState, transport: AsyncTransport) -> None:
+        self.state, self.transport = state, transport
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Take the steps of a call, and return what they end with."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Send):
+                    step = steps.send(await self.transport.exchange(step))
+                else:
+                    await asyncio.sleep(step.seconds)
+                    step = steps.send(None)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+        finally:
+            steps.close()
+
+
+class AsyncStore(Generic[V]):
+    """A store, and the calls that read it. `AsyncClient.store` makes it."""
+
+    def __init__(self, driver: AsyncDriver, store: StoreReader) -> None:
+        self._driver, self._store = driver, store
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    async def get(self, *key: Any, timeout: Duration | None = None, **bounds: Unpack[Bounds]) -> Result[V]:
+        """Look one key up: a value for each key column, a mapping by column, or a model."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return await self._driver.run(lookups.get(self._store, key, bounds, deadline_s))
+
+    async def get_many(
+        self, keys: Sequence[Any], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]
+    ) -> list[Result[V]]:
+        """Look many keys up; the results are in the order of the keys. A key that could not be read has an `error`."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return await self._driver.run(lookups.get_many(self._store, keys, bounds, deadline_s))
+
+    async def info(self, *, timeout: Duration | None = None) -> StoreInfo:
+        """Describe the store: its columns, its kind, its lineage."""
+        return await self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
+
+
+class AsyncView:
+    """A view of all stores: the present one, or that of a version which is named once."""
+
+    def __init__(self, driver: AsyncDriver, reader: Reader) -> None:
+        self._driver, self._reader = driver, reader
+
+    @overload
+    def store(self, name: str, *, key: type | None = None, value: None = None) -> AsyncStore[Any]: ...
+
+    @overload
+    def store(self, name: str, *, key: type | None = None, value: type[M]) -> AsyncStore[M | None]: ...
+
+    def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> AsyncStore[Any]:
+        """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
+        return AsyncStore(self._driver, StoreReader(self._reader, name, key=key, value=value))
+
+
+class AsyncClient(AsyncView):
+    """A client of routers, or of nodes that hold everything (`understudy serve`).
+
+        async with AsyncClient("http://127.0.0.1:8080") as client:
+            (await client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5))).value
+
+    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        api_key_file: str | os.PathLike[str] | None = None,
+        timeout: Duration = 5.0,
+        scan_timeout: Duration = 30.0,
+        retries: int = 2,
+        session: bool = False,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        """Prepare calls; nothing is sent. Raises UsageError."""
+        state = client_state(
+            urls,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            timeout=timeout,
+            scan_timeout=scan_timeout,
+            retries=retries,
+            session=session,
+            environ=os.environ,
+        )
+        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        super().__init__(AsyncDriver(state, transport or StreamTransport(trusted)), Reader(state))
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._driver.state.servers!r})"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        await self._driver.transport.aclose()
+
+    @property
+    def position(self) -> str | None:
+        """The newest position of all answers: as `min_position` elsewhere, no answer is older."""
+        return self._driver.state.position.token
+
+    async def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
+        """List the stores that can be asked. `estimate`: with about how many keys each has."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return await self._driver.run(listing.stores(self._reader, deadline_s, estimate=estimate))
+
+    async def lag(self, store: str | None = None, *, timeout: Duration | None = None) -> Mapping[str, Any]:
+        """Report the lag of each replica, as the server's JSON."""
+        return await self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
+
+    def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> AsyncView:
+        """Return reads at the version that was committed at a moment or before, or at a version by its number."""
+        return AsyncView(self._driver, self._reader.at(moment, version))

@@ -1,0 +1,1 @@
+"""The client's decisions, without I/O: which request, to whom, what its reply means, and whether to try again."""

@@ -1,0 +1,110 @@
+"""One request until it has its answer: attempts share the deadline, and servers take each other's place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from understudy.client.core.endpoints import Endpoint
+from understudy.client.core.exchange import FailureKind, Request, Send, Steps, Wait
+from understudy.client.core.judging import Judged, Meaning, judge
+from understudy.client.core.retries import MIN_ATTEMPT_S, Tries, Where, attempt_s, decide
+from understudy.client.core.state import ClientState
+from understudy.client.errors import Attempt, BadReplyError, DeadlineError, UnreachableError
+from understudy_shared.base.errors import UnderstudyError
+
+_START_ONE = "Start a server with: understudy serve CHECKPOINT; or name others in urls, or in UNDERSTUDY_URL"
+_OTHER_URL = "Check urls: each is the address of a router or node, without a path; a proxy must pass its answers on"
+
+
+class Call:
+    """A request on its way. `steps` is what the shell drives; it ends with the JSON of the answer."""
+
+    def __init__(self, state: ClientState, request: Request, deadline_s: float) -> None:
+        self._state, self._request, self._deadline_s = state, request, deadline_s
+        self._tried: set[Endpoint] = set()
+        self._attempts: list[Attempt] = []
+        self._paid = self._not_sent = 0
+        self._has_resent = False
+        self._renewals = 0
+
+    def steps(self) -> Steps[Any]:
+        """Make attempts until there is an answer, or no hope of one. Raises UnderstudyError."""
+        state = self._state
+        state.budget.asked(1)
+        endpoint = state.servers.best(state.now_s(), ())
+        while True:
+            now_s = state.now_s()
+            left_s = self._deadline_s - now_s
+            can_go_elsewhere = len(self._tried | {endpoint}) < len(state.servers.endpoints)
+            until_s = now_s + attempt_s(
+                left_s, self._request.wait_s, can_go_elsewhere=can_go_elsewhere and state.settings.retries > 0
+            )
+            shown = state.credential.key
+            outcome = yield Send(endpoint, self._request, state.headers(self._request), until_s)
+            judged = judge(outcome)
+            if judged.meaning is Meaning.ANSWER:
+                state.servers.answered(endpoint)
+                return judged.document
+            pause_s, endpoint = self._again(endpoint, judged, shown)
+            if pause_s > 0:
+                yield Wait(pause_s)
+
+    def _again(self, endpoint: Endpoint, judged: Judged, shown: str) -> tuple[float, Endpoint]:
+        """Return how long to wait, and whom to ask then. Raises the error of a call that ends here."""
+        state, now_s = self._state, self._state.now_s()
+        self._note(endpoint, judged, now_s)
+        tries = Tries(
+            paid=self._paid,
+            max_paid=state.settings.retries,
+            not_sent=self._not_sent,
+            servers=len(state.servers.endpoints),
+            untried=len(state.servers.endpoints) - len(self._tried),
+            has_resent=self._has_resent,
+            has_new_credential=judged.meaning is Meaning.UNAUTHENTICATED and self._is_renewed(shown),
+            left_s=self._deadline_s - now_s,
+        )
+        again = decide(judged, tries, jitter=state.rng.random())
+        if again is None or (again.is_paid and not state.budget.try_spend(1, now_s * 1000)):
+            raise self._error(judged, tries.left_s)
+        self._paid += again.is_paid
+        self._has_resent |= judged.meaning is Meaning.STALE
+        if again.where is Where.SAME:
+            return again.pause_s, endpoint
+        return again.pause_s, state.servers.best(now_s + again.pause_s, self._tried)
+
+    def _note(self, endpoint: Endpoint, judged: Judged, now_s: float) -> None:
+        self._tried.add(endpoint)
+        if len(self._attempts) < 100:
+            self._attempts.append(Attempt(endpoint.url, judged.why))
+        self._not_sent += judged.meaning is Meaning.NOT_SENT
+        if judged.blames_server:
+            self._state.servers.failed(endpoint, now_s, judged.retry_after_s)
+        elif judged.error is not None:
+            self._state.servers.answered(endpoint)
+
+    def _is_renewed(self, shown: str) -> bool:
+        """Whether there is another credential than the refused one. It is looked for once in a call."""
+        self._renewals += 1
+        return self._renewals == 1 and self._state.credential.is_renewed(shown)
+
+    def _error(self, judged: Judged, left_s: float) -> UnderstudyError:
+        """Return the error of the last attempt."""
+        if judged.error is not None:
+            return judged.error
+        if judged.kind is FailureKind.BAD_REPLY:
+            return BadReplyError("the reply is not one of an Understudy server", self._attempts, fix=_OTHER_URL)
+        if left_s < MIN_ATTEMPT_S or judged.kind is FailureKind.TIMEOUT:
+            fix = "Try again, or give the call more time with timeout"
+            return DeadlineError("no answer came within the time of the call", self._attempts, fix=fix)
+        return UnreachableError("no server gave an answer", self._attempts, fix=_START_ONE)
+
+
+def call(state: ClientState, request: Request, deadline_s: float) -> Steps[Any]:
+    """Return the steps of a request. The time that the server was asked to wait comes on top of the deadline."""
+    return Call(state, request, deadline_s + request.wait_s).steps()
+
+
+def require(is_so: object, what: str) -> None:
+    """Raise BadReplyError for an answer that has not the form of one."""
+    if not is_so:
+        raise BadReplyError(f"the answer is not as the API describes it: {what}", [], fix=_OTHER_URL)

@@ -1,0 +1,95 @@
+"""The servers of a client, and which of them is asked next (pure: time is passed in)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from understudy.client.errors import UsageError
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
+"""Times for which a server that failed is asked last: doubled with each failure in a row."""
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Endpoint(NamedTuple):
+    """A server's address."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
+        """The value of the header `host`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """Parse the URL of a server; `http://` may be left out. Raises UsageError."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # brackets that do not match, a port that is not a number
+        host, port = None, None
+    if not host or port == 0 or not (url.isascii() and url.isprintable()) or " " in url:
+        raise _wrong(url, "it names no host and port")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise _wrong(url, "its scheme is not http or https")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("a URL has a login in it", where="urls", fix="Leave it out; give api_key or api_key_file")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise _wrong(url, "it has a path")
+    return Endpoint(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme])
+
+
+def _wrong(url: str, why: str) -> UsageError:
+    return UsageError(f"{url!r} is not the URL of a server: {why}", where="urls", fix="Write http://127.0.0.1:8080")
+
+
+class Servers:
+    """The servers of a client. One is asked until it fails; then it is asked last, for a pause that grows.
+
+    Clients begin at different ones, so that they spread over routers.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], rng: random.Random) -> None:
+        start = rng.randrange(len(endpoints))
+        self.endpoints = (*endpoints[start:], *endpoints[:start])
+        self._rng = rng
+        self._current = self.endpoints[0]
+        self._failures: dict[Endpoint, int] = {}
+        self._avoided_until_s: dict[Endpoint, float] = {}
+
+    def __repr__(self) -> str:
+        return f"Servers({self._current.url} of {len(self.endpoints)}, {len(self._failures)} fail)"
+
+    def best(self, now_s: float, tried: Collection[Endpoint]) -> Endpoint:
+        """Return the server to ask next: the current one, unless it failed lately or was tried for this call."""
+        if not tried and not self._failures:
+            return self._current
+        return min(self.endpoints, key=lambda each: self._rank(each, now_s, tried))
+
+    def _rank(self, endpoint: Endpoint, now_s: float, tried: Collection[Endpoint]) -> tuple[bool, float, bool]:
+        pause_s = max(0.0, self._avoided_until_s.get(endpoint, 0.0) - now_s)
+        return endpoint in tried, pause_s, endpoint != self._current
+
+    def answered(self, endpoint: Endpoint) -> None:
+        """Ask this server first from now on."""
+        self._current = endpoint
+        if self._failures or self._avoided_until_s:
+            self._failures.pop(endpoint, None)
+            self._avoided_until_s.pop(endpoint, None)
+
+    def failed(self, endpoint: Endpoint, now_s: float, at_least_s: float = 0.0) -> None:
+        """Ask this server last for a while."""
+        count = self._failures[endpoint] = min(self._failures.get(endpoint, 0) + 1, 16)
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (count - 1)) * self._rng.uniform(0.5, 1.0)
+        self._avoided_until_s[endpoint] = now_s + max(pause_s, at_least_s)

@@ -1,0 +1,90 @@
+"""Lookups of one key and of many (pure): requests, and what comes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from understudy.client.core.call import require
+from understudy.client.core.exchange import Request, Steps
+from understudy.client.core.reader import Given, StoreReader
+from understudy.client.core.values import MAX_TARGET_CHARS, key_json, key_target, query_of
+from understudy.client.errors import UsageError, problem_error
+from understudy.client.results import Binding, Result
+
+MAX_BATCH_KEYS = 1000
+"""Keys of one request: the server's limit."""
+
+_RETRYABLE = (429, 502, 503, 504)
+
+
+def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float) -> Steps[Result[Any]]:
+    """Look one key up."""
+    binding: Binding | None = None
+    if store.is_bound:
+        binding = yield from store.binding(deadline_s)
+        parts = store.key(binding, parts)
+    given = store.reader.bounds(bounds)
+    target, has_query = key_target(parts)
+    if len(target) > MAX_TARGET_CHARS:
+        (result,) = yield from _batch(
+            store, [key_json(parts[0] if len(parts) == 1 else parts)], given, deadline_s, binding
+        )
+        if result.error is not None:
+            raise result.error
+        return result
+    query = query_of(given.members)
+    where = f"{store.path}/{target}{'&' + query[1:] if has_query and query else query}"
+    answer = yield from store.read(Request("GET", where, None, given.wait_s), given.session, deadline_s)
+    require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
+    store.reader.state.position.observe(answer["position"])
+    return Result(answer, answer, binding)
+
+
+def get_many(
+    store: StoreReader, keys: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float
+) -> Steps[list[Result[Any]]]:
+    """Look many keys up, a thousand in each request. Keys that a server could not read now are asked for once more."""
+    if "cursor" in bounds:
+        raise UsageError(
+            "a batch takes no cursor", where="cursor", fix="Ask for the rest of a key by get(..., cursor=)"
+        )
+    binding = yield from store.binding(deadline_s)
+    wanted = [key_json(store.key(binding, [key])[0]) for key in keys]
+    state, found = store.reader.state, list[Result[Any]]()
+    for start in range(0, len(wanted), MAX_BATCH_KEYS):
+        given = store.reader.bounds(bounds)
+        part = wanted[start : start + MAX_BATCH_KEYS]
+        results = yield from _batch(store, part, given, deadline_s, binding)
+        failed = [at for at, each in enumerate(results) if each.error is not None and each.error.status in _RETRYABLE]
+        if failed and state.settings.retries and state.budget.try_spend(1, state.now_s() * 1000):
+            again = yield from _batch(store, [part[at] for at in failed], given, deadline_s, binding)
+            for at, result in zip(failed, again, strict=True):
+                results[at] = result
+        found += results
+    return found
+
+
+def _batch(
+    store: StoreReader, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
+) -> Steps[list[Result[Any]]]:
+    body = orjson.dumps({"keys": keys, "bounds": given.members} if given.members else {"keys": keys})
+    request = Request("POST", f"{store.path}/lookup?compact=true", body, given.wait_s)
+    answer = yield from store.read(request, given.session, deadline_s)
+    reads, items = answer.get("reads"), answer.get("results")
+    require(isinstance(reads, list) and isinstance(items, list), "it is no batch's")
+    require(len(items) == len(keys), f"it has {len(items)} results for {len(keys)} keys")
+    for each in reads:
+        store.reader.state.position.observe(each.get("position"))
+    return [result_of(item, reads, binding) for item in items]
+
+
+def result_of(item: Mapping[str, Any], reads: Sequence[Mapping[str, Any]], binding: Binding | None) -> Result[Any]:
+    """Return the result of one key of a compact batch: what was found, or the problem in its place."""
+    at = item.get("read")
+    if at is None:
+        return Result(item, item, binding, problem_error(item, item.get("status", 0)))
+    require(type(at) is int and 0 <= at < len(reads), "a result names a read that is not there")
+    return Result(item, reads[at], binding)

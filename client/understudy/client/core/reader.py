@@ -1,0 +1,114 @@
+"""Readers: the bounds that are given once for all reads, the session, and the models of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from understudy.client.core.call import call, require
+from understudy.client.core.exchange import Request, Steps
+from understudy.client.core.state import ClientState
+from understudy.client.core.values import bound_members, store_path, wait_s
+from understudy.client.errors import LineageChangedError, UsageError
+from understudy.client.results import Binding
+from understudy_shared.base.extras import install_fix
+
+
+class Given(NamedTuple):
+    """The bounds of a read, as JSON. `session` is the position that the client added by itself."""
+
+    members: dict[str, Any]
+    wait_s: float
+    session: str | None
+
+
+class Reader:
+    """The way to read: a client, and the version that all of its reads name, if they do."""
+
+    def __init__(self, state: ClientState, named: Mapping[str, Any] | None = None) -> None:
+        self.state = state
+        self.named = dict(named or {})
+
+    def at(self, moment: Any, version: int | None) -> Reader:
+        """Return a reader of the version that was committed at a moment, or of a version by its number."""
+        if (moment is None) == (version is None):
+            raise UsageError("at() takes a moment or a version", where="at", fix="Give at(moment), or at(version=12)")
+        return self.naming({"version": version} if moment is None else {"at": moment})
+
+    def naming(self, named: Mapping[str, Any]) -> Reader:
+        """Return a reader whose reads name a version. Raises UsageError where this one's do already."""
+        if self.named:
+            known = next(iter(self.named))
+            raise UsageError(
+                f"these reads have a version already, by {known}", where=next(iter(named)), fix="Leave it out"
+            )
+        bound_members(named)
+        return Reader(self.state, named)
+
+    def bounds(self, given: Mapping[str, Any]) -> Given:
+        """Return the bounds of one read. Raises UsageError."""
+        if not given and not self.named:
+            session = self.state.position.token if self.state.settings.session else None
+            members = {} if session is None else {"min_position": session}
+            return Given(members, wait_s(members), session)
+        both = {**self.named, **given}
+        session = self.state.position.token if self.state.settings.session else None
+        members = bound_members(both, session)
+        used = session if session is not None and members.get("min_position") == session else None
+        return Given(members, wait_s(members), used)
+
+    def read(self, request: Request, session: str | None, deadline_s: float) -> Steps[Any]:
+        """Send a request. A session whose history is gone ends with the error that says so."""
+        try:
+            return (yield from call(self.state, request, deadline_s))
+        except LineageChangedError:
+            if session is not None:
+                self.state.position.forget(session)
+            raise
+
+
+class StoreReader:
+    """A store by its name, and the models of its keys and values."""
+
+    def __init__(self, reader: Reader, name: str, *, key: type | None = None, value: type | None = None) -> None:
+        self.reader, self.name, self.path = reader, name, store_path(name)
+        self._models = (key, value)
+        self._binding: Binding | None = None
+        self.is_bound = key is not None or value is not None
+
+    def __repr__(self) -> str:
+        return f"Store({self.name!r})"
+
+    def binding(self, deadline_s: float) -> Steps[Binding | None]:
+        """Return the models, held against the schema of the store before the first use."""
+        if self.is_bound and self._binding is None:
+            schema = yield from call(self.reader.state, Request("GET", self.path), deadline_s)
+            require("key" in schema and "value" in schema, "a store has no columns")
+            self._binding = _bind(schema, *self._models)
+        return self._binding
+
+    def read(self, request: Request, session: str | None, deadline_s: float) -> Steps[Any]:
+        """Send a request about this store. Raises BadReplyError for an answer that is about another one."""
+        answer = yield from self.reader.read(request, session, deadline_s)
+        require(isinstance(answer, dict) and answer.get("store", self.name) == self.name, "it is of another store")
+        return answer
+
+    def key(self, binding: Binding | None, parts: Sequence[Any]) -> Sequence[Any]:
+        """Return the parts of a key: those given, or the columns of a model."""
+        if binding is None or self._models[0] is None:
+            return parts
+        if len(parts) != 1:
+            what = f"the key is one {self._models[0].__name__}, and {len(parts)} values are given"
+            raise UsageError(what, where="key", fix="Give the key as a model")
+        return [binding.key_columns(parts[0])]
+
+
+def _bind(schema: Mapping[str, Any], key: type | None, value: type | None) -> Binding:
+    try:
+        bind = import_module("understudy.typed").bind  # only those who name models need it
+    except ModuleNotFoundError as error:
+        what = f"models of keys and values need the module {error.name}"
+        raise UsageError(what, where="store", fix=install_fix("client")) from None
+    found: Binding = bind(schema, key=key, value=value)
+    return found

@@ -1,0 +1,118 @@
+"""The state that all calls of a client share: its servers, its budget for retries, its position and its credential."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+
+from understudy.client.core.endpoints import Endpoint, Servers, parse_endpoint
+from understudy.client.core.exchange import Headers, Request
+from understudy.client.core.session import SessionPosition
+from understudy.client.credentials import Credential, credential
+from understudy.client.errors import UsageError
+from understudy.client.tracing import traceparent
+from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
+
+URL = "UNDERSTUDY_URL"
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+RETRY_PERCENT, RETRY_PER_S = 10.0, 0.3
+"""The retries that a client earns: one for ten calls, and three in ten seconds while it calls rarely."""
+
+Duration = timedelta | float
+"""A duration, or seconds."""
+
+_ACCEPTED = (("accept", "application/json"), ("accept-encoding", "identity"), ("user-agent", "understudy-python"))
+_JSON_BODY = (("content-type", "application/json"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a client, checked. Times are in seconds."""
+
+    timeout_s: float
+    scan_timeout_s: float
+    retries: int
+    session: bool
+
+
+class ClientState:
+    """The state that the calls of one client share."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        endpoints: Sequence[Endpoint],
+        shown: Credential,
+        *,
+        rng: random.Random | None = None,
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
+        self.settings = settings
+        self.now_s = now_s
+        self.rng = rng or random.Random()  # noqa: S311  # spreads load
+        self.servers = Servers(endpoints, self.rng)
+        self.credential = shown
+        self.position = SessionPosition()
+        # As one that was quiet for a while: the first call may be retried.
+        self.budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=now_s() * 1000 - FADE_MS)
+        self._headers: tuple[str, Headers, Headers] = ("", _ACCEPTED, (*_ACCEPTED, *_JSON_BODY))
+
+    def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
+        """Return the end of a call that begins now. Raises UsageError for a timeout that is no time."""
+        default_s = self.settings.scan_timeout_s if is_scan else self.settings.timeout_s
+        return self.now_s() + (default_s if timeout is None else seconds(timeout, "timeout"))
+
+    def headers(self, request: Request) -> Headers:
+        """Return the headers of a request, besides those of the connection."""
+        key, of_get, of_body = self._headers
+        if key != self.credential.key:
+            key = self.credential.key
+            shown = (("authorization", f"Bearer {key}"),) if key else ()
+            of_get = (*_ACCEPTED, *shown)
+            of_body = (*of_get, *_JSON_BODY)
+            self._headers = (key, of_get, of_body)
+        headers = of_get if request.body is None else of_body
+        trace = traceparent()
+        return headers if trace is None else (*headers, ("traceparent", trace))
+
+
+def seconds(value: Duration, name: str) -> float:
+    """Return a duration in seconds. Raises UsageError unless it is above zero and finite."""
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found < 1e6:
+        return float(found)
+    raise UsageError(
+        f"{name}={value!r} is not a time", where=name, fix=f"Give {name}=timedelta(seconds=5), or a number of seconds"
+    )
+
+
+def client_state(
+    urls: str | Sequence[str] | None,
+    *,
+    api_key: str | None,
+    api_key_file: str | os.PathLike[str] | None,
+    timeout: Duration,
+    scan_timeout: Duration,
+    retries: int,
+    session: bool,
+    environ: Mapping[str, str],
+) -> ClientState:
+    """Check what a client was given, and return its state. Raises UsageError."""
+    named = environ.get(URL, DEFAULT_URL).split(",") if urls is None else [urls] if isinstance(urls, str) else [*urls]
+    endpoints = list(dict.fromkeys(parse_endpoint(url.strip()) for url in named))
+    if not endpoints:
+        raise UsageError("a client needs the URL of a server", where="urls", fix=f"Give one, or set {URL}")
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= 10:
+        raise UsageError(f"retries={retries!r} is not a number from 0 to 10", where="retries", fix="Give retries=2")
+    settings = Settings(
+        timeout_s=seconds(timeout, "timeout"),
+        scan_timeout_s=seconds(scan_timeout, "scan_timeout"),
+        retries=retries,
+        session=session,
+    )
+    return ClientState(settings, endpoints, credential(environ, api_key, api_key_file))

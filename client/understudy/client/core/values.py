@@ -1,0 +1,175 @@
+"""Python values as the API's JSON: keys, bounds and what selects rows (pure)."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Literal, TypedDict
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from understudy.client.errors import UsageError
+from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
+
+MAX_TARGET_CHARS = 6000
+"""A longer key goes into a body: most proxies take targets of 8 KiB."""
+
+_MAX_LONG = 2**63
+
+
+class Bounds(TypedDict, total=False):
+    """The bounds of a read. One that is None takes back the default that the server has for the store."""
+
+    max_staleness: timedelta | None
+    max_lag: int | None
+    min_position: str | None
+    require_active: bool
+    unknown_lag: Literal["serve", "refuse"] | None
+    wait: timedelta
+    version: int
+    snapshot: str
+    at: datetime | str | int
+    limit: int | None
+    cursor: str
+    include_expired: bool | None
+
+
+class ScanQuestion(TypedDict, total=False):
+    """The rows that a scan wants."""
+
+    prefix: Sequence[Any]
+    where: Sequence[Sequence[Any]]
+    fields: Sequence[str]
+    partition: int
+    order: str
+    reverse: bool
+    explain: bool
+
+
+_MILLISECONDS = {"max_staleness": "max_staleness_ms", "wait": "wait_ms"}
+VERSIONS = ("version", "snapshot", "at")
+
+
+def bound_members(bounds: Mapping[str, Any], session: str | None = None) -> dict[str, Any]:
+    """Return bounds as JSON. `session` is a position that counts unless the bounds name a version or a position.
+
+    Raises UsageError.
+    """
+    members: dict[str, Any] = {}
+    for name, value in bounds.items():
+        if name in _MILLISECONDS:
+            members[_MILLISECONDS[name]] = None if value is None else _milliseconds(name, value)
+        elif name == "at":
+            members[name] = json_value(value) if isinstance(value, (str, int)) else _moment(value)
+        elif name in Bounds.__annotations__:
+            members[name] = value
+        else:
+            known = ", ".join(Bounds.__annotations__)
+            raise UsageError(f"a read takes no {name}", where=name, fix=f"Known bounds: {known}")
+    if session is not None and not any(name in members for name in ("min_position", "cursor", *VERSIONS)):
+        members["min_position"] = session
+    return members
+
+
+def wait_s(members: Mapping[str, Any]) -> float:
+    """Return how long the server may wait by these bounds, which are JSON."""
+    waits = not members.keys().isdisjoint(("min_position", *VERSIONS))
+    milliseconds: int = members.get("wait_ms", WAIT_WITH_POSITION_MS if waits else 0)
+    return milliseconds / 1000
+
+
+def query_of(members: Mapping[str, Any]) -> str:
+    """Return members as a query, with its question mark; "" without any."""
+    return f"?{urlencode({name: _text(value) for name, value in members.items()})}" if members else ""
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value) if isinstance(value, int) else orjson.dumps(value).decode()
+
+
+def _milliseconds(name: str, value: Any) -> int:
+    if isinstance(value, timedelta) and value >= timedelta():
+        return math.ceil(value / timedelta(milliseconds=1))
+    raise UsageError(f"{name}={value!r} is not a time", where=name, fix=f"Give {name}=timedelta(seconds=5)")
+
+
+def _moment(value: Any) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.isoformat()
+    fix = "Give a datetime with a time zone, as datetime.now(UTC), or milliseconds since 1970"
+    raise UsageError(f"at={value!r} is not a moment", where="at", fix=fix)
+
+
+def json_value(value: Any) -> Any:
+    """Return a Python value as the API writes it. Raises UsageError for what has no such form."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, int):
+        return value if -_MAX_LONG <= value < _MAX_LONG else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        if all(isinstance(name, str) for name in value):
+            return {name: json_value(inner) for name, inner in value.items()}
+        return [[json_value(name), json_value(inner)] for name, inner in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [json_value(inner) for inner in value]
+    what = f"a {type(value).__name__} has no form in a key"
+    raise UsageError(what, where="key", fix="Give texts, numbers, dates, times, bytes, lists and mappings")
+
+
+def key_json(key: Any) -> Any:
+    """Return one key of a batch: a mapping by column, a sequence in the order of columns, or the value of the only
+    column.
+    """
+    value = json_value(key)
+    return value if isinstance(value, (list, dict)) else [value]
+
+
+def key_target(parts: Sequence[Any]) -> tuple[str, bool]:
+    """Return the end of a lookup's target, and whether it has a query.
+
+    Texts and whole numbers are segments of the path; other keys are JSON.
+    """
+    if parts and all(type(part) is int or (type(part) is str and part) for part in parts):
+        return "keys/" + "/".join([_segment(part) for part in parts]), False
+    only = parts[0] if len(parts) == 1 and isinstance(parts[0], Mapping) else list(parts)
+    return f"lookup?key={quote(orjson.dumps(json_value(only)), safe='')}", True
+
+
+def key_form(action: str, parts: Sequence[Any]) -> tuple[str, bool]:
+    """Return the same of calls that have the key behind their name: `windows`, `history`."""
+    target, has_query = key_target(parts)
+    return target.replace("lookup" if has_query else "keys", action, 1), has_query
+
+
+def _segment(part: str | int) -> str:
+    """Quote a path segment so that it arrives as it is: dots too, which clients and proxies resolve as folders."""
+    text = str(part)
+    if text.isalnum() and text.isascii():
+        return text
+    try:
+        return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="")
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} is no text: it cannot be encoded", where="key", fix="Give valid Unicode") from None
+
+
+def store_path(store: str) -> str:
+    """Return the path of a store. Raises UsageError."""
+    if not isinstance(store, str) or not store or "/" in store:
+        raise UsageError(f"{store!r} is no name of a store", where="store", fix="Client.stores() lists their names")
+    return f"/v1/stores/{_segment(store)}"

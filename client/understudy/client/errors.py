@@ -1,0 +1,132 @@
+"""The errors of the client. Each says what was wrong, where, and what to do; all are `UnderstudyError`s.
+
+UnderstudyError
+    UsageError              the call is wrong: nothing was sent
+    ServerProblemError      a server refused, and said why: `type`, `status`, `detail`, `fix`
+        BadRequestError, UnauthenticatedError, ForbiddenError, UnknownStoreError, LineageChangedError,
+        VersionGoneError, OverloadedError, UnavailableError
+    UnreachableError        no server answered
+        DeadlineError       not in time; a TimeoutError as well
+        BadReplyError       what answered is no Understudy server
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import printable
+
+
+class UsageError(UnderstudyError, ValueError):
+    """A call that cannot be sent as it is."""
+
+
+class ServerProblemError(UnderstudyError):
+    """A problem that a server sent (RFC 9457). `problem` has all of its members."""
+
+    def __init__(self, problem: Mapping[str, Any], status: int = 0) -> None:
+        self.problem: Mapping[str, Any] = problem
+        stated = problem.get("status")
+        self.status: int = stated if isinstance(stated, int) else status
+        self.type: str = _text(problem, "type")
+        self.title: str = _text(problem, "title")
+        self.detail: str = _text(problem, "detail") or self.title or "the server refused"
+        super().__init__(self.detail, where=_text(problem, "where"), fix=_text(problem, "fix"))
+
+    @property
+    def candidates(self) -> Sequence[Mapping[str, Any]]:
+        """The replicas that could have answered, each with its `reason` not to."""
+        found = self.problem.get("candidates")
+        return found if isinstance(found, list) else ()
+
+
+class BadRequestError(ServerProblemError):
+    """A key, a bound or another part of the request is wrong; the same request will be refused again."""
+
+
+class UnauthenticatedError(ServerProblemError):
+    """The server asks for a credential, or does not know the one that was shown."""
+
+
+class ForbiddenError(ServerProblemError):
+    """The credential does not allow this."""
+
+
+class UnknownStoreError(ServerProblemError):
+    """No store has that name; `fix` lists those that exist."""
+
+
+class LineageChangedError(ServerProblemError):
+    """The history that a position refers to is gone: the checkpoint was created anew, or rewound."""
+
+
+class VersionGoneError(ServerProblemError):
+    """Spark retains the version no more."""
+
+    @property
+    def retained_versions(self) -> tuple[int, int] | None:
+        """The first and the last version that can be read, where the server says them."""
+        match self.problem.get("retained_versions"):
+            case [int(first), int(last)]:
+                return first, last
+        return None
+
+
+class OverloadedError(ServerProblemError):
+    """Too many requests wait at the server, or this principal sends too many."""
+
+
+class UnavailableError(ServerProblemError):
+    """No server can answer inside the bound now; the same request may work later."""
+
+
+class Attempt(NamedTuple):
+    """An attempt that brought no answer: the server's URL, and why."""
+
+    url: str
+    why: str
+
+
+class UnreachableError(UnderstudyError):
+    """No server gave an answer. `attempts` says which were tried, and what came of each."""
+
+    def __init__(self, what: str, attempts: Sequence[Attempt], *, fix: str) -> None:
+        self.attempts = tuple(attempts)
+        where = "; ".join(f"{each.url}: {printable(each.why)}" for each in attempts[-_MAX_SHOWN:])
+        super().__init__(what, where=where, fix=fix)
+
+
+class DeadlineError(UnreachableError, TimeoutError):
+    """The answer did not come within the call's time."""
+
+
+class BadReplyError(UnreachableError):
+    """The reply is not one of an Understudy server: a proxy's page, say, or a body that was cut."""
+
+
+_MAX_SHOWN = 5
+
+_BY_STATUS: Mapping[int, type[ServerProblemError]] = {
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    409: LineageChangedError,
+    410: VersionGoneError,
+    429: OverloadedError,
+}
+
+
+def problem_error(problem: Mapping[str, Any], status: int) -> ServerProblemError:
+    """Return the error of a problem."""
+    if problem.get("type") == "unknown-store":
+        return UnknownStoreError(problem, status)
+    kind = _BY_STATUS.get(status)
+    if kind is None:
+        kind = BadRequestError if 400 <= status < 500 and status != 421 else UnavailableError
+    return kind(problem, status)
+
+
+def _text(problem: Mapping[str, Any], name: str) -> str:
+    value = problem.get(name)
+    return printable(value) if isinstance(value, str) else ""

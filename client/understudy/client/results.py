@@ -1,0 +1,259 @@
+"""Results of the client: plain Python values as the API's JSON has them, or the models that a store is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from understudy.client.errors import ServerProblemError
+
+V = TypeVar("V")
+
+Json = Mapping[str, Any]
+
+
+class Binding(Protocol):
+    """The models of a store's keys and values. `understudy.typed.bind` makes it."""
+
+    def key_columns(self, key: object) -> dict[str, Any]:
+        """Return a key as JSON by column."""
+
+    def key(self, columns: Mapping[str, Any]) -> Any:
+        """Return the model of a key."""
+
+    def value(self, columns: Mapping[str, Any]) -> Any:
+        """Return the model of a value."""
+
+
+class Lag(NamedTuple):
+    """The lag of the replica that answered. None is unknown."""
+
+    current_offset_position: int
+    end_offset_position: int | None
+    offset_lag: int | None
+    time_lag_ms: int | None
+
+
+class ServedBy(NamedTuple):
+    """The replica that answered. `node_id` is None outside of a cluster."""
+
+    host: str
+    port: int
+    role: str
+    state: str
+    node_id: str | None
+
+
+class _Found(Generic[V]):
+    """The members that say what was found of one key; `raw` is its JSON."""
+
+    __slots__ = ("_binding", "_error", "raw")
+
+    def __init__(self, raw: Json, binding: Binding | None, error: ServerProblemError | None = None) -> None:
+        self.raw = raw
+        self._binding, self._error = binding, error
+
+    @property
+    def error(self) -> ServerProblemError | None:
+        """The reason for which this key could not be read, while others of the same request were."""
+        return self._error
+
+    @property
+    def key(self) -> Any:
+        """The key: by column name, or as the model of the store."""
+        columns = self._member("key")
+        return columns if self._binding is None else self._binding.key(columns)
+
+    @property
+    def value(self) -> V:
+        """The columns that Spark stores, by name, or as the model of the store; None of an absent key."""
+        columns = self._read().get("value")
+        found: Any = columns if self._binding is None or columns is None else self._binding.value(columns)
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def result(self) -> Json | None:
+        """The columns that the query outputs, by name; None where that is not known."""
+        return self._read().get("result")
+
+    @property
+    def elements(self) -> Sequence[Json]:
+        """The sessions, rows, values, entries or timers of a key that has several; empty of other kinds."""
+        raw = self._read()
+        return next((raw[name] for name in _ELEMENTS if name in raw), ())
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time at which the watermark, or a TTL, forgets the key."""
+        return moment(self._read().get("expires_at"))
+
+    @property
+    def expired(self) -> bool | None:
+        """Whether that has passed; None where it is not known, or does not apply."""
+        return self._read().get("expired")
+
+    @property
+    def timeout_at(self) -> datetime | None:
+        """The time at which the group times out, where the query uses timeouts."""
+        return moment(self._read().get("timeout_at"))
+
+    @property
+    def next_cursor(self) -> str | None:
+        """The `cursor` of the next page of a key with many elements; None at the end."""
+        return self._read().get("next_cursor")
+
+    def _read(self) -> Json:
+        """Return the JSON. Raises the error of a key that could not be read."""
+        if self._error is not None:
+            raise self._error
+        return self.raw
+
+    def _member(self, name: str) -> Any:
+        return self._read()[name]
+
+
+class Result(_Found[V]):
+    """The answer for a key. It is true where the key was found."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(
+        self, raw: Json, shared: Json, binding: Binding | None = None, error: ServerProblemError | None = None
+    ) -> None:
+        """Keep the JSON of a result. `shared` has the members that say how it was read, maybe those of other keys."""
+        super().__init__(raw, binding, error)
+        self._shared = shared
+
+    def __repr__(self) -> str:
+        if self._error is not None:
+            return f"Result(error={self._error.type!r})"
+        what = "found" if self.found else "absent"
+        return f"Result({what}, key={self.raw['key']!r}, value={self.raw.get('value')!r}, version={self.version})"
+
+    def __bool__(self) -> bool:
+        return self.found
+
+    @property
+    def found(self) -> bool:
+        """Whether the key is there."""
+        found: bool = self._member("found")
+        return found
+
+    @property
+    def version(self) -> int:
+        """The version that was read: batch N leaves version N + 1."""
+        version: int = self._how("version")
+        return version
+
+    @property
+    def position(self) -> str:
+        """The position of this answer: with it as `min_position` no later answer is older."""
+        position: str = self._how("position")
+        return position
+
+    @property
+    def lag(self) -> Lag:
+        """The lag of the replica that answered."""
+        lag: Json = self._how("lag")
+        return Lag(*(lag.get(name) for name in Lag._fields))  # type: ignore[arg-type]
+
+    @property
+    def served_by(self) -> ServedBy:
+        """The replica that answered."""
+        by: Json = self._how("served_by")
+        return ServedBy(*(by.get(name) for name in ServedBy._fields))  # type: ignore[arg-type]
+
+    @property
+    def partition(self) -> int:
+        """The partition of the key."""
+        partition: int = self._how("partition")
+        return partition
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """The time at which Spark committed the version; None once it purged the commit's file."""
+        return moment(self._how("committed_at"))
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The query's watermark in the version."""
+        return moment(self._how("watermark"))
+
+    @property
+    def marks(self) -> Sequence[str]:
+        """Marks of what is in doubt of the checkpoint."""
+        self._read()
+        marks: Sequence[str] = self._shared.get("marks", ())
+        return marks
+
+    def _how(self, name: str) -> Any:
+        self._read()
+        return self._shared[name]
+
+
+_ELEMENTS = ("sessions", "rows", "values", "entries", "timers")
+
+
+def moment(text: str | None) -> datetime | None:
+    """Return a time of the API."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+class Column(NamedTuple):
+    """A column of a store: its name, and Spark's name of its type."""
+
+    name: str
+    type: str
+
+
+class StoreInfo:
+    """A store that can be asked; `schema` is its entry as the server describes it."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: Json) -> None:
+        self.schema = schema
+
+    def __repr__(self) -> str:
+        return f"StoreInfo({self.name!r}, {self.kind}, key={[each.name for each in self.key]})"
+
+    @property
+    def name(self) -> str:
+        name: str = self.schema["store"]
+        return name
+
+    @property
+    def kind(self) -> str:
+        """The kind of what it keeps of a key: `value`, `set`, `session`, `join-side`, `list`, `map` or `timers`."""
+        kind: str = self.schema["kind"]
+        return kind
+
+    @property
+    def key(self) -> Sequence[Column]:
+        """The columns of its keys."""
+        return [Column(each["name"], each["type"]) for each in self.schema["key"]]
+
+    @property
+    def value(self) -> Sequence[Column]:
+        """The columns of its values, as Spark stores them."""
+        return [Column(each["name"], each["type"]) for each in self.schema["value"]]
+
+    @property
+    def partitions(self) -> int:
+        partitions: int = self.schema["partitions"]
+        return partitions
+
+    @property
+    def lineage(self) -> str:
+        """One life of the query: the id in its checkpoint."""
+        lineage: str = self.schema["lineage"]
+        return lineage
+
+
+class Stores(list[StoreInfo]):
+    """The stores that can be asked. `not_served` has the operators that are not, with the reasons."""
+
+    def __init__(self, document: Json) -> None:
+        super().__init__(StoreInfo(each) for each in document["stores"])
+        self.not_served: Sequence[Json] = document.get("not_served", ())

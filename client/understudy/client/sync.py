@@ -1,0 +1,170 @@
+"""`Client`: the shell that blocks. Threads may share one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+
+from understudy.client.core import lookups
+from understudy.client.core import stores as listing
+from understudy.client.core.exchange import Send, Steps
+from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.state import ClientState, Duration, client_state
+from understudy.client.core.values import Bounds
+from understudy.client.results import Result, StoreInfo, Stores, V
+from understudy.client.transports.base import Transport
+from understudy.client.transports.sockets import SocketTransport
+from understudy.client.transports.trust import trust
+
+if TYPE_CHECKING:
+    import ssl
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Driver:
+    """The driver of calls: it takes their steps by one transport, for one state."""
+
+    def __init__(self, state: ClientState, transport: Transport) -> None:
+        self.state, self.transport = state, transport
+
+    def run(self, steps: Steps[T]) -> T:
+        """Take the steps of a call, and return what they end with."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Send):
+                    step = steps.send(self.transport.exchange(step))
+                else:
+                    time.sleep(step.seconds)
+                    step = steps.send(None)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+        finally:
+            steps.close()
+
+
+class Store(Generic[V]):
+    """A store, and the calls that read it. `Client.store` makes it."""
+
+    def __init__(self, driver: Driver, store: StoreReader) -> None:
+        self._driver, self._store = driver, store
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    def get(self, *key: Any, timeout: Duration | None = None, **bounds: Unpack[Bounds]) -> Result[V]:
+        """Look one key up: a value for each key column, a mapping by column, or a model."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return self._driver.run(lookups.get(self._store, key, bounds, deadline_s))
+
+    def get_many(
+        self, keys: Sequence[Any], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]
+    ) -> list[Result[V]]:
+        """Look many keys up; the results are in the order of the keys. A key that could not be read has an `error`."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return self._driver.run(lookups.get_many(self._store, keys, bounds, deadline_s))
+
+    def info(self, *, timeout: Duration | None = None) -> StoreInfo:
+        """Describe the store: its columns, its kind, its lineage."""
+        return self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
+
+
+class View:
+    """A view of all stores: the present one, or that of a version which is named once."""
+
+    def __init__(self, driver: Driver, reader: Reader) -> None:
+        self._driver, self._reader = driver, reader
+
+    @overload
+    def store(self, name: str, *, key: type | None = None, value: None = None) -> Store[Any]: ...
+
+    @overload
+    def store(self, name: str, *, key: type | None = None, value: type[M]) -> Store[M | None]: ...
+
+    def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> Store[Any]:
+        """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
+        return Store(self._driver, StoreReader(self._reader, name, key=key, value=value))
+
+
+class Client(View):
+    """A client of routers, or of nodes that hold everything (`understudy serve`).
+
+        with Client("http://127.0.0.1:8080") as client:
+            client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5)).value
+
+    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        api_key_file: str | os.PathLike[str] | None = None,
+        timeout: Duration = 5.0,
+        scan_timeout: Duration = 30.0,
+        retries: int = 2,
+        session: bool = False,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """Prepare calls; nothing is sent. Raises UsageError."""
+        state = client_state(
+            urls,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            timeout=timeout,
+            scan_timeout=scan_timeout,
+            retries=retries,
+            session=session,
+            environ=os.environ,
+        )
+        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        super().__init__(Driver(state, transport or SocketTransport(trusted)), Reader(state))
+
+    def __repr__(self) -> str:
+        return f"Client({self._driver.state.servers!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        self._driver.transport.close()
+
+    @property
+    def position(self) -> str | None:
+        """The newest position of all answers: as `min_position` elsewhere, no answer is older."""
+        return self._driver.state.position.token
+
+    def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
+        """List the stores that can be asked. `estimate`: with about how many keys each has."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return self._driver.run(listing.stores(self._reader, deadline_s, estimate=estimate))
+
+    def lag(self, store: str | None = None, *, timeout: Duration | None = None) -> Mapping[str, Any]:
+        """Report the lag of each replica, as the server's JSON."""
+        return self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
+
+    def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> View:
+        """Return reads at the version that was committed at a moment or before, or at a version by its number."""
+        return View(self._driver, self._reader.at(moment, version))

@@ -1,0 +1,171 @@
+"""The default transport of `AsyncClient`: HTTP/1.1 by protocols of asyncio, kept open between calls.
+
+A protocol and no stream reader: each reply is one callback and one future. A call that is cancelled closes its
+connection, so that no half reply stays in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from time import monotonic
+from typing import cast
+
+from understudy.client.core.endpoints import Endpoint
+from understudy.client.core.exchange import Failure, FailureKind, Reply, Send
+from understudy.client.transports.base import MAX_REPLY_BYTES
+from understudy.client.transports.trust import Trust, failure_text
+from understudy.client.transports.wire import ReplyParser, request_bytes
+
+MAX_IDLE = 64
+"""Connections to one server that are kept; more may be in use."""
+
+
+class StreamTransport:
+    """Connections of one event loop to the servers. Another loop, or a forked child, opens its own."""
+
+    def __init__(self, trust: Trust, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
+        self._trust, self._max_reply_bytes = trust, max_reply_bytes
+        self._idle: dict[Endpoint, deque[_Connection]] = {}
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"StreamTransport({sum(map(len, self._idle.values()))} idle)"
+
+    async def exchange(self, send: Send) -> Reply | Failure:
+        """Send a request and return its reply, or the reason without one, by its deadline."""
+        loop = asyncio.get_running_loop()
+        connection = self._take(send.endpoint, loop)
+        if connection is None:
+            opened = await self._open(send.endpoint, send.deadline_s, loop)
+            if isinstance(opened, Failure):
+                return opened
+            connection = opened
+        try:
+            outcome = await connection.exchange(send, self._max_reply_bytes, loop)
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.is_open:
+            self._keep(send.endpoint, connection)
+        if isinstance(outcome, Failure) and outcome.kind is FailureKind.STALE:
+            self._drop(send.endpoint)  # the server has left: the others are as old
+        return outcome
+
+    async def aclose(self) -> None:
+        """Close the connections that are kept."""
+        for endpoint in list(self._idle):
+            self._drop(endpoint)
+
+    def _take(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> _Connection | None:
+        if loop is not self._loop or self._pid != os.getpid():
+            self._idle, self._loop, self._pid = {}, loop, os.getpid()
+        idle = self._idle.get(endpoint)
+        while idle:
+            connection = idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def _keep(self, endpoint: Endpoint, connection: _Connection) -> None:
+        idle = self._idle.setdefault(endpoint, deque())
+        if len(idle) < MAX_IDLE:
+            idle.append(connection)
+        else:
+            connection.abort()
+
+    def _drop(self, endpoint: Endpoint) -> None:
+        for connection in self._idle.pop(endpoint, ()):
+            connection.abort()
+
+    async def _open(
+        self, endpoint: Endpoint, deadline_s: float, loop: asyncio.AbstractEventLoop
+    ) -> _Connection | Failure:
+        context = self._trust.context() if endpoint.scheme == "https" else None
+        try:
+            async with asyncio.timeout(max(0.001, deadline_s - monotonic())):
+                _, connection = await loop.create_connection(
+                    _Connection,
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=context,
+                    server_hostname=None if context is None else endpoint.host,
+                )
+        except TimeoutError:
+            return Failure(FailureKind.NOT_SENT, "no connection in time")
+        except (OSError, ValueError) as error:
+            return Failure(FailureKind.NOT_SENT, f"cannot connect: {failure_text(error)}")
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """A connection, with one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser: ReplyParser | None = None
+        self._done: asyncio.Future[Reply | Failure] | None = None
+        self._is_used = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, send: Send, max_reply_bytes: int, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
+        """Return what came of a request."""
+        assert self._transport is not None
+        self._parser, self._done = ReplyParser(max_reply_bytes), loop.create_future()
+        self._transport.write(request_bytes(send))
+        timer = loop.call_later(max(0.001, send.deadline_s - monotonic()), self._expire)
+        try:
+            return await self._done
+        finally:
+            timer.cancel()
+            self._is_used = True
+            self._parser = self._done = None
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None or parser.is_done:
+            self.abort()  # bytes that answer no request
+            return
+        parser.feed(data)
+        outcome = parser.reply or parser.failure
+        if outcome is not None:
+            if not parser.keeps_alive:
+                self.abort()
+            self._finish(outcome)
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself, and says so by connection_lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        parser = self._parser
+        if parser is None:
+            return
+        failure = parser.end() if exc is None else Failure(FailureKind.CUT, failure_text(exc))
+        is_stale = self._is_used and not parser.heard
+        self._finish(Failure(FailureKind.STALE, failure.why) if is_stale else failure)
+
+    def _expire(self) -> None:
+        heard = 0 if self._parser is None else self._parser.heard
+        self.abort()
+        self._finish(Failure(FailureKind.TIMEOUT, f"no reply in time, {heard} bytes of one came"))
+
+    def _finish(self, outcome: Reply | Failure) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(outcome)

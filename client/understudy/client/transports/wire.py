@@ -1,0 +1,109 @@
+"""HTTP/1.1 as the client speaks it: the bytes of a request, and the parser of a reply with its limits (pure)."""
+
+from __future__ import annotations
+
+import httptools
+
+from understudy.client.core.exchange import Failure, FailureKind, Reply, Send
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Largest head of a reply in bytes; those of servers have some hundred."""
+
+_MAX_INTERIM_REPLIES = 8
+
+
+def request_bytes(send: Send) -> bytes:
+    """Return the bytes of a request."""
+    request, body = send.request, send.request.body
+    lines = "".join([f"{name}: {value}\r\n" for name, value in send.headers])
+    head = f"{request.method} {request.target} HTTP/1.1\r\nhost: {send.endpoint.authority}\r\n{lines}"
+    if body is None:
+        return f"{head}\r\n".encode("ascii")
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode("ascii") + body
+
+
+class ReplyParser:
+    """A parser of one reply. After the bytes of one read it is complete, has failed, or wants more.
+
+    Rule: bytes after the reply make it fail. They would be taken for the answer to the next request.
+    """
+
+    __slots__ = (
+        *("_body", "_headers", "_keeps_alive", "_max_body", "_parser", "_size", "_whole"),
+        *("failure", "heard", "reply"),
+    )
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._size, self._max_body = 0, max_body_bytes
+        self._whole = 0
+        self._keeps_alive = False
+        self.heard = 0
+        self.reply: Reply | None = None
+        self.failure: Failure | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.reply is not None or self.failure is not None
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection can carry another request."""
+        return self.failure is None and self._keeps_alive
+
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes, which are not empty."""
+        self.heard += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail("it switches protocols")
+        except httptools.HttpParserError as error:
+            self._fail(f"no HTTP reply: {error}")
+        if self.heard - self._size > MAX_HEAD_BYTES + 8 * self._size:  # chunks have heads, too
+            self._fail(f"a head above {MAX_HEAD_BYTES} bytes")
+        elif self._size > self._max_body:
+            self._fail(f"a body above {self._max_body} bytes")
+
+    def end(self) -> Failure:
+        """Return what the end of the connection means while the reply is not complete."""
+        has_length = not self._headers.keys().isdisjoint((b"content-length", b"transfer-encoding"))
+        if self._size and not has_length:
+            why = "a reply without a length, of which the end cannot be told from a cut"
+            return Failure(FailureKind.BAD_REPLY, why)
+        where = f"after {self._size} bytes of the body" if self._size else f"after {self.heard} bytes"
+        return Failure(FailureKind.CUT, f"the server closed the connection {where}")
+
+    def _fail(self, why: str) -> None:
+        if self.failure is None:
+            self.failure, self.reply = Failure(FailureKind.BAD_REPLY, why), None
+
+    # ---- callbacks of httptools
+
+    def on_message_begin(self) -> None:
+        if self.reply is not None or self._whole > _MAX_INTERIM_REPLIES:
+            self._fail("more than one reply")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._size += len(body)
+        if self._size <= self._max_body:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._whole += 1
+        if status < 200:  # an interim reply: the real one follows
+            self._headers.clear()
+            return
+        self._keeps_alive = self._parser.should_keep_alive()  # known here only: the parser is reset behind this
+        headers = self._headers
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            self._fail("a compressed reply, which was not asked for")
+            return
+        kind, advice = headers.get(b"content-type", b""), headers.get(b"retry-after", b"")
+        self.reply = Reply(status, kind.decode("latin-1"), b"".join(self._body), advice.decode("latin-1"))

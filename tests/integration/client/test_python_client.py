@@ -1,0 +1,199 @@
+"""The Python client, blocking and on a loop, asks a real `understudy serve`, and real routers with nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.clients.asking import Asking, asking
+from tests.support.cluster.in_process import TASKS, VERSION, Cluster, cluster
+from tests.support.services.command_line import serving
+from tests.support.spark.queries import wait_until
+
+from understudy import (
+    BadRequestError,
+    LineageChangedError,
+    Result,
+    UnavailableError,
+    UnknownStoreError,
+    UsageError,
+    VersionGoneError,
+)
+from understudy_shared.reads.position import decode_position
+
+STORE = "op0"
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def module_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> HandmadeCheckpoint:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return HandmadeCheckpoint(folder / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
+
+
+@pytest.fixture(scope="module")
+def node_url(module_checkpoint: HandmadeCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving([str(module_checkpoint.path)], tmp_path_factory.mktemp("serve")) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def known(
+    module_checkpoint: HandmadeCheckpoint, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster(module_checkpoint.path, folder, module_redis.url, nodes=2, routers=2) as running:
+        running.wait_to_rest(copies=2, version=VERSION)
+        yield running
+
+
+@pytest.fixture(params=["a node", "routers"])
+def client(request: pytest.FixtureRequest, kind: str) -> Iterator[Asking]:
+    """A client of a node that holds everything, or of the routers of a cluster."""
+    if request.param == "a node":
+        urls: Any = request.getfixturevalue("node_url")
+    else:
+        urls = [f"http://127.0.0.1:{each.port}" for each in request.getfixturevalue("known").routers]
+    with asking(kind, urls) as asked:
+        yield asked
+
+
+def get(client: Asking, *key: Any, store: str = STORE, **bounds: Any) -> Result[Any]:
+    found: Result[Any] = client.ask(lambda each: each.store(store).get(*key, **bounds))
+    return found
+
+
+def test_a_key_is_found_with_all_that_the_answer_says(client: Asking) -> None:
+    result = get(client, "born-1", max_staleness=timedelta(hours=1), max_lag=100)
+    assert result
+    assert result.key == {"word": "born-1"}
+    assert result.value == {"count": 2, "total": 2_000_000}
+    assert result.version == VERSION
+    assert result.lag.offset_lag == 0
+    assert result.served_by.host == "127.0.0.1"
+    assert result.committed_at is not None
+    assert datetime.now(UTC) - result.committed_at < timedelta(days=1)
+    assert decode_position(result.position).version == VERSION
+
+
+@pytest.mark.parametrize("key", ["", None, "a/b", "..", "ä", "x" * 20_000, {"word": "no"}, ["no"], "%2F", "a b?c#d"])
+def test_a_key_that_is_not_there_is_absent_and_no_error(client: Asking, key: Any) -> None:
+    result = get(client, *(key if isinstance(key, list) else [key]))
+    assert not result
+    assert result.value is None
+    assert list(result.key) == ["word"]
+    assert result.key["word"] == (key["word"] if isinstance(key, dict) else key[0] if isinstance(key, list) else key)
+
+
+def test_many_keys_come_in_their_order_in_as_many_requests_as_it_takes(client: Asking, node_url: str) -> None:
+    keys = ["born-0", {"word": "born-1"}, ["born-2"], *(f"no-{at}" for at in range(2100)), "born-0"]
+    results = client.ask(lambda each: each.store(STORE).get_many(keys))
+    assert [each.found for each in results] == [True, True, True, *[False] * 2100, True]
+    assert [each.value["count"] for each in results if each] == [3, 2, 1, 3]
+    assert results[0].lag.offset_lag == 0
+
+
+def test_a_key_of_a_batch_that_is_wrong_has_an_error_and_the_others_an_answer(client: Asking) -> None:
+    good, wrong = client.ask(lambda each: each.store(STORE).get_many(["born-0", {"nope": 1}]))
+    assert good.found
+    assert isinstance(wrong.error, BadRequestError)
+    with pytest.raises(BadRequestError, match="word"):
+        _ = wrong.value
+
+
+def test_stores_and_lag_are_listed(client: Asking) -> None:
+    (store,) = client.ask(lambda each: each.stores())
+    assert (store.name, store.kind, store.partitions) == (STORE, "value", TASKS)
+    assert [(each.name, each.type) for each in store.key] == [("word", "string")]
+    assert client.ask(lambda each: each.store(STORE).info()).lineage == store.lineage
+    assert client.ask(lambda each: each.lag(STORE))["stores"]
+
+
+def test_a_version_is_named_for_one_read_or_for_all(client: Asking) -> None:
+    assert get(client, "born-0", version=2).value["count"] == 2
+    named = client.ask(lambda each: each.at(version=2).store(STORE).get("born-0"))
+    assert (named.version, named.value["count"]) == (2, 2)
+    now = client.ask(lambda each: each.at(datetime.now(UTC)).store(STORE).get_many(["born-0"]))
+    assert now[0].version == VERSION
+    with pytest.raises(VersionGoneError):
+        client.ask(lambda each: each.at(datetime(2000, 1, 1, tzinfo=UTC)).store(STORE).get("born-0"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"max_lagg": 5}, UsageError),
+        ({"max_staleness": 5}, UsageError),
+        ({"at": datetime(2026, 1, 1)}, UsageError),  # noqa: DTZ001  # that is what is wrong
+        ({"timeout": -1}, UsageError),
+        ({"max_lag": -1}, BadRequestError),
+        ({"min_position": "nonsense"}, BadRequestError),
+        ({"version": 10**6, "timeout": 0.3}, UnavailableError),
+    ],
+)
+def test_a_wrong_bound_is_refused_with_what_to_do(client: Asking, wrong: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r".+\. .+"):
+        get(client, "born-0", **wrong)
+
+
+def test_an_unknown_store_is_an_error_that_lists_those_that_are(client: Asking) -> None:
+    with pytest.raises(UnknownStoreError, match=STORE):
+        get(client, "a", store="nope")
+
+
+def test_a_session_never_goes_back_whoever_answers(kind: str, known: Cluster) -> None:
+    """Q51."""
+    urls = [f"http://127.0.0.1:{each.port}" for each in known.routers]
+    with asking(kind, urls, session=True) as client:
+        first = get(client, "born-0")
+        assert client.client.position == first.position
+        ahead = decode_position(first.position)
+        future = type(ahead)(ahead.application_id, ahead.lineage, VERSION + 1, None).encode()
+        client.client._driver.state.position.observe(future)
+        with pytest.raises(UnavailableError):
+            get(client, "born-0", timeout=0.5)
+        assert get(client, "born-0", version=2).version == 2, "a version that is named needs no position"
+        gone = type(ahead)(ahead.application_id, type(ahead.lineage)("another"), 1, None).encode()
+        client.client._driver.state.position.observe(gone)
+        with pytest.raises(LineageChangedError):
+            get(client, "born-0")
+        assert get(client, "born-0").found, "the position of the old history is dropped"
+
+
+def test_threads_share_a_client(node_url: str) -> None:
+    with asking("sync", node_url, session=True) as client:
+        failures: list[Exception] = []
+
+        def reads() -> None:
+            try:
+                for _ in range(50):
+                    assert get(client, "born-0").value["count"] == VERSION
+                    assert client.ask(lambda each: each.store(STORE).get_many(["born-1"]))[0].key == {"word": "born-1"}
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=reads) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+
+
+def test_a_router_that_leaves_is_replaced_by_another(kind: str, known: Cluster) -> None:
+    with asking(kind, [f"http://127.0.0.1:{each.port}" for each in known.routers]) as client:
+        assert get(client, "born-0").found
+        for index in (0, 1):
+            known.end_router(index)
+            assert get(client, "born-0").found
+            known.restart_router(index)
+            wait_until(lambda: not known.routers[index].not_ready(), what="the router that came back")  # noqa: B023

@@ -1,0 +1,67 @@
+"""Both shells of the Python client by one way to ask, so that each test of the surface runs against both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from understudy import AsyncClient, Client
+
+
+class Asking:
+    """A client of either kind. `ask` takes what a program would write, and waits for the result where it is awaited."""
+
+    def __init__(self, client: Client | AsyncClient, run: Callable[[Any], Any]) -> None:
+        self.client, self._run = client, run
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        """The result of a call of the client."""
+        found = self._run(_called(call, self.client)) if isinstance(self.client, AsyncClient) else call(self.client)
+        return found if not hasattr(found, "__iter__") or isinstance(found, (list, dict, str)) else list(found)
+
+    def close(self) -> None:
+        if isinstance(self.client, Client):
+            self.client.close()
+        else:
+            self._run(self.client.aclose())
+
+
+async def _called(call: Callable[[Any], Any], client: AsyncClient) -> Any:
+    found = call(client)
+    if hasattr(found, "__aiter__"):
+        return [each async for each in found]
+    return await found if inspect.isawaitable(found) else found
+
+
+@contextmanager
+def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="loop of a client")
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def asking(kind: str, *arguments: Any, **options: Any) -> Iterator[Asking]:
+    """A client of the kind `sync` or `async`."""
+    if kind == "sync":
+        asked = Asking(Client(*arguments, **options), lambda found: found)
+        yield asked
+        asked.close()
+        return
+    with loop_thread() as loop:
+        asked = Asking(
+            AsyncClient(*arguments, **options), lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60)
+        )
+        yield asked
+        asked.close()

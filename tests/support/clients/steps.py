@@ -1,0 +1,98 @@
+"""Drives the core of the Python client without I/O: a clock that stands still, and servers that are functions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import orjson
+
+from understudy.client.core.endpoints import parse_endpoint
+from understudy.client.core.exchange import Failure, Outcome, Reply, Send, Steps, Wait
+from understudy.client.core.state import ClientState, Settings
+from understudy.client.credentials import Credential
+
+T = TypeVar("T")
+
+Served = Callable[[Send, "World"], Outcome]
+
+
+@dataclass
+class World:
+    """Time, and what was asked. `served` gives the outcome of each request, and may move the time."""
+
+    served: Served
+    now_s: float = 1000.0
+    sent: list[Send] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+    def state(self, *urls: str, retries: int = 2, key: str = "", session: bool = False) -> ClientState:
+        """The state of a client of these servers."""
+        settings = Settings(timeout_s=5.0, scan_timeout_s=30.0, retries=retries, session=session)
+        endpoints = [parse_endpoint(url) for url in urls or ("http://a:1",)]
+        shown = Credential(key, None, "api_key")
+        return ClientState(settings, endpoints, shown, rng=random.Random(1), now_s=lambda: self.now_s)
+
+    def run(self, steps: Steps[T]) -> T:
+        """Take the steps of a call."""
+        outcome: Outcome = None
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Wait):
+                    assert step.seconds > 0
+                    self.waits.append(step.seconds)
+                    self.now_s += step.seconds
+                    outcome = None
+                else:
+                    self.sent.append(step)
+                    outcome = self.served(step, self)
+                step = steps.send(outcome)
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+
+    @property
+    def asked(self) -> list[str]:
+        """The hosts that were asked, in order."""
+        return [each.endpoint.host for each in self.sent]
+
+
+def scripted(*outcomes: Reply | Failure, lasting_s: float = 0.0) -> World:
+    """A world in which each request has the next of these outcomes, the last one again and again."""
+
+    def served(send: Send, world: World) -> Outcome:
+        world.now_s += lasting_s
+        return outcomes[min(len(world.sent), len(outcomes)) - 1]
+
+    return World(served)
+
+
+def answer(document: object, status: int = 200) -> Reply:
+    """An answer of a server."""
+    return Reply(status, "application/json", orjson.dumps(document))
+
+
+def problem(slug: str, status: int, *, retry_after: str = "", **members: object) -> Reply:
+    """A problem of a server."""
+    document = {"type": slug, "title": slug, "status": status, "detail": f"it is {slug}", "fix": "do so", **members}
+    return Reply(status, "application/problem+json", orjson.dumps(document), retry_after)
+
+
+def found(key: str, *, store: str = "words", version: int = 3, position: str = "us1.x") -> dict[str, object]:
+    """A lookup's answer."""
+    return {
+        "store": store,
+        "key": {"word": key},
+        "found": True,
+        "value": {"count": 7},
+        "partition": 1,
+        "version": version,
+        "committed_at": "2026-11-20T11:00:03.120000Z",
+        "watermark": None,
+        "lag": {"current_offset_position": 3, "end_offset_position": None, "offset_lag": None, "time_lag_ms": None},
+        "served_by": {"host": "node-1", "port": 7101, "role": "active", "state": "RUNNING"},
+        "position": position,
+    }
