@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.core import lookups
+from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
 from understudy.client.core.exchange import Send, Steps
 from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import ClientState, Duration, client_state
-from understudy.client.core.values import Bounds
+from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
+from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, StoreInfo, Stores, V
 from understudy.client.transports.base import AsyncTransport
 from understudy.client.transports.streams import StreamTransport
 from understudy.client.transports.trust import trust
+from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
     import ssl
@@ -79,6 +83,71 @@ class AsyncStore(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return await self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
 
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncPages[Row[V]]:
+        """Iterate over rows, all of one version. `timeout` is that of each page."""
+        asked = Question(self._store, "scan", question)
+        return AsyncPages(self._driver, lambda cursor, deadline_s: scans.rows(asked, cursor, deadline_s), timeout)
+
+    async def count(
+        self, *, estimate: bool = False, timeout: Duration | None = None, **question: Unpack[CountQuestion]
+    ) -> Count:
+        """Count rows, exactly or about."""
+        asked = Question(self._store, "count", {**question, **({"estimate": True} if estimate else {})})
+        return await self._driver.run(scans.count(asked, self._driver.state.deadline_s(timeout, is_scan=True)))
+
+    def windows(
+        self, *key: Any, timeout: Duration | None = None, **question: Unpack[WindowQuestion]
+    ) -> AsyncPages[Window[V]]:
+        """Iterate over the windows of a key, in the order of their starts. The key is without its window."""
+        asked = Question(self._store, "windows", question, key)
+        return AsyncPages(self._driver, lambda cursor, deadline_s: scans.windows(asked, cursor, deadline_s), timeout)
+
+    async def history(
+        self,
+        *key: Any,
+        first: int | None = None,
+        last: int | None = None,
+        include_expired: bool | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncIterator[KeyVersion[V]]:
+        """Iterate over the versions that changed a key, both ends inclusive, the oldest first."""
+        asked = HistoryRange(self._store, key, last, include_expired=include_expired)
+        while True:
+            deadline_s = self._driver.state.deadline_s(timeout, is_scan=True)
+            versions, following = await self._driver.run(asked.page(first, deadline_s))
+            for version in versions:
+                yield version
+            if following is None:
+                return
+            first = following
+
+
+class AsyncPages(Generic[T]):
+    """A list that comes in pages: iterate over it, or over its `pages()`."""
+
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        page: Callable[[str | None, float], Steps[Page[T]]],
+        timeout: Duration | None,
+    ) -> None:
+        self._driver, self._page, self._timeout = driver, page, timeout
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        async for page in self.pages():
+            for item in page.items:
+                yield item
+
+    async def pages(self, cursor: str | None = None) -> AsyncIterator[Page[T]]:
+        """Iterate over the pages, from the `next_cursor` of one on. A page may be empty and not be the last."""
+        while True:
+            deadline_s = self._driver.state.deadline_s(self._timeout, is_scan=True)
+            page = await self._driver.run(self._page(cursor, deadline_s))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
 
 class AsyncView:
     """A view of all stores: the present one, or that of a version which is named once."""
@@ -95,6 +164,35 @@ class AsyncView:
     def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> AsyncStore[Any]:
         """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
         return AsyncStore(self._driver, StoreReader(self._reader, name, key=key, value=value))
+
+    async def read(
+        self, keys: Mapping[str, Sequence[Any]], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]
+    ) -> Reads:
+        """Look keys of several stores up at one version: `read({"aircraft": ["N14228"], "airport": ["JFK"]})`."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return await self._driver.run(snapshots.read(self._reader, keys, bounds, deadline_s))
+
+
+class AsyncSnapshot(AsyncView):
+    """The reads of a leased version. `lease` has all that the server says of it."""
+
+    def __init__(self, driver: AsyncDriver, reader: Reader, lease: Mapping[str, Any]) -> None:
+        super().__init__(driver, reader)
+        self.lease = lease
+
+    def __repr__(self) -> str:
+        return f"AsyncSnapshot(version={self.version})"
+
+    @property
+    def version(self) -> int:
+        version: int = self.lease["version"]
+        return version
+
+    @property
+    def token(self) -> str:
+        """The token of the lease: `snapshot` of any read, also of other programs."""
+        token: str = self.lease["snapshot"]
+        return token
 
 
 class AsyncClient(AsyncView):
@@ -168,3 +266,32 @@ class AsyncClient(AsyncView):
     def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> AsyncView:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
         return AsyncView(self._driver, self._reader.at(moment, version))
+
+    @asynccontextmanager
+    async def snapshot(
+        self,
+        stores: Sequence[str] | None = None,
+        *,
+        ttl: timedelta | None = None,
+        holder: str | None = None,
+        timeout: Duration | None = None,
+        **bounds: Unpack[SnapshotBounds],
+    ) -> AsyncIterator[AsyncSnapshot]:
+        """Lease one version of all stores, or of those named, for the reads of the block. Each use renews it."""
+        state = self._driver.state
+        lease = await self._driver.run(
+            snapshots.lease(
+                self._reader,
+                stores=stores,
+                ttl=ttl,
+                holder=holder,
+                bounds=bounds,
+                deadline_s=state.deadline_s(timeout),
+            )
+        )
+        held = AsyncSnapshot(self._driver, self._reader.naming({"snapshot": lease["snapshot"]}), lease)
+        try:
+            yield held
+        finally:
+            with suppress(UnderstudyError):  # it ends by itself, too
+                await self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))

@@ -45,7 +45,7 @@ class ServedBy(NamedTuple):
     node_id: str | None
 
 
-class _Found(Generic[V]):
+class Found(Generic[V]):
     """The members that say what was found of one key; `raw` is its JSON."""
 
     __slots__ = ("_binding", "_error", "raw")
@@ -113,7 +113,7 @@ class _Found(Generic[V]):
         return self._read()[name]
 
 
-class Result(_Found[V]):
+class Result(Found[V]):
     """The answer for a key. It is true where the key was found."""
 
     __slots__ = ("_shared",)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.core import lookups
+from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
 from understudy.client.core.exchange import Send, Steps
 from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import ClientState, Duration, client_state
-from understudy.client.core.values import Bounds
+from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
+from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, StoreInfo, Stores, V
 from understudy.client.transports.base import Transport
 from understudy.client.transports.sockets import SocketTransport
 from understudy.client.transports.trust import trust
+from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
     import ssl
@@ -79,6 +83,69 @@ class Store(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
 
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Pages[Row[V]]:
+        """Iterate over rows, all of one version. `timeout` is that of each page."""
+        asked = Question(self._store, "scan", question)
+        return Pages(self._driver, lambda cursor, deadline_s: scans.rows(asked, cursor, deadline_s), timeout)
+
+    def count(
+        self, *, estimate: bool = False, timeout: Duration | None = None, **question: Unpack[CountQuestion]
+    ) -> Count:
+        """Count rows, exactly or about."""
+        asked = Question(self._store, "count", {**question, **({"estimate": True} if estimate else {})})
+        return self._driver.run(scans.count(asked, self._driver.state.deadline_s(timeout, is_scan=True)))
+
+    def windows(
+        self, *key: Any, timeout: Duration | None = None, **question: Unpack[WindowQuestion]
+    ) -> Pages[Window[V]]:
+        """Iterate over the windows of a key, in the order of their starts. The key is without its window."""
+        asked = Question(self._store, "windows", question, key)
+        return Pages(self._driver, lambda cursor, deadline_s: scans.windows(asked, cursor, deadline_s), timeout)
+
+    def history(
+        self,
+        *key: Any,
+        first: int | None = None,
+        last: int | None = None,
+        include_expired: bool | None = None,
+        timeout: Duration | None = None,
+    ) -> Iterator[KeyVersion[V]]:
+        """Iterate over the versions that changed a key, both ends inclusive, the oldest first."""
+        asked = HistoryRange(self._store, key, last, include_expired=include_expired)
+        while True:
+            deadline_s = self._driver.state.deadline_s(timeout, is_scan=True)
+            versions, following = self._driver.run(asked.page(first, deadline_s))
+            yield from versions
+            if following is None:
+                return
+            first = following
+
+
+class Pages(Generic[T]):
+    """A list that comes in pages: iterate over it, or over its `pages()`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        page: Callable[[str | None, float], Steps[Page[T]]],
+        timeout: Duration | None,
+    ) -> None:
+        self._driver, self._page, self._timeout = driver, page, timeout
+
+    def __iter__(self) -> Iterator[T]:
+        for page in self.pages():
+            yield from page.items
+
+    def pages(self, cursor: str | None = None) -> Iterator[Page[T]]:
+        """Iterate over the pages, from the `next_cursor` of one on. A page may be empty and not be the last."""
+        while True:
+            deadline_s = self._driver.state.deadline_s(self._timeout, is_scan=True)
+            page = self._driver.run(self._page(cursor, deadline_s))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
 
 class View:
     """A view of all stores: the present one, or that of a version which is named once."""
@@ -95,6 +162,35 @@ class View:
     def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> Store[Any]:
         """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
         return Store(self._driver, StoreReader(self._reader, name, key=key, value=value))
+
+    def read(
+        self, keys: Mapping[str, Sequence[Any]], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]
+    ) -> Reads:
+        """Look keys of several stores up at one version: `read({"aircraft": ["N14228"], "airport": ["JFK"]})`."""
+        deadline_s = self._driver.state.deadline_s(timeout)
+        return self._driver.run(snapshots.read(self._reader, keys, bounds, deadline_s))
+
+
+class Snapshot(View):
+    """The reads of a leased version. `lease` has all that the server says of it."""
+
+    def __init__(self, driver: Driver, reader: Reader, lease: Mapping[str, Any]) -> None:
+        super().__init__(driver, reader)
+        self.lease = lease
+
+    def __repr__(self) -> str:
+        return f"Snapshot(version={self.version})"
+
+    @property
+    def version(self) -> int:
+        version: int = self.lease["version"]
+        return version
+
+    @property
+    def token(self) -> str:
+        """The token of the lease: `snapshot` of any read, also of other programs."""
+        token: str = self.lease["snapshot"]
+        return token
 
 
 class Client(View):
@@ -168,3 +264,32 @@ class Client(View):
     def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> View:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
         return View(self._driver, self._reader.at(moment, version))
+
+    @contextmanager
+    def snapshot(
+        self,
+        stores: Sequence[str] | None = None,
+        *,
+        ttl: timedelta | None = None,
+        holder: str | None = None,
+        timeout: Duration | None = None,
+        **bounds: Unpack[SnapshotBounds],
+    ) -> Iterator[Snapshot]:
+        """Lease one version of all stores, or of those named, for the reads of the block. Each use renews it."""
+        state = self._driver.state
+        lease = self._driver.run(
+            snapshots.lease(
+                self._reader,
+                stores=stores,
+                ttl=ttl,
+                holder=holder,
+                bounds=bounds,
+                deadline_s=state.deadline_s(timeout),
+            )
+        )
+        held = Snapshot(self._driver, self._reader.naming({"snapshot": lease["snapshot"]}), lease)
+        try:
+            yield held
+        finally:
+            with suppress(UnderstudyError):  # it ends by itself, too
+                self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))

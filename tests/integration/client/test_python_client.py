@@ -128,6 +128,56 @@ def test_a_version_is_named_for_one_read_or_for_all(client: Asking) -> None:
         client.ask(lambda each: each.at(datetime(2000, 1, 1, tzinfo=UTC)).store(STORE).get("born-0"))
 
 
+def test_rows_come_in_pages_of_one_version(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
+    counts = module_checkpoint.counts(VERSION)
+    rows = client.ask(lambda each: each.store(STORE).scan(limit=7))
+    assert {row.key["word"]: row.value["count"] for row in rows} == counts
+    assert len(rows) == len(counts)
+    pages = client.ask(lambda each: each.store(STORE).scan(limit=7).pages())
+    assert {page.version for page in pages} == {VERSION}
+    assert len(pages) > 1
+    big = client.ask(lambda each: each.store(STORE).scan(where=[["count", ">", 2]], order="key", fields=["count"]))
+    assert [row.value for row in big] == [{"count": count} for count in counts.values() if count > 2]
+    one = client.ask(lambda each: each.at(version=1).store(STORE).scan(prefix=["born-0"]))
+    assert [row.value["count"] for row in one] == [1]
+
+
+def test_rows_are_counted_exactly_and_about(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
+    counted = client.ask(lambda each: each.store(STORE).count())
+    assert (counted.count, counted.version) == (len(module_checkpoint.counts(VERSION)), VERSION)
+    few = client.ask(lambda each: each.store(STORE).count(where=[["count", "=", 1]]))
+    assert few.count == sum(count == 1 for count in module_checkpoint.counts(VERSION).values())
+    assert client.ask(lambda each: each.store(STORE).count(estimate=True)).is_estimate
+
+
+def test_the_history_of_a_key_tells_each_change(client: Asking) -> None:
+    versions = client.ask(lambda each: each.store(STORE).history("born-1", first=1))
+    assert [(each.version, each.found) for each in versions] == [(1, False), (2, True), (3, True)]
+    assert [each.value["count"] for each in versions if each] == [1, 2]
+    assert [each.version for each in client.ask(lambda each: each.store(STORE).history("born-1", last=2))][-1] == 2
+
+
+def test_stores_are_read_at_one_version(client: Asking) -> None:
+    reads = client.ask(lambda each: each.read({STORE: ["born-0", ["no"], {"nope": 1}]}))
+    first, absent, wrong = reads[STORE]
+    assert (reads.version, first.value["count"], absent.found) == (VERSION, 3, False)
+    assert wrong.error is not None
+    again = client.ask(lambda each: each.store(STORE).get("born-0", snapshot=reads.snapshot))
+    assert again.version == VERSION
+
+
+def test_a_snapshot_is_leased_for_a_block_and_released_behind_it(client: Asking) -> None:
+    with client.entered(lambda each: each.snapshot(ttl=timedelta(minutes=5), holder="a test")) as held:
+        assert held.version == VERSION
+        assert [each["holder"] for each in client.snapshots()] == ["a test"]
+        assert client.ask(lambda _: held.store(STORE).get("born-0")).version == VERSION
+        assert len(client.ask(lambda _: held.store(STORE).scan(limit=5))) > 5
+        assert client.ask(lambda _: held.read({STORE: ["born-0"]}))[STORE][0].found
+        with pytest.raises(BadRequestError, match="snapshot"):
+            client.ask(lambda _: held.store(STORE).get("born-0", version=1))
+    assert client.snapshots() == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
@@ -137,7 +187,7 @@ def test_a_version_is_named_for_one_read_or_for_all(client: Asking) -> None:
         ({"timeout": -1}, UsageError),
         ({"max_lag": -1}, BadRequestError),
         ({"min_position": "nonsense"}, BadRequestError),
-        ({"version": 10**6, "timeout": 0.3}, UnavailableError),
+        ({"version": 10**6, "timeout": 1}, UnavailableError),
     ],
 )
 def test_a_wrong_bound_is_refused_with_what_to_do(client: Asking, wrong: Any, error: type[Exception]) -> None:
@@ -160,7 +210,7 @@ def test_a_session_never_goes_back_whoever_answers(kind: str, known: Cluster) ->
         future = type(ahead)(ahead.application_id, ahead.lineage, VERSION + 1, None).encode()
         client.client._driver.state.position.observe(future)
         with pytest.raises(UnavailableError):
-            get(client, "born-0", timeout=0.5)
+            get(client, "born-0", timeout=1)
         assert get(client, "born-0", version=2).version == 2, "a version that is named needs no position"
         gone = type(ahead)(ahead.application_id, type(ahead.lineage)("another"), 1, None).encode()
         client.client._driver.state.position.observe(gone)

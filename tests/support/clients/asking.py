@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.request import urlopen
 
 from understudy import AsyncClient, Client
 
@@ -22,6 +24,26 @@ class Asking:
         """The result of a call of the client."""
         found = self._run(_called(call, self.client)) if isinstance(self.client, AsyncClient) else call(self.client)
         return found if not hasattr(found, "__iter__") or isinstance(found, (list, dict, str)) else list(found)
+
+    @contextmanager
+    def entered(self, block: Callable[[Any], Any]) -> Iterator[Any]:
+        """What a block of the client gives, until its end."""
+        manager = block(self.client)
+        if isinstance(self.client, Client):
+            with manager as given:
+                yield given
+            return
+        given = self._run(manager.__aenter__())
+        try:
+            yield given
+        finally:
+            self._run(manager.__aexit__(None, None, None))
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """The leases that the server lists."""
+        with urlopen(f"{self.client._driver.state.servers.endpoints[0].url}/admin/v1/snapshots", timeout=10) as reply:
+            found: list[dict[str, Any]] = json.load(reply)["snapshots"]
+        return found
 
     def close(self) -> None:
         if isinstance(self.client, Client):

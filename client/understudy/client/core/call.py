@@ -9,7 +9,7 @@ from understudy.client.core.exchange import FailureKind, Request, Send, Steps, W
 from understudy.client.core.judging import Judged, Meaning, judge
 from understudy.client.core.retries import MIN_ATTEMPT_S, Tries, Where, attempt_s, decide
 from understudy.client.core.state import ClientState
-from understudy.client.errors import Attempt, BadReplyError, DeadlineError, UnreachableError
+from understudy.client.errors import Attempt, BadReplyError, DeadlineError, ServerProblemError, UnreachableError
 from understudy_shared.base.errors import UnderstudyError
 
 _START_ONE = "Start a server with: understudy serve CHECKPOINT; or name others in urls, or in UNDERSTUDY_URL"
@@ -25,6 +25,7 @@ class Call:
         self._attempts: list[Attempt] = []
         self._paid = self._not_sent = 0
         self._has_resent = False
+        self._said: ServerProblemError | None = None
         self._renewals = 0
 
     def steps(self) -> Steps[Any]:
@@ -81,6 +82,7 @@ class Call:
             self._state.servers.failed(endpoint, now_s, judged.retry_after_s)
         elif judged.error is not None:
             self._state.servers.answered(endpoint)
+        self._said = judged.error or self._said
 
     def _is_renewed(self, shown: str) -> bool:
         """Whether there is another credential than the refused one. It is looked for once in a call."""
@@ -89,8 +91,8 @@ class Call:
 
     def _error(self, judged: Judged, left_s: float) -> UnderstudyError:
         """Return the error of the last attempt."""
-        if judged.error is not None:
-            return judged.error
+        if self._said is not None:  # what a server said tells more than that another one did not answer
+            return self._said
         if judged.kind is FailureKind.BAD_REPLY:
             return BadReplyError("the reply is not one of an Understudy server", self._attempts, fix=_OTHER_URL)
         if left_s < MIN_ATTEMPT_S or judged.kind is FailureKind.TIMEOUT:

@@ -35,8 +35,7 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
         if result.error is not None:
             raise result.error
         return result
-    query = query_of(given.members)
-    where = f"{store.path}/{target}{'&' + query[1:] if has_query and query else query}"
+    where = f"{store.path}/{target}{query_of(given.members, begun=has_query)}"
     answer = yield from store.read(Request("GET", where, None, given.wait_s), given.session, deadline_s)
     require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
     store.reader.state.position.observe(answer["position"])

@@ -38,16 +38,53 @@ class Bounds(TypedDict, total=False):
     include_expired: bool | None
 
 
-class ScanQuestion(TypedDict, total=False):
-    """The rows that a scan wants."""
+class CountQuestion(Bounds, total=False):
+    """The rows that are counted, and bounds. `start` and `end` are the range of the first key column."""
 
     prefix: Sequence[Any]
     where: Sequence[Sequence[Any]]
-    fields: Sequence[str]
     partition: int
+    start: Any
+    end: Any
+
+
+class ScanQuestion(CountQuestion, total=False):
+    """The rows of a scan, and bounds; `limit` is that of a page."""
+
+    fields: Sequence[str]
     order: str
     reverse: bool
     explain: bool
+
+
+class WindowQuestion(Bounds, total=False):
+    """The windows of a key, and bounds: those that start, or overlap, in a range of time."""
+
+    start: datetime | str
+    end: datetime | str
+    by: Literal["start", "overlap"]
+    explain: bool
+
+
+class SnapshotBounds(TypedDict, total=False):
+    """The version that is leased: by default the newest that all tasks show."""
+
+    version: int
+    snapshot: str
+    at: datetime | str | int
+    min_position: str
+    wait: timedelta
+
+
+QUESTION = {
+    **{
+        name: name
+        for name in ("prefix", "where", "partition", "fields", "order", "reverse", "explain", "by", "estimate")
+    },
+    "start": "from",
+    "end": "to",
+}
+"""The members of questions, by their names in Python."""
 
 
 _MILLISECONDS = {"max_staleness": "max_staleness_ms", "wait": "wait_ms"}
@@ -82,9 +119,11 @@ def wait_s(members: Mapping[str, Any]) -> float:
     return milliseconds / 1000
 
 
-def query_of(members: Mapping[str, Any]) -> str:
-    """Return members as a query, with its question mark; "" without any."""
-    return f"?{urlencode({name: _text(value) for name, value in members.items()})}" if members else ""
+def query_of(members: Mapping[str, Any], *, begun: bool = False) -> str:
+    """Return members as a query, with the mark before it; "" without any. `begun`: the target has a query already."""
+    if not members:
+        return ""
+    return f"{'&' if begun else '?'}{urlencode({name: _text(value) for name, value in members.items()})}"
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,135 @@
+"""Scans, counts, windows and histories (pure): a request for each page, and what comes of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import orjson
+
+from understudy.client.core.call import require
+from understudy.client.core.exchange import Request, Steps
+from understudy.client.core.reader import StoreReader
+from understudy.client.core.values import QUESTION, VERSIONS, json_value, key_form, query_of
+from understudy.client.errors import UsageError, problem_error
+from understudy.client.pages import Count, KeyVersion, Page, Row, Window
+from understudy.client.results import Binding
+
+_OF_LATER_PAGES: Final = frozenset((*VERSIONS, "include_expired", "limit"))
+"""The bounds that are sent beside a cursor: the others chose the version of the first page."""
+
+
+class Question:
+    """The question of a scan, a count or for windows, of which each page is one request."""
+
+    def __init__(
+        self, store: StoreReader, action: str, given: Mapping[str, Any], parts: Sequence[Any] | None = None
+    ) -> None:
+        """Check what is asked. `parts` is the key whose windows are wanted. Raises UsageError."""
+        self.store, self._action, self._parts = store, action, parts
+        self._members = {QUESTION[name]: _member(name, given[name]) for name in given if name in QUESTION}
+        self._bounds = {name: value for name, value in given.items() if name not in QUESTION}
+        store.reader.bounds(self._bounds)
+
+    def page(self, cursor: str | None, deadline_s: float) -> Steps[tuple[dict[str, Any], Binding | None]]:
+        """Ask for the page behind a cursor, or the first one."""
+        binding = yield from self.store.binding(deadline_s)
+        given = self.store.reader.bounds(self._bounds)
+        bounds = {name: "none" if value is None else value for name, value in given.members.items()}
+        session = given.session
+        if cursor is not None:
+            bounds = {name: value for name, value in bounds.items() if name in _OF_LATER_PAGES} | {"cursor": cursor}
+            session = None
+        request = self._request({**self._members, **bounds}, binding, given.wait_s)
+        answer = yield from self.store.read(request, session, deadline_s)
+        require("next_cursor" in answer or "is_estimate" in answer, "a page has no next_cursor")
+        self.store.reader.state.position.observe(answer.get("position"))
+        return answer, binding
+
+    def _request(self, members: Mapping[str, Any], binding: Binding | None, wait_s: float) -> Request:
+        if self._action == "scan":
+            return Request("POST", f"{self.store.path}/scan", orjson.dumps(members), wait_s)
+        if self._parts is None:
+            return Request("GET", f"{self.store.path}/{self._action}{query_of(members)}", None, wait_s)
+        target, has_query = key_form(self._action, self.store.key(binding, self._parts))
+        return Request("GET", f"{self.store.path}/{target}{query_of(members, begun=has_query)}", None, wait_s)
+
+
+def rows(question: Question, cursor: str | None, deadline_s: float) -> Steps[Page[Row[Any]]]:
+    """Return a page of rows."""
+    answer, binding = yield from question.page(cursor, deadline_s)
+    found = _items(answer, "rows", "key")
+    return Page(answer, [Row(row, binding, _error(row)) for row in found])
+
+
+def windows(question: Question, cursor: str | None, deadline_s: float) -> Steps[Page[Window[Any]]]:
+    """Return a page of windows."""
+    answer, binding = yield from question.page(cursor, deadline_s)
+    found = _items(answer, "windows", "start")
+    return Page(answer, [Window(window, binding, _error(window)) for window in found])
+
+
+def count(question: Question, deadline_s: float) -> Steps[Count]:
+    """Count rows, page after page until the number is exact."""
+    cursor: str | None = None
+    while True:
+        answer, _ = yield from question.page(cursor, deadline_s)
+        require(type(answer.get("count")) is int, "it has no count")
+        cursor = answer.get("next_cursor")
+        if cursor is None:
+            is_estimate = answer.get("is_estimate", False)
+            return Count(answer["count"], answer.get("version"), answer.get("position"), is_estimate)
+
+
+class HistoryRange:
+    """The versions of a key that are wanted, both inclusive, of which each page is one request."""
+
+    def __init__(
+        self, store: StoreReader, parts: Sequence[Any], last: int | None, *, include_expired: bool | None
+    ) -> None:
+        if store.reader.named:
+            what = "a history is of many versions, and these reads are of one"
+            raise UsageError(what, where="history", fix="Ask the client's own store for it")
+        self.store, self._parts = store, parts
+        self._members = {} if last is None else {"to": last}
+        self._members |= {} if include_expired is None else {"include_expired": include_expired}
+
+    def page(self, first: int | None, deadline_s: float) -> Steps[tuple[list[KeyVersion[Any]], int | None]]:
+        """Return the versions of a page, and the first version of the next one."""
+        binding = yield from self.store.binding(deadline_s)
+        members = self._members if first is None else {"from": first, **self._members}
+        target, has_query = key_form("history", self.store.key(binding, self._parts))
+        request = Request("GET", f"{self.store.path}/{target}{query_of(members, begun=has_query)}")
+        answer = yield from self.store.read(request, None, deadline_s)
+        found = _items(answer, "versions", "version")
+        require("next_from" in answer, "a page has no next_from")
+        key = answer.get("key")
+        return [KeyVersion({"key": key, **each}, binding) for each in found], answer["next_from"]
+
+
+def _member(name: str, value: Any) -> Any:
+    if name in ("start", "end"):
+        return value if isinstance(value, str) else _as_text(name, value)
+    return json_value(value)
+
+
+def _as_text(name: str, value: Any) -> str:
+    """Return a bound of the first key column as it stands in a path."""
+    if isinstance(value, (int, float, Decimal, date, datetime)) and not isinstance(value, bool):
+        return str(json_value(value))
+    raise UsageError(f"{name}={value!r} is not the bound of a range", where=name, fix="Give a text, a number or a time")
+
+
+def _items(answer: Mapping[str, Any], name: str, member: str) -> list[dict[str, Any]]:
+    """Return the items of a page. Raises BadReplyError where an item lacks what each has."""
+    found: list[dict[str, Any]] = answer.get(name, [])
+    is_list = name in answer and isinstance(found, list)
+    require(is_list and all(isinstance(each, dict) and member in each for each in found), f"a page has no {name}")
+    return found
+
+
+def _error(row: Mapping[str, Any]) -> Any:
+    problem = row.get("problem")
+    return None if problem is None else problem_error(problem, problem.get("status", 0))
