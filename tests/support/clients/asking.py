@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.request import urlopen
 
+import httpx
+
 from understudy import AsyncClient, Client
+from understudy.client.transports.httpx_adapter import AsyncHttpxTransport, HttpxTransport
 
 
 class Asking:
@@ -74,16 +77,22 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @contextmanager
-def asking(kind: str, *arguments: Any, **options: Any) -> Iterator[Asking]:
-    """A client of the kind `sync` or `async`."""
-    if kind == "sync":
-        asked = Asking(Client(*arguments, **options), lambda found: found)
-        yield asked
-        asked.close()
+def asking(kind: str, urls: Any = None, **options: Any) -> Iterator[Asking]:
+    """A client of the kind `sync` or `async`, by its own transport, or by httpx: `sync httpx`, `async httpx`."""
+    if kind.startswith("sync"):
+        with httpx.Client(trust_env=False) as carrier:
+            by: dict[str, Any] = {"transport": HttpxTransport(carrier)} if kind.endswith("httpx") else {}
+            asked = Asking(Client(urls, **options, **by), lambda found: found)
+            yield asked
+            asked.close()
         return
     with loop_thread() as loop:
+        own = httpx.AsyncClient(trust_env=False)
+        carried: dict[str, Any] = {"transport": AsyncHttpxTransport(own)} if kind.endswith("httpx") else {}
         asked = Asking(
-            AsyncClient(*arguments, **options), lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60)
+            AsyncClient(urls, **options, **carried),
+            lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60),
         )
         yield asked
         asked.close()
+        asyncio.run_coroutine_threadsafe(own.aclose(), loop).result(60)

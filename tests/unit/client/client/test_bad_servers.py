@@ -81,6 +81,26 @@ def test_a_server_that_drips_is_left_at_the_deadline(kind: str, behave: Behaviou
         ask(client, timeout=0.4)
 
 
+@pytest.mark.parametrize("shell", ["sync httpx", "async httpx"])
+def test_by_httpx_the_same_is_an_error_and_an_answer_is_an_answer(shell: str) -> None:
+    for name in ("a page", "garbage", "a redirect", "half of JSON", "a cut body", "compressed", "an end at once"):
+        with bad_server(BAD[name]) as server, asking(shell, server.url, retries=0) as client:
+            with pytest.raises(UnreachableError) as raised:
+                ask(client, timeout=5)
+            assert not isinstance(raised.value, DeadlineError), (name, raised.value)
+    for name in ("silence", "a dripping body", "dripping chunks"):
+        with (
+            bad_server(SLOW[name]) as server,
+            asking(shell, server.url, retries=0) as client,
+            pytest.raises(DeadlineError),
+        ):
+            ask(client, timeout=0.4)
+    with bad_server(sending(WHOLE)) as server, asking(shell, server.url) as client:
+        assert ask(client)
+    with asking(shell, server.url) as client, pytest.raises(UnreachableError, match="cannot connect"):
+        ask(client)
+
+
 def test_a_body_above_the_limit_is_not_kept(kind: str) -> None:
     endless = dripping(JSON + b"content-length: 999999999999\r\n\r\n", b" " * 1_000_000, every_s=0.0)
     with (

@@ -1,0 +1,67 @@
+"""The examples of docs/client.md, and the example with types, run against a real node."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.repository import ROOT
+
+from understudy import AsyncClient, Client
+from understudy.client import aio, sync
+
+NAMES = '[op0]\nname = "aircraft"\nkey = ["tailnum"]\nvalue = ["flights", "delay_sum"]\n'
+DOCUMENT = ROOT / "docs/client.md"
+
+
+class Flights(HandmadeCheckpoint):
+    """A checkpoint of two aircraft."""
+
+    def counts(self, version: int) -> dict[str, int]:
+        return {"N14228": version, "N24211": 100 + version}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    folder = tmp_path_factory.mktemp("flights")
+    names = folder / "names.toml"
+    names.write_text(NAMES)
+    checkpoint = Flights(folder / "checkpoint").create().add(1, 2, 3)
+    with served_node(checkpoint.path, folder / "data", aliases=names) as running:
+        running.wait_for_version(3, store="aircraft")
+        yield running
+
+
+def test_each_example_of_the_document_runs(node: ServedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [part.removeprefix("python\n") for part in DOCUMENT.read_text().split("```")[1::2]]
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.replace("http://127.0.0.1:8080", f"http://127.0.0.1:{node.port}"), names)
+    names["client"].close()
+    printed = capsys.readouterr().out
+    assert "{'tailnum': 'N0'} absent" in printed
+    assert "106 flights by version 3" in printed
+
+
+def test_the_example_with_types_runs(
+    node: ServedNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_URL", f"http://127.0.0.1:{node.port}")
+    runpy.run_path(str(ROOT / "docs/examples/client_reads.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines()[0] == "106"
+
+
+def test_the_document_names_every_call() -> None:
+    text = Path(DOCUMENT).read_text()
+    public = [
+        name
+        for shell in (sync.Client, sync.Store, AsyncClient, Client, aio.AsyncStore)
+        for name in vars(shell)
+        if not name.startswith("_") and name not in ("name", "close", "aclose")
+    ]
+    assert [name for name in public if f"{name}(" not in text and f".{name}`" not in text] == []

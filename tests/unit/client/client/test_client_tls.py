@@ -1,0 +1,79 @@
+"""TLS of the Python client: whom it trusts, what it shows, and files that are replaced while it runs."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.support.clients.asking import asking
+from tests.support.clients.steps import found
+from tests.support.services.canned_server import Canned, CannedServer, canned_server
+from tests.support.services.certificates import Signer
+
+from understudy import Client, UnreachableError, UsageError
+
+ANSWER = Canned(orjson.dumps(found("a")))
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
+    return Signer(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture
+def guarded(signer: Signer) -> Iterator[CannedServer]:
+    """A server that answers only clients with a certificate of its authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*signer.issue("server"))
+    context.load_verify_locations(signer.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # a client learns in the handshake that it was refused
+    with canned_server([ANSWER], context) as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_trusted_server_is_asked_with_the_clients_own_certificate(
+    kind: str, guarded: CannedServer, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = signer.issue("me")
+    shown = {"cert_file": own.certificate, "key_file": own.key}
+    with asking(kind, guarded.url, ca_file=signer.file, **shown) as client:
+        assert client.ask(lambda each: each.store("words").get("a")).found
+    with asking(kind, guarded.url, **shown) as client, pytest.raises(UnreachableError, match=r"by TLS: .*authority"):
+        client.ask(lambda each: each.store("words").get("a"))
+    with asking(kind, guarded.url, ca_file=signer.file) as client, pytest.raises(UnreachableError, match="by TLS"):
+        client.ask(lambda each: each.store("words").get("a"))
+    assert len(guarded.requests) == 1
+    for name, path in {"CA": signer.file, "CERT": own.certificate, "KEY": own.key}.items():
+        monkeypatch.setenv(f"UNDERSTUDY_{name}_FILE", str(path))
+    with asking(kind, guarded.url) as client:
+        assert client.ask(lambda each: each.store("words").get("a")).found
+
+
+def test_files_that_are_replaced_count_for_new_connections(
+    guarded: CannedServer, signer: Signer, tmp_path: Path
+) -> None:
+    own, trusted = signer.issue("me"), tmp_path / "ca.pem"
+    trusted.write_bytes(Signer(tmp_path / "stranger", "stranger").file.read_bytes())
+    with Client(guarded.url, ca_file=trusted, cert_file=own.certificate, key_file=own.key, retries=0) as client:
+        with pytest.raises(UnreachableError):
+            client.store("words").get("a")
+        trusted.with_suffix(".new").write_bytes(signer.file.read_bytes())
+        trusted.with_suffix(".new").replace(trusted)
+        assert client.store("words").get("a").found
+        trusted.unlink()
+        assert client.store("words").get("a").found, "the last good files stay in use"
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate\n")
+    for path in (garbage, tmp_path / "nowhere.pem"):
+        with Client("https://127.0.0.1:1", ca_file=path) as client, pytest.raises(UsageError, match=path.name):
+            client.store("words").get("a")
+    with pytest.raises(UsageError, match="ssl_context"):
+        Client("https://a", ca_file=garbage, ssl_context=ssl.create_default_context())
