@@ -14,8 +14,8 @@ from understudy.client.pages import Count, Row
 class Aircraft:
     """The value of a store, as `understudy types` prints such classes."""
 
-    flights: int
-    delay_sum: int
+    flights: int | None
+    delay_sum: int | None
 
 
 def plain(client: Client) -> int:
@@ -55,4 +55,5 @@ async def on_a_loop() -> None:
 if __name__ == "__main__":
     with Client() as blocking:
         print(plain(blocking))
+        print(typed(blocking))
     asyncio.run(on_a_loop())
