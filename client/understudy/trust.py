@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import click
 
+from understudy.client.transports.trust import VARIABLES
 from understudy.exits import CommandError, ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _META = "understudy.trust"
-VARIABLES = {"ca_file": "UNDERSTUDY_CA_FILE", "cert_file": "UNDERSTUDY_CERT_FILE", "key_file": "UNDERSTUDY_KEY_FILE"}
 _HELP = {
     "ca_file": "PEM file with the authorities to trust at an https:// URL, instead of the system's.",
     "cert_file": "Client certificate to show, as PEM, where one is asked for.",
