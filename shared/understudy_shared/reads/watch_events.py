@@ -1,0 +1,130 @@
+"""Server-sent events of watches (pure): how nodes write them, and how routers read them.
+
+An event is fields of one line each, and ends with an empty line. Clients ignore fields that the standard does not name:
+`at`, which only routers get, says which key an event is of, and which version.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import orjson
+
+MEDIA_TYPE: Final = "text/event-stream"
+KEEP_ALIVE: Final = b": there is no news\n\n"
+"""A comment, by which client and proxies see that the stream lives."""
+
+MIN_RETRY_MS: Final = 1_000
+MAX_RETRY_MS: Final = 5_000
+"""The time after which a client comes back, chosen at random, so that not all of them come at once."""
+
+
+class KeyEvent(StrEnum):
+    """The events that are about a key."""
+
+    SNAPSHOT = "snapshot"
+    """The value at the beginning of a watch."""
+    VALUE = "value"
+    DELETED = "deleted"
+    COALESCED = "coalesced"
+    """Changes that are not sent, before the value that came of them."""
+
+
+class EndReason(StrEnum):
+    """The reason for which a service ends a watch."""
+
+    STOPPING = "stopping"
+    MOVED = "moved"
+    FORBIDDEN = "forbidden"
+    UNAVAILABLE = "unavailable"
+
+    @property
+    def detail(self) -> str:
+        return _DETAILS[self]
+
+
+_DETAILS = {
+    EndReason.STOPPING: "this service stops: connect again, with the last event id",
+    EndReason.MOVED: "the key is served elsewhere, or in another way: connect again, with the last event id",
+    EndReason.FORBIDDEN: "the credential does not count any more, or does not cover these keys any more",
+    EndReason.UNAVAILABLE: "no replica can go on with these keys now: connect again, with the last event id",
+}
+
+
+def key_event(kind: KeyEvent, data: bytes) -> bytes:
+    """Write an event without its last line, so that an id can follow."""
+    return b"event: %b\ndata: %b\n" % (kind.encode(), data)
+
+
+def coalesced_event(store: bytes, key: bytes, first: int, last: int, changes: int | None) -> bytes:
+    """Write the event that says which changes of a key are not sent. `store` and `key` are JSON."""
+    data = b'{"store":%b,"key":%b,"from":%d,"to":%d,"changes":%b}'
+    count = b"null" if changes is None else b"%d" % changes
+    return key_event(KeyEvent.COALESCED, data % (store, key, first, last, count))
+
+
+def with_id(event: bytes, position: str | None) -> bytes:
+    """End an event, with the position up to which everything was sent."""
+    return event + b"\n" if position is None else b"%bid: %b\n\n" % (event, position.encode())
+
+
+def version_event(version: int, position: str) -> bytes:
+    """Write the event that says that all changes up to a version were sent."""
+    data = orjson.dumps({"version": version, "position": position})
+    return with_id(b"event: version\ndata: %b\n" % data, position)
+
+
+def reset_event(lineage: str) -> bytes:
+    """Write the event that says that positions of before mean nothing any more."""
+    detail = "the history that the position refers to is gone: what follows begins anew"
+    return b"event: reset\ndata: %b\n\n" % orjson.dumps({"lineage": lineage, "detail": detail})
+
+
+def end_event(reason: EndReason, retry_ms: int) -> bytes:
+    """Write the last event of a watch that the service ends."""
+    return b"event: end\nretry: %d\ndata: %b\n\n" % (
+        retry_ms,
+        orjson.dumps({"reason": reason.value, "detail": reason.detail}),
+    )
+
+
+class HopEvent(NamedTuple):
+    """An event that a router got: its kind, what it passes on of it, without id and last line, and where it belongs.
+
+    `at` is the index of a key, and `version` its own; -1 for other events. `position` is the id that came with it.
+    """
+
+    kind: str
+    text: bytes
+    at: int
+    version: int
+    position: str | None
+
+
+def at_key(index: int, version: int) -> bytes:
+    """Return the field that says which key an event is of, and which version."""
+    return b"at: %d %d\n" % (index, version)
+
+
+def read_event(block: bytes) -> HopEvent | None:
+    """Read an event without its empty line; None for a comment. Raises ValueError for what no node sends."""
+    kind, index, version, position = "", -1, -1, None
+    kept: list[bytes] = []
+    for line in block.split(b"\n"):
+        if line.startswith(b":"):
+            continue
+        name, _, value = line.partition(b": ")
+        if name == b"at":
+            first, _, second = value.partition(b" ")
+            index, version = int(first), int(second)
+        elif name == b"id":
+            position = value.decode("ascii")
+        else:
+            kind = value.decode("ascii") if name == b"event" else kind
+            kept.append(line)
+    if not kept:
+        return None
+    if not kind:
+        raise ValueError(f"an event without a name: {block[:80]!r}")
+    return HopEvent(kind, b"\n".join(kept) + b"\n", index, version, position)
