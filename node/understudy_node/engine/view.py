@@ -98,6 +98,15 @@ class View:
         # The small layers first, so that a record of the base, the long one, passes through one merge only.
         return without_deletes(newer_over_older(reduce(newer_over_older, layers), base))
 
+    def changes_since(self, version: int) -> tuple[Mapping[bytes, bytes | None], ...] | None:
+        """Return mappings that have each key that changed after a version, and some that did not; None where the base
+        or the spill may hold such a change.
+        """
+        spilled = 0 if self.spill is None else self.spill.last_version
+        if max(self.base_version, spilled) > version:
+            return None
+        return tuple(tier.changes for tier in self.tiers if tier.last_version > version)
+
     def prepare_scan(self) -> None:
         """Sort in this thread what the first scan would have to sort, so that no reader waits for it."""
         for tier in self.tiers:

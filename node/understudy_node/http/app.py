@@ -25,6 +25,8 @@ from understudy_node.http.routes import admin_routes, internal_routes, read_rout
 from understudy_node.http.scans import NodeScans, scan_hop_routes
 from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
 from understudy_node.http.visibility import Visibility
+from understudy_node.http.watch_hub import WatchHub
+from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_node.node import Node
 from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_shared.auth.access import Access
@@ -43,6 +45,7 @@ from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
+from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -108,6 +111,7 @@ def create_app(
     def published() -> None:
         if app.visibility is not None:
             app.visibility.changed()
+        hub.changed()
         if companion is not None:
             companion.changed()
 
@@ -124,20 +128,24 @@ def create_app(
         finally:
             if companion is not None:
                 await companion.stop()
+            await hub.stop()
             await bulk.close()
             await asyncio.to_thread(node.stop)
             await close_spans(app.spans)
 
     bulk = BulkProcess(lambda: node.generation)
+    hub = WatchHub(lambda: node.generation)
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
     hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
+    app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
+    watches = NodeWatches(reads, streams, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
-    for router in (*_reading_routes(node, reads, app, bulk), *routers):
+    for router in (*_reading_routes(node, reads, app, bulk, watches), *routers):
         http.include_router(router)
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
@@ -148,7 +156,9 @@ def create_app(
     return app
 
 
-def _reading_routes(node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker) -> Iterator[APIRouter]:
+def _reading_routes(
+    node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker, watches: NodeWatches
+) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
     scans = NodeScans(reads, app.long_reads, bulk)
     yield read_routes(node, reads, scans)
@@ -160,6 +170,8 @@ def _reading_routes(node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker)
     histories = NodeHistories(reads)
     yield history_routes(histories)
     yield history_hop_routes(histories)
+    yield watch_routes(watches)
+    yield watch_hop_routes(watches)
     snapshots = NodeSnapshots(node, reads)
     yield several_routes(SeveralStores(app, reads, snapshots.position))
     reads.lease_used = snapshots.used

@@ -87,6 +87,7 @@ class NodeMetrics:
     def _requests(self) -> Iterator[Metric]:
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
+        yield from self._lookups.watch_streams.metrics()
         yield GaugeMetricFamily(
             "understudy_node_in_flight",
             "Batches that are being answered, and lookups that wait",

@@ -63,6 +63,8 @@ class TaskReplica:
         self.origin = origin
         self.readings = Readings(origin, progress, around.measures.lags)
         self.view: TaskView | None = None
+        self.followers: tuple[Callable[[TaskView], None], ...] = ()
+        """The functions that get each view that is published, by the thread that publishes it."""
         self.error: UnderstudyError | None = None
         self.damage: UnderstudyError | None = None
         """The damage of its local copy, while it is built again."""
@@ -337,6 +339,8 @@ class TaskReplica:
         self._pinned.published(self.task, view, self.progress.now_ms())
         if self.restoring and self._is_near_end(view):
             self.origin.enter(ReplicaState.RUNNING)  # RESTORING -> RUNNING
+        for follow in self.followers:
+            follow(view)
         self._published()
 
     def _note_visible(self, version: int) -> None:

@@ -42,6 +42,7 @@ class RouterMetrics:
         yield from about_the_process()
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
+        yield from self._lookups.watch_streams.metrics()
         yield GaugeMetricFamily(
             "understudy_router_in_flight", "Requests that are being answered", self._lookups.in_flight
         )

@@ -42,7 +42,10 @@ log = logging.getLogger(__name__)
 
 AUTHORIZATION = "understudy.authorization"
 IS_KNOWN = "understudy.is_known"
-"""The keys in the scope of a request that hold what it was granted, and whether its credential still counts."""
+REGRANT = "understudy.regrant"
+"""The keys in the scope of a request that hold what it was granted, whether its credential still counts, and what it is
+granted by now.
+"""
 
 ISSUER_LIMIT_S = 3.0
 """Seconds for which a request waits for an issuer's signing keys."""
@@ -166,6 +169,7 @@ class Access:
             scope[AUTHORIZATION] = decided
             if presented is not None:
                 scope[IS_KNOWN] = partial(self._is_known, presented)
+                scope[REGRANT] = partial(self._regrant, scope["method"], scope["raw_path"], presented)
             return app
         self._note_refused(decided, scope, presented)
         if wants_page(scope) and not self._accepts_peers:
@@ -176,6 +180,15 @@ class Access:
 
     def _is_known(self, presented: Presented) -> bool:
         return self._known.known(presented) is not None
+
+    def _regrant(
+        self, method: str, raw_path: bytes, presented: Presented, before: Authorization
+    ) -> Authorization | None:
+        principal = self._known.known(presented)
+        if principal is None or principal is before.principal:
+            return None if principal is None else before
+        found = granted(principal, need_of(method, raw_path), raw_path)
+        return None if isinstance(found, Problem) else found
 
     def _signing(self, scope: Scope) -> Signing:
         """Return how the browser that sends this request signs in and out."""
@@ -318,6 +331,14 @@ def is_known(scope: Scope) -> Callable[[], bool]:
     """Return a function that says whether the credential still counts: endless answers call it now and then."""
     found: Callable[[], bool] = scope.get(IS_KNOWN, lambda: True)
     return found
+
+
+def regranted(scope: Scope, before: Authorization) -> Authorization | None:
+    """Return what a request that was granted `before` is granted by now; None if nothing: endless answers call it now
+    and then.
+    """
+    regrant: Callable[[Authorization], Authorization | None] | None = scope.get(REGRANT)
+    return before if regrant is None else regrant(before)
 
 
 def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization | Problem:

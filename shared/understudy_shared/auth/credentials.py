@@ -255,7 +255,7 @@ def _grant(where: str, grant: RoleGrant) -> Grant:
         what = "monitor and admin are of the whole service, not of a store"
         raise CredentialsError(what, where=where, fix='Give them a grant of their own, with stores = ["*"]')
     if grant.key_prefix and not actions <= OF_KEYS:
-        what = "a key_prefix is possible for the actions point, scan and export only"
+        what = "a key_prefix is possible for the actions point, scan, export and watch only"
         fix = 'Give these keys a grant of their own, with actions = ["point", "scan"]'
         raise CredentialsError(what, where=where, fix=fix)
     return Grant(actions, frozenset(grant.stores), tuple([orjson.dumps(value) for value in grant.key_prefix]))

@@ -27,7 +27,7 @@ class Action(StrEnum):
 
 
 OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.EXPORT, Action.WATCH})
-OF_KEYS = frozenset({Action.POINT, Action.SCAN, Action.EXPORT})
+OF_KEYS = frozenset({Action.POINT, Action.SCAN, Action.EXPORT, Action.WATCH})
 """Actions that a grant may limit to some keys."""
 
 OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from fastapi import Depends, FastAPI, Request, Response
@@ -83,6 +83,13 @@ async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
     return Response(b"".join([*made, b"\n"]), media_type="application/json")
 
 
+Afterwards = Callable[[Receive, Send], Awaitable[None]]
+AFTERWARDS: Final = "understudy.afterwards"
+"""The key in the scope of a request whose answer is sent when the framework has returned. An answer of hours would else
+keep the framework's frames, 9 kB of them, for as long.
+"""
+
+
 class Framework:
     """An ASGI application in front of `http`: every request of a service that FastAPI answers passes here.
 
@@ -109,6 +116,9 @@ class Framework:
         try:
             refuse_unroutable(scope["raw_path"])
             await self._http(scope, receive, send_and_note)
+            afterwards: Afterwards | None = scope.pop(AFTERWARDS, None)
+            if afterwards is not None:
+                await afterwards(receive, send_and_note)
         except UnderstudyError as error:
             await send_problem(send, problem_of(error))
         except Exception as error:

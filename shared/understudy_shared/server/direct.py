@@ -52,6 +52,14 @@ def reply_problem(exchange: Exchange, problem: Problem) -> None:
 
 
 @runtime_checkable
+class EndsStreams(Protocol):
+    """An application with answers that do not end by themselves."""
+
+    async def end_streams(self) -> None:
+        """End them in good order, in bounded time: the service stops."""
+
+
+@runtime_checkable
 class AnswersDirectly(Protocol):
     """An application that answers some GET requests without ASGI."""
 

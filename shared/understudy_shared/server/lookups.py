@@ -39,6 +39,7 @@ from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchan
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
+from understudy_shared.server.watch_streams import WatchStreams
 from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.spans import Spans, begin_request, end_request
 from understudy_shared.telemetry.trace import trace_of
@@ -75,6 +76,8 @@ class LookupsFirst(ABC):
         """The recorder of spans of requests, if spans are recorded."""
         self.long_reads = LongReads()
         """The scans and counts that the application answers, for the metrics."""
+        self.watch_streams = WatchStreams(0)
+        """The watches that the application answers."""
         self._packer = Packer(compression)
         self._app = app
         self._max_in_flight = max_in_flight
@@ -93,6 +96,10 @@ class LookupsFirst(ABC):
     @abstractmethod
     def has_store(self, store: str) -> bool:
         """Whether a store has that name: only existing stores get a label."""
+
+    async def end_streams(self) -> None:
+        """End the streams that do not end by themselves, each with a last event: the service stops."""
+        await self.watch_streams.end()
 
     # ---- entry points: without ASGI, and by ASGI
 

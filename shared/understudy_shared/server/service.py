@@ -4,6 +4,7 @@ The order in which a service ends, from the first SIGTERM or SIGINT on:
 
 1. It announces its end (`Departure.announce`): /readyz is 503, so load balancers and routers choose others.
 2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer: clients go elsewhere.
+   Then it ends the watches of keys, whose clients connect again.
 3. It accepts nothing more, closes idle connections, and finishes requests in flight, for GRACEFUL_SHUTDOWN_S at most.
 4. The application's lifespan ends: a node says farewell and stops following, a router closes its connections to the
    nodes; last, the bus is closed.
@@ -35,7 +36,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard, file_limit, raise_file_limit
-from understudy_shared.server.direct import AnswersBodies, AnswersDirectly
+from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, EndsStreams
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.service_tls import ServiceTls
@@ -112,6 +113,7 @@ class Service(uvicorn.Server):
             )
         )
         self._departure = departure
+        self._ends_streams = app if isinstance(app, EndsStreams) else None
         self._is_supervised = is_supervised
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -152,13 +154,14 @@ class Service(uvicorn.Server):
         """Answer until the service is to end, and through its departure."""
         await super().main_loop()
         self.server_state.default_headers = [(b"connection", b"close")]  # in every answer that begins from now on
-        if self._departure is None:
-            return
-        try:
-            await self._departure.announce()
-        except Exception:
-            log.exception("the departure was not announced", extra={"action": "departure-failed"})
-        await asyncio.sleep(self._departure.delay_ms / 1000)
+        if self._departure is not None:
+            try:
+                await self._departure.announce()
+            except Exception:
+                log.exception("the departure was not announced", extra={"action": "departure-failed"})
+            await asyncio.sleep(self._departure.delay_ms / 1000)
+        if self._ends_streams is not None:
+            await self._ends_streams.end_streams()
 
 
 def _by_tls(

@@ -51,6 +51,10 @@ class ServiceFields(Fields):
     max_exports_in_flight: int = Field(2, ge=1, le=1024)
     """Exports answered at once; a further one gets 429."""
 
+    # Each takes about 25 kB and a connection; see `max_connections`.
+    max_watchers: int = Field(2000, ge=1, le=1_000_000)
+    """Watches open at once; a further one gets 429."""
+
     # Nodes and routers need the same value.
     max_key_bytes: int = Field(DEFAULT_KEY_BYTES, ge=1024, le=MAX_KEY_BYTES)
     """Longest key, as Spark encodes it, that readers may ask for."""

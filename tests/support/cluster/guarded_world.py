@@ -75,7 +75,7 @@ def guarded_world(folder: Path, server: RedisServer, **settings: Any) -> Iterato
     keys.add(EXPORTER, "reader")
     keys.role("of-elsewhere", '{stores = ["elsewhere"], actions = ["point", "scan", "export", "watch"]}')
     keys.role("watcher", '{stores = ["op0"], actions = ["watch"]}')
-    keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point"], key_prefix = ["{WORD}"]}}')
+    keys.role("of-one-word", f'{{stores = ["op0"], actions = ["point", "watch"], key_prefix = ["{WORD}"]}}')
     for role in ("reader", "monitor", "admin", "of-elsewhere", "watcher", "of-one-word"):
         keys.add(role, role)
     keys.add("chief", "reader", "admin")

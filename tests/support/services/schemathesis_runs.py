@@ -56,9 +56,9 @@ include-path = [
 ]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 410, 421, 429, "5xx"]
 
-# It has no end.
+# They have no end.
 [[operations]]
-include-path = "/admin/v1/events"
+include-path = ["/admin/v1/events", "/v1/stores/{store}/watch", "/v1/stores/{store}/watch/{key}"]
 enabled = false
 """
 

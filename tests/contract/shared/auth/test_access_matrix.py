@@ -66,6 +66,7 @@ BODIES: dict[str, object] = {
     "scan_by_body": {"limit": 1},
     "lease_snapshot": {"stores": ["op0"]},
     "export_by_body": {"format": "csv"},
+    "watch_keys": {"keys": []},
 }
 EXPECTED = {
     "look_up": OF_READERS,
@@ -83,6 +84,9 @@ EXPECTED = {
     "release_snapshot": {**OF_READERS, "of-elsewhere": 403, "reader": 204},
     "key_history": OF_READERS,
     "key_history_by_json": OF_READERS,
+    "watch_key": {**OF_READERS, "watcher": 200},
+    "watch_key_by_json": {**OF_READERS, "watcher": 200},
+    "watch_keys": {**OF_READERS, "watcher": 400, "reader": 400},
     "describe_hosts": OF_READERS,
     "explain_key": OF_READERS,
     "list_stores": OF_EVERYBODY,
@@ -95,7 +99,8 @@ EXPECTED = {
 """By the name of a call: what each right gets. None: nobody needs a credential. Not here: monitors GET, admins POST."""
 
 
-_BY_JSON = {"look_up_exactly", "key_history_by_json", "windows_by_json"}
+_BY_JSON = {"look_up_exactly", "key_history_by_json", "windows_by_json", "watch_key_by_json"}
+_ENDLESS = {"events", "watch_key", "watch_key_by_json"}
 
 
 def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -106,8 +111,8 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
         for method, operation in methods.items():
             name = operation["operationId"]
             query = f"?key={quote(json.dumps([WORD]))}" if name in _BY_JSON else ""
-            # It has no end, so its head is asked for.
-            yield "HEAD" if path.endswith("/events") else method.upper(), path, target + query, name
+            # What has no end is asked for its head.
+            yield "HEAD" if name in _ENDLESS else method.upper(), path, target + query, name
 
 
 @pytest.mark.parametrize("service", ["serve", "node", "router"])
@@ -216,6 +221,8 @@ ASKED = [
     ("GET", "/v1/stores/{}/export", ""),
     ("POST", "/v1/stores/{}/export", "{}"),
     ("GET", "/v1/stores/{}/watch/a", ""),
+    ("GET", "/v1/stores/{}/watch?key=%5B%22a%22%5D", ""),
+    ("POST", "/v1/stores/{}/watch", '{"keys": [["a"]]}'),
     ("GET", "/v1/stores/{}/anything", ""),
     ("GET", "/admin/v1/lag?store={}", ""),
     ("GET", "/admin/v1/history?store={}", ""),

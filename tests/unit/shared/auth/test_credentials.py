@@ -17,7 +17,7 @@ SHA = "ab" * 32
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
 ROLE = '[roles.support]\ngrants = [{stores = ["aircraft"], actions = ["point", "scan"]}, '
 ROLE += '{stores = ["balances"], actions = ["point"], key_prefix = ["t", 7, true]}]\n'
-WATCHING = '[roles.a]\ngrants = [{stores = ["s"], actions = ["watch"], key_prefix = ["t"]}]'
+MONITORING = '[roles.a]\ngrants = [{stores = ["*"], actions = ["monitor"], key_prefix = ["t"]}]'
 
 
 def key(*, key_id: str = ID, roles: str = '["reader"]', more: str = "") -> str:
@@ -70,7 +70,7 @@ def test_an_empty_file_knows_nobody() -> None:
         ('[roles.a]\ngrants = [{stores = [], actions = ["point"]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = []}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["write"]}]', "another form"),
-        (WATCHING, "for the actions point, scan and export only"),
+        (MONITORING, "for the actions point, scan, export and watch only"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [1e400]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [-9223372036854775809]}]', "form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [{a = 1}]}]', "another form"),

@@ -1,0 +1,106 @@
+"""Watches at a node: of the keys of its replicas, for its own readers and for routers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from understudy_node.http.asked_reader import asked_reader
+from understudy_node.http.catching_up import CatchingUp
+from understudy_node.http.hop_lookups import MISPLACED
+from understudy_node.http.reads import Reads
+from understudy_node.http.scan_versions import bad_hops_refused
+from understudy_node.http.watch_hub import WatchHub
+from understudy_node.http.watcher import Watcher, WatcherParts
+from understudy_shared.http.edge import Scope, read_body
+from understudy_shared.http.problems import Problem, ProblemError
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.hop import MAX_HOP_BYTES
+from understudy_shared.reads.watch_hop import PATH, WatchHop, decode_watch_hop
+from understudy_shared.server.watch_requests import WatchedStore
+from understudy_shared.server.watch_sending import Begun, Events, WatchResponse, begun
+from understudy_shared.server.watch_streams import WatchStream, WatchStreams
+from understudy_shared.server.watches import Watches, WatchQuestion, grants_of
+
+
+class NodeWatchStreams(WatchStreams):
+    """The watches of a node, with what was read for them."""
+
+    def __init__(self, max_watchers: int, hub: WatchHub) -> None:
+        super().__init__(max_watchers)
+        self.catching_up = CatchingUp()
+        self._hub = hub
+
+    def metrics(self) -> Iterator[Metric]:
+        yield from super().metrics()
+        yield CounterMetricFamily(
+            "understudy_watch_keys_read", "Keys that were read because they are watched", self._hub.reads
+        )
+        yield CounterMetricFamily(
+            "understudy_watch_passes",
+            "Passes over older versions for watchers that went on behind one",
+            self.catching_up.passes,
+        )
+
+
+class NodeWatches(Watches):
+    """The watches of the keys of this node's replicas."""
+
+    def __init__(self, reads: Reads, streams: NodeWatchStreams, hub: WatchHub) -> None:
+        super().__init__(reads.requests, streams)
+        self._reads = reads
+        self._shared = WatcherParts(hub, streams, streams.catching_up, reads.learn)
+
+    @property
+    def application_id(self) -> str:
+        return self._reads.application_id
+
+    def has_store(self, name: str) -> bool:
+        return self._reads.has_store(name)
+
+    def store(self, name: str) -> WatchedStore:
+        reader = self._reads.reader(name)
+        return WatchedStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
+
+    def bound(self, store: WatchedStore, params: Mapping[str, object]) -> Bound:
+        return self._reads.bound(self._reads.reader(store.name), params)
+
+    def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+        return Watcher(self._shared, self._reads.reader(name), asked, stream, is_router=False).events()
+
+    async def begin_for_router(self, hop: WatchHop, scope: Scope) -> Begun:
+        """Return a watch for a router. Raises its problem."""
+        reader = asked_reader(
+            self._reads,
+            application_id=hop.application,
+            lineage=hop.lineage,
+            store=hop.store,
+            layout=hop.layout,
+            partitions=hop.partitions,
+        )
+        if isinstance(reader, Problem):
+            raise ProblemError(reader)
+        place = reader.store.codec.place
+        if any(place(key.row, reader.partitions) != key.partition for key in hop.keys):
+            raise ProblemError(MISPLACED)
+        asked = WatchQuestion(hop.keys, hop.after, hop.selection, longs_as_text=False)
+        stream = self.streams.enter(len(hop.keys), grants_of(scope))
+        return await begun(
+            self.streams, stream, lambda: Watcher(self._shared, reader, asked, stream, is_router=True).events()
+        )
+
+
+def watch_hop_routes(watches: NodeWatches) -> APIRouter:
+    """Make the call by which routers watch keys."""
+    routes = APIRouter()
+
+    @routes.post(PATH, response_class=WatchResponse)
+    async def watch(request: Request) -> Response:
+        """Send the events of some keys, with what a router needs to go on elsewhere."""
+        with bad_hops_refused():
+            hop = decode_watch_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        return WatchResponse(watches.streams, lambda scope: watches.begin_for_router(hop, scope))
+
+    return routes

@@ -1,0 +1,150 @@
+"""Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.access import authorization_of, regranted
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.edge import Scope, read_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import split_path
+from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.watch_events import EndReason
+from understudy_shared.reads.watch_hop import WatchKey
+from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.watch_requests import (
+    WatchedStore,
+    WatchRequest,
+    parse_watch,
+    parse_watch_body,
+)
+from understudy_shared.server.watch_sending import Begun, Events, WatchResponse, begun
+from understudy_shared.server.watch_streams import WatchStream, WatchStreams
+from understudy_shared.spark.key_codec import KeyCodec
+
+Parse = Callable[[KeyCodec], WatchRequest]
+
+
+class WatchQuestion(NamedTuple):
+    """The keys to watch, and the position behind which their watcher goes on; None for a new one."""
+
+    keys: Sequence[WatchKey]
+    after: Position | None
+    selection: Selection
+    longs_as_text: bool
+
+
+class Watches(ABC):
+    """The answers to requests for watches. `requests` counts them; `streams` limits them."""
+
+    def __init__(self, requests: RequestCounts, streams: WatchStreams) -> None:
+        self.streams = streams
+        self._requests = requests
+
+    @property
+    @abstractmethod
+    def application_id(self) -> str:
+        """The application whose stores are watched."""
+
+    @abstractmethod
+    def has_store(self, name: str) -> bool:
+        """Whether a store has that name: only existing stores get a label."""
+
+    @abstractmethod
+    def store(self, name: str) -> WatchedStore:
+        """Return the store of that name. Raises UnknownStoreError."""
+
+    @abstractmethod
+    def bound(self, store: WatchedStore, params: Mapping[str, object]) -> Bound:
+        """Return the bound of a reader, of which the selection counts."""
+
+    @abstractmethod
+    def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+        """Yield the events of a watch. Raises the problem of one that cannot begin at the first."""
+
+    async def begin(self, name: str, parse: Parse, scope: Scope) -> Begun:
+        """Return the stream, its events, and the first of them. Raises the problem of a watch that cannot begin."""
+        began_s, outcome = monotonic(), "internal"
+        try:
+            found = await self._begun(name, parse, scope)
+            outcome = "answered"
+            return found
+        except UnderstudyError as error:
+            outcome = problem_of(error).type.slug
+            raise
+        finally:
+            counts = self._requests.of("watch", name if self.has_store(name) else NO_STORE)
+            counts.count(outcome)
+            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+
+    async def _begun(self, name: str, parse: Parse, scope: Scope) -> Begun:
+        store = self.store(name)
+        request = parse(store.codec)
+        keys = store.keys(request.rows, authorization_of(scope))
+        after = request.after
+        if after is not None and after.application_id != self.application_id:
+            what = f"the position is of the application {after.application_id!r}, this is {self.application_id!r}"
+            fix = "Send the id of an event of this store, or none"
+            raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
+        selection = self.bound(store, request.selection).selection
+        asked = WatchQuestion(keys, after, selection, request.longs_as_text)
+        stream = self.streams.enter(len(keys), grants_of(scope, keys))
+        return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
+
+
+def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndReason | None]:
+    """Return a function that says why a watch must end; None while its credential covers its keys."""
+    given = authorization_of(scope)
+
+    def check() -> EndReason | None:
+        nonlocal given
+        now = regranted(scope, given)
+        if now is given:
+            return None
+        if now is None or not all(now.keys.allows(orjson.loads(key.printed)) for key in keys):
+            return EndReason.FORBIDDEN
+        given = now
+        return None
+
+    return check
+
+
+def watch_routes(watches: Watches) -> APIRouter:
+    """Make the calls by which readers watch keys."""
+    routes = APIRouter()
+
+    def answered(store: str, parse: Parse) -> Response:
+        return WatchResponse(watches.streams, lambda scope: watches.begin(store, parse, scope))
+
+    def one(store: str, form: list[str], request: Request) -> Response:
+        query, last_event_id = request.scope["query_string"], request.headers.get("last-event-id", "")
+        return answered(store, lambda codec: parse_watch(codec, form, query, last_event_id))
+
+    @routes.get("/v1/stores/{store}/watch", response_class=WatchResponse)
+    async def by_json(store: str, request: Request) -> Response:
+        """Send the value of a key, which is JSON in `?key=`, and each change of it."""
+        return one(store, ["lookup"], request)
+
+    @routes.get("/v1/stores/{store}/watch/{key:path}", response_class=WatchResponse)
+    async def by_path(store: str, key: str, request: Request) -> Response:
+        """Send the value of a key, of which each column is a segment of the path, and each change of it."""
+        _, _, _, _, *segments = split_path(request.scope["raw_path"])
+        return one(store, ["keys", *segments], request)
+
+    @routes.post("/v1/stores/{store}/watch", response_class=WatchResponse)
+    async def many(store: str, request: Request) -> Response:
+        """Send the values of up to a thousand keys, and each change of them."""
+        body = await read_body(request.receive)
+        query, last_event_id = request.scope["query_string"], request.headers.get("last-event-id", "")
+        return answered(store, lambda codec: parse_watch_body(codec, body, query, last_event_id))
+
+    return routes

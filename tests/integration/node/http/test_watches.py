@@ -1,0 +1,349 @@
+"""Watches at a node: the present value, each change once and in order, and where the last one ended.
+
+The checkpoint is made by hand: at version V each word was counted V times, and version V brings the word born-(V-1).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.checkpoint import bytes as spark_bytes
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.services.guarded import Keys
+from tests.support.services.watches import Watcher
+from tests.support.spark.counting_query import WORDS, counting_feeder, rows
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V2, StateFormat
+from tests.support.spark.queries import wait_until
+
+from understudy_shared.reads.position import decode_position
+from understudy_shared.server import watch_streams
+from understudy_shared.server.connection_limits import ConnectionLimits
+
+FIRST = 3
+WORD = WORDS[0]
+WATCH = f"op0/watch/{WORD}"
+
+
+PROVIDERS = [
+    pytest.param(spark_bytes.HDFS, id="hdfs"),
+    pytest.param(spark_bytes.ROCKSDB, id="rocksdb", marks=pytest.mark.full),
+]
+
+
+@pytest.fixture(params=PROVIDERS)
+def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> HandmadeCheckpoint:
+    made = HandmadeCheckpoint(tmp_path / "checkpoint", provider=request.param).create()
+    return made.add(*range(1, FIRST + 1))
+
+
+@pytest.fixture
+def node(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> Iterator[ServedNode]:
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(FIRST)
+        yield served
+
+
+def test_a_watcher_gets_the_present_value_and_then_each_version_that_changes_it(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q21."""
+    with Watcher(node.port, WATCH) as watcher, Watcher(node.port, "op0/watch/born-5") as unborn:
+        first, absent = watcher.take(), unborn.take()
+        assert (first.kind, first.version, first.counted) == ("snapshot", FIRST, FIRST)
+        assert (absent.kind, absent.data["found"]) == ("snapshot", False)
+        for version in range(FIRST + 1, FIRST + 21):
+            checkpoint.add(version)
+        events = watcher.until(FIRST + 20)
+        assert [(event.kind, event.version, event.counted) for event in events] == [
+            ("value", version, version) for version in range(FIRST + 1, FIRST + 21)
+        ]
+        assert events[-1].position == events[-1].data["position"] == node.look_up([WORD]).body["position"]
+        assert [event.version for event in unborn.until(FIRST + 20)] == list(range(6, FIRST + 21))
+
+
+def test_a_watcher_that_comes_back_is_sent_what_it_missed_once_and_in_order(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q22: also at a node that starts anew, and restores a version above the one that was seen."""
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(FIRST)
+        with Watcher(node.port, WATCH) as watcher:
+            watcher.take()
+            checkpoint.add(FIRST + 1)
+            (seen,) = watcher.until(FIRST + 1)
+        checkpoint.add(FIRST + 2, FIRST + 3)
+        node.wait_for_version(FIRST + 3)
+        with Watcher(node.port, WATCH, last_event_id=seen.position) as watcher:
+            assert [event.version for event in watcher.until(FIRST + 3)] == [FIRST + 2, FIRST + 3]
+            checkpoint.add(FIRST + 4)
+            (seen,) = watcher.until(FIRST + 4)
+    checkpoint.add(*range(FIRST + 5, FIRST + 9))
+    with served_node(checkpoint.path, tmp_path / "other") as node:
+        node.wait_for_version(FIRST + 8)
+        target = f"{WATCH}?from={seen.position}"  # as the header
+        with Watcher(node.port, target) as watcher:
+            checkpoint.add(FIRST + 9)
+            events = watcher.until(FIRST + 9)
+        assert [(event.kind, event.version, event.counted) for event in events] == [
+            ("value", version, version) for version in range(FIRST + 5, FIRST + 10)
+        ]
+        versions = node.get(f"/v1/stores/op0/history/{WORD}?from={FIRST + 5}").body["versions"]
+        assert isinstance(versions, list)
+        assert [each["version"] for each in versions] == [event.version for event in events], "Q61"
+
+
+def test_a_position_that_was_taken_back_begins_anew_and_says_so(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    checkpoint.add(FIRST + 1)
+    node.wait_for_version(FIRST + 1)
+    ahead = str(node.look_up([WORD]).body["position"])
+    (checkpoint.path / "commits" / str(FIRST)).unlink()  # the node begins anew, with the same history but for its end
+    wait_until(lambda: "rewound" in node.events(), what="the rewind")
+    node.wait_for_version(FIRST)
+    with Watcher(node.port, WATCH, last_event_id=ahead) as watcher:
+        assert watcher.take().kind == "reset", "the version that was seen was taken back"
+        assert watcher.take().version == FIRST
+
+
+def test_a_position_that_is_gone_is_410_and_garbage_is_400(node: ServedNode, checkpoint: HandmadeCheckpoint) -> None:
+    """Q30."""
+    old = str(node.look_up([WORD]).body["position"])
+    checkpoint.add(*range(FIRST + 1, FIRST + 5))
+    node.wait_for_version(FIRST + 4)
+    for path in (checkpoint.path / "commits").iterdir():
+        if path.name.isdigit() and int(path.name) < FIRST + 2:
+            path.unlink()
+    for partition in range(checkpoint.partitions):
+        for version in range(1, FIRST + 2):
+            (checkpoint.path / checkpoint.changelog_path(version, partition)).unlink()
+    with Watcher(node.port, WATCH, last_event_id=old) as watcher:
+        assert (watcher.response.status, watcher.problem) == (410, "version-gone")
+    for token in ("us1.garbage", "17"):
+        with Watcher(node.port, WATCH, last_event_id=token) as watcher:
+            assert (watcher.response.status, watcher.problem) == (400, "bad-bound")
+    with Watcher(node.port, f"{WATCH}?max_lag=1") as watcher:
+        assert (watcher.response.status, watcher.problem) == (400, "bad-bound")
+
+
+def test_a_watch_of_many_keys_tells_each_change_of_each_and_positions_come_last(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q24."""
+    words = [*WORDS[:4], "born-0", "born-1"]
+    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}) as watcher:
+        first = [watcher.take() for _ in words]
+        assert sorted(event.data["key"]["word"] for event in first) == sorted(words)
+        checkpoint.add(*range(FIRST + 1, FIRST + 6))
+        told: dict[str, list[int]] = {word: [] for word in words}
+        position = 0
+        while min(map(len, told.values())) < 5:
+            event = watcher.next()
+            assert event is not None
+            if event.kind == "value":
+                assert event.version > position, "no event comes behind the position that covers it"
+                told[event.data["key"]["word"]].append(event.version)
+            if event.position is not None:
+                position = decode_position(event.position).version
+        assert all(versions == list(range(FIRST + 1, FIRST + 6)) for versions in told.values()), told
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST + 6)
+    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}, last_event_id=seen) as watcher:
+        again = [watcher.take() for _ in words]
+        assert {(event.kind, event.version) for event in again} == {("value", FIRST + 6)}
+
+
+def test_many_watchers_of_a_key_cost_one_read_for_each_version(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q27."""
+    watchers = [Watcher(node.port, WATCH) for _ in range(50)]
+    try:
+        for watcher in watchers:
+            watcher.take()
+        assert _metric(node, "understudy_watches") == 50
+        before = _metric(node, "understudy_watch_keys_read_total")
+        checkpoint.add(FIRST + 1)
+        for watcher in watchers:
+            assert watcher.take().version == FIRST + 1
+        assert _metric(node, "understudy_watch_keys_read_total") == before + 1
+    finally:
+        for watcher in watchers:
+            watcher.close()
+    wait_until(lambda: _metric(node, "understudy_watches") == 0, what="all to have left")
+    assert _metric(node, 'understudy_watches_ended_total{reason="left"}') == 50
+
+
+def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q23."""
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(FIRST)
+        with Watcher(node.port, WATCH) as watcher:
+            watcher.take()
+            node.node.hold_at(FIRST)
+            checkpoint.add(FIRST + 1, FIRST + 2, FIRST + 3)
+            for partition in range(checkpoint.partitions):
+                (checkpoint.path / checkpoint.changelog_path(FIRST + 1, partition)).unlink()
+                if checkpoint.provider == spark_bytes.HDFS:
+                    path = checkpoint.snapshot_path(FIRST + 3, partition)
+                    checkpoint.write(path, checkpoint.snapshot(FIRST + 3, partition))
+            if checkpoint.provider != spark_bytes.HDFS:
+                pytest.skip("snapshots of RocksDB are Spark's own")
+            node.node.hold_at(None)
+            missed, value = watcher.take(), watcher.take()
+        assert (missed.kind, missed.data["from"], missed.data["to"], missed.data["changes"]) == (
+            "coalesced",
+            FIRST + 1,
+            FIRST + 3,
+            None,
+        )
+        assert (value.kind, value.version, value.counted) == ("value", FIRST + 3, FIRST + 3)
+
+
+@pytest.mark.full
+def test_a_slow_watcher_gets_the_newest_value_and_how_many_it_missed(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q26: it does not read, and nothing piles up for it; then it reads."""
+    versions = range(FIRST + 1, 160)
+    keys = [[word] for word in WORDS] + [[f"born-{batch}"] for batch in versions]
+    with served_node(checkpoint.path, tmp_path / "data", limits=ConnectionLimits(unread_timeout_ms=600_000)) as node:
+        node.wait_for_version(FIRST)
+        with Watcher(node.port, "op0/watch", {"keys": keys}, receives_bytes=4096) as watcher:
+            for version in versions:
+                checkpoint.add(version)
+            node.wait_for_version(versions[-1])
+            events = watcher.until(versions[-1], WORD)
+        last = 0
+        for event in events:
+            if event.kind == "coalesced":
+                assert event.data["from"] == last + 1
+                # Not known where the loop, which this process keeps busy, passed over versions itself.
+                assert event.data["changes"] in (None, event.data["to"] - event.data["from"])
+                last = event.data["to"] - 1
+            else:
+                assert event.version == last + 1 or event.kind == "snapshot", "what is missing was told"
+                last = event.version
+        assert any(event.kind == "coalesced" for event in events)
+
+
+def test_a_watcher_that_never_reads_is_closed_and_counted(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q25."""
+    limits = ConnectionLimits(unread_timeout_ms=300)
+    keys = [["x" * 30_000 + str(number)] for number in range(250)]
+    with served_node(checkpoint.path, tmp_path / "data", limits=limits) as node:
+        node.wait_for_version(FIRST)
+        silent = Watcher(node.port, "op0/watch", {"keys": keys}, receives_bytes=4096)
+        with silent, Watcher(node.port, WATCH) as other:
+            unread = 'understudy_watches_ended_total{reason="unread"}'
+            wait_until(lambda: _metric(node, unread) == 1, what="the one that does not read to be closed")
+            checkpoint.add(FIRST + 1)
+            assert other.until(FIRST + 1)[-1].counted == FIRST + 1, "others go on"
+
+
+def test_a_service_that_stops_ends_each_watch_with_a_last_event(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q32."""
+    ended: list[object] = []
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(FIRST)
+        watchers = [Watcher(node.port, WATCH) for _ in range(20)]
+
+        def read(watcher: Watcher) -> None:
+            events = list(iter(watcher.next, None))
+            ended.append((events[-1].kind, events[-1].data["reason"], watcher.retry_ms is not None))
+
+        readers = [threading.Thread(target=read, args=(watcher,)) for watcher in watchers]
+        for reader in readers:
+            reader.start()
+    for reader in readers:
+        reader.join(20)
+    assert ended == [("end", "stopping", True)] * 20
+    for watcher in watchers:
+        watcher.close()
+
+
+def test_a_watch_ends_when_its_key_is_revoked_or_its_role_loses_a_key(tmp_path: Path) -> None:
+    """Q34."""
+    made = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    keys = Keys(tmp_path / "credentials.toml")
+    keys.role("of-a-word", f'{{stores = ["op0"], actions = ["watch"], key_prefix = ["{WORD}"]}}')
+    for name in ("revoked", "narrowed", "kept"):
+        keys.add(name, "of-a-word" if name == "narrowed" else "reader")
+    with served_node(made.path, tmp_path / "data", credentials_file=keys.path) as node:
+        node.key = keys["kept"]
+        wait_until(lambda: node.get("/readyz").status == 200, what="the node")
+        watchers = {name: Watcher(node.port, WATCH, key=keys[name]) for name in keys}
+        for watcher in watchers.values():
+            assert watcher.take().kind == "snapshot"
+        with Watcher(node.port, f"op0/watch/{WORDS[1]}", key=keys["narrowed"]) as refused:
+            assert (refused.response.status, refused.problem) == (403, "forbidden")
+        keys.revoke("revoked")
+        keys.path.write_text(keys.path.read_text().replace(f'["{WORD}"]', '["another"]'))
+        for name in ("revoked", "narrowed"):
+            last = list(iter(watchers[name].next, None))[-1]
+            assert (last.kind, last.data["reason"]) == ("end", "forbidden")
+        made.add(2)
+        assert watchers["kept"].until(2)[-1].counted == 2
+        for watcher in watchers.values():
+            watcher.close()
+
+
+def test_more_watches_than_allowed_are_refused_before_they_cost_anything(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served_node(checkpoint.path, tmp_path / "data", max_watchers=2) as node:
+        node.wait_for_version(FIRST)
+        with Watcher(node.port, WATCH), Watcher(node.port, WATCH), Watcher(node.port, WATCH) as third:
+            assert (third.response.status, third.problem) == (429, "overloaded")
+            assert node.look_up([WORD]).status == 200
+        monkeypatch.setattr(watch_streams, "MAX_WATCHED_KEYS", 3)
+        with Watcher(node.port, "op0/watch", {"keys": [[word] for word in WORDS]}) as many:
+            assert (many.response.status, many.problem) == (429, "overloaded")
+
+
+@pytest.mark.parametrize(
+    "state_format",
+    [
+        pytest.param(HDFS_V1, marks=pytest.mark.full),
+        pytest.param(ROCKSDB_CHANGELOG_V1, marks=pytest.mark.full),
+        pytest.param(ROCKSDB_V2, marks=pytest.mark.full),
+        ROCKSDB_CHANGELOG_V2,
+    ],
+    ids=lambda each: each.id,
+)
+def test_each_batch_of_spark_is_an_event_or_told_to_be_left_out(
+    state_format: StateFormat, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without changelogs a node may pass over snapshots, and says so; with them it never does."""
+    batches = 6
+    path = tmp_path / "counting"
+    with counting_feeder(spark, path, state_format) as feeder:
+        feeder.add(rows(0))
+        with served_node(path, tmp_path / "data") as node:
+            node.wait_for_version(1)
+            with Watcher(node.port, WATCH) as watcher, Watcher(node.port, "op0/watch/born-3") as born:
+                first = watcher.take()
+                assert (first.version, first.counted) == (1, 1)
+                for batch in range(1, batches):
+                    feeder.add(rows(batch))
+                reached = 1
+                for event in watcher.until(batches):
+                    if event.kind == "coalesced":
+                        assert (state_format == ROCKSDB_V2, event.data["from"]) == (True, reached + 1)
+                        reached = event.data["to"] - 1
+                    else:
+                        assert (event.version, event.counted) == (reached + 1, reached + 1)
+                        reached = event.version
+                assert born.until(batches)[-1].version == batches
+
+
+def _metric(node: ServedNode, name: str) -> float:
+    for line in node.text("/metrics").splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError(f"there is no {name}")
