@@ -75,7 +75,8 @@ class Router:
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, identity)
+        self.identity = identity or ClusterIdentity(None, settings.application_id)
+        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, self.identity)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -95,7 +96,7 @@ class Router:
                 listener=HopReports(self.tables, self.watcher, clock),
                 patience=Patience(hedge_after_ms=settings.hedge_after_ms),
                 clock=clock,
-                identity=identity or ClusterIdentity(None, settings.application_id),
+                identity=self.identity,
             ),
             suspect_after_ms=settings.suspect_after_ms,
             hop_timeout_ms=settings.hop_timeout_ms,

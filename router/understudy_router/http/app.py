@@ -20,6 +20,7 @@ from understudy_router.http.reads import Reads
 from understudy_router.http.routes import drain_route, read_routes
 from understudy_router.http.scans import RouterScans
 from understudy_router.http.snapshots import RouterSnapshots
+from understudy_router.http.watches import RouterWatches
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
@@ -36,6 +37,8 @@ from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
+from understudy_shared.server.watch_streams import WatchStreams
+from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
@@ -93,6 +96,8 @@ def create_app(
     snapshots = RouterSnapshots(router, reads, forwarder)
     http.include_router(several_routes(SeveralStores(app, reads, snapshots.position)))
     http.include_router(snapshot_routes(snapshots))
+    app.watch_streams = WatchStreams(router.settings.max_watchers)
+    http.include_router(watch_routes(RouterWatches(reads, app.watch_streams, forwarder.context, router)))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

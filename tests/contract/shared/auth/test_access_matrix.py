@@ -275,6 +275,7 @@ def test_a_key_prefix_holds_for_every_way_to_ask_for_a_key(world: World, service
         f"/v1/stores/op0/lookup?key={exact([None])}": 403,
         f"/v1/stores/op0/history/{WORD}": 200,
         f"/v1/stores/op0/history/{other}": 403,
+        f"/v1/stores/op0/watch/{other}": 403,
         f"/v1/stores/op0/keys/{WORD}?version=1": 200,
         f"/v1/stores/op0/keys/{other}?version=1": 403,
     }

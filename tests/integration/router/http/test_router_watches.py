@@ -1,0 +1,106 @@
+"""Watches at a router: each change once and in order, whatever node or router ends meanwhile.
+
+The checkpoint is made by hand: at version V each word was counted V times.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import Cluster, cluster
+from tests.support.services.watches import Event, Watcher
+from tests.support.spark.counting_query import WORDS
+
+FIRST, TASKS = 3, 4
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, FIRST + 1))
+
+
+@pytest.fixture
+def world(checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer) -> Iterator[Cluster]:
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=2) as found:
+        found.wait_to_rest(copies=2, version=FIRST)
+        yield found
+
+
+def assert_is_each(events: list[Event], versions: range) -> None:
+    assert [(event.kind, event.version, event.counted) for event in events] == [
+        ("value", version, version) for version in versions
+    ]
+
+
+def test_no_change_is_missed_or_repeated_when_nodes_and_routers_end(
+    world: Cluster, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q22."""
+    target = f"op0/watch/{WORDS[0]}"
+    with Watcher(world.routers[0].port, target) as watcher:
+        assert watcher.take().kind == "snapshot"
+        checkpoint.add(FIRST + 1)
+        assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
+        for node_id, last in (("n1", FIRST + 3), ("n2", FIRST + 6)):
+            world.end(node_id)
+            checkpoint.add(last - 1, last)
+            world.start(node_id)
+            assert_is_each(watcher.until(last), range(last - 1, last + 1))
+            checkpoint.add(last + 1)
+            assert_is_each(watcher.until(last + 1), range(last + 1, last + 2))
+            world.wait_to_rest(copies=2, version=last + 1)
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST + 8)
+    with Watcher(world.routers[1].port, target, last_event_id=seen) as watcher:
+        assert_is_each(watcher.until(FIRST + 8), range(FIRST + 8, FIRST + 9))
+    with Watcher(world.routers[0].port, target, last_event_id="us1.garbage") as watcher:
+        assert watcher.problem == "bad-bound"
+
+
+def test_a_watch_of_keys_of_all_partitions_has_each_change_once_while_nodes_come_and_go(
+    world: Cluster, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q24."""
+    words = WORDS[:20]
+    last = FIRST + 12
+    with Watcher(world.routers[0].port, "op0/watch", {"keys": [[word] for word in words]}) as watcher:
+        assert {watcher.take().kind for _ in words} == {"snapshot"}
+
+        def change() -> None:
+            for version in range(FIRST + 1, last + 1):
+                if version == FIRST + 4:
+                    world.end("n2")
+                checkpoint.add(version)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        told: dict[str, list[int]] = {word: [FIRST] for word in words}
+        while min(versions[-1] for versions in told.values()) < last:
+            event = watcher.take()
+            versions = told[event.data["key"]["word"]]
+            if event.kind == "coalesced":
+                assert event.data["from"] == versions[-1] + 1
+                versions.extend(range(event.data["from"], event.data["to"]))
+            else:
+                assert event.version == versions[-1] + 1, f"{event} behind {versions}"
+                versions.append(event.version)
+        changing.join()
+
+
+def test_a_router_that_stops_says_so_and_another_one_goes_on(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
+    target = f"op0/watch/{WORDS[1]}"
+    with Watcher(world.routers[1].port, target) as watcher:
+        watcher.take()
+        world.restart_router(1)
+        last = list(iter(watcher.next, None))[-1]
+        assert (last.kind, last.data["reason"]) == ("end", "stopping")
+        assert watcher.retry_ms is not None
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST + 1)
+    with Watcher(world.routers[0].port, target, last_event_id=seen) as watcher:
+        assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
