@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Final, NamedTuple
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import (
@@ -27,7 +28,6 @@ from understudy_router.forwarding.fallback import (
     rejection_by_problem,
 )
 from understudy_router.forwarding.merged_watch import MergedWatch
-from understudy_router.routing.candidates import Candidate
 from understudy_router.transport.node_events import NodeEvents, open_events
 from understudy_router.transport.wire import HopFailure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
