@@ -100,6 +100,8 @@ def read_arrow(response: HTTPResponse) -> Iterator[Piece]:
         while True:
             batch, metadata = reader.read_next_batch_with_custom_metadata()
             said = {} if metadata is None else _said(metadata[b"understudy"])
+            if "error" in said:
+                raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
             held.append(batch)
             rows += batch.num_rows
             size_bytes = sum(each.nbytes for each in held)

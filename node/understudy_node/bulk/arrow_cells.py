@@ -1,22 +1,26 @@
 """Arrow arrays of a column's cells, without a Python value for each: equal to those of `ArrowRows` (pure).
 
-pyarrow is imported by the first use.
+What is made of the cells of a slice is a chunk: checked, but not an array yet. The chunks of a part become one array,
+so that pyarrow is called once for each column. It is imported by the first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from understudy_node.bulk.cells import (
+    U8,
     AnyCells,
     FixedCells,
     Mask,
     UnfitRowsError,
     VariableCells,
+    is_ascii,
     is_text,
     printed,
     values_of,
@@ -43,34 +47,156 @@ from understudy_shared.spark.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MakeArray = Callable[[AnyCells], Any]
 
-_CONTINUATION, _CONTINUATION_MASK = 0x80, 0xC0
-"""The bits by which a byte inside a character of UTF-8 is known."""
-
-
-def arrow_maker(spark_type: SparkType) -> MakeArray | None:
-    """Return the maker of a column's arrays; None for nested types. It raises UnfitRowsError for cells that Arrow
-    cannot hold.
+class Chunk(NamedTuple):
+    """The cells of a column in a slice, as an array will hold them: `values` are numbers, or the bytes of texts, each
+    of which has one of `sizes`. `size_bytes` is what they take of an array.
     """
+
+    values: npt.NDArray[Any]
+    sizes: npt.NDArray[np.int64] | None
+    nulls: Mask | None
+    size_bytes: int
+
+
+class ArrowColumn(NamedTuple):
+    """The two steps from the cells of a column to its array."""
+
+    chunk: Callable[[Any], Chunk]
+    """Raises UnfitRowsError for cells that Arrow cannot hold."""
+    array: Callable[[Sequence[Chunk]], Any]
+
+
+def arrow_column(spark_type: SparkType) -> ArrowColumn | None:
+    """Return how a column's arrays are made; None for nested types."""
     kind = arrow_type(spark_type)
+    numbers = partial(_array_of_numbers, kind)
     match spark_type:
         case StructType() | ArrayType() | MapType():
             return None
         case VoidType():
-            return lambda cells: _pyarrow().nulls(len(_fixed(cells).values))
+            return ArrowColumn(_voids, _array_of_voids)
         case BooleanType():
-            return partial(_booleans, kind)
+            return ArrowColumn(_booleans, partial(_array_of_booleans, kind))
         case StringType() | BinaryType():
-            return partial(_bytes, kind, is_string=isinstance(spark_type, StringType))
+            chunk = partial(_bytes, is_string=isinstance(spark_type, StringType))
+            return ArrowColumn(chunk, partial(_array_of_texts, kind))
         case DecimalType():
-            return partial(_wide_decimals if spark_type.is_wide else _decimals, kind)
+            return ArrowColumn(partial(_wide_decimals if spark_type.is_wide else _decimals, kind), numbers)
         case YearMonthIntervalType() | CalendarIntervalType():
-            return partial(_texts, kind, compile_json_cell(spark_type))
+            return ArrowColumn(partial(_texts, compile_json_cell(spark_type)), partial(_array_of_texts, kind))
         case TimeType():
-            return partial(_times, kind)
+            return ArrowColumn(_times, numbers)
         case _:
-            return partial(_numbers, kind)
+            return ArrowColumn(_numbers, numbers)
+
+
+def _fixed(cells: AnyCells) -> FixedCells:
+    assert isinstance(cells, FixedCells), "what is in slots"
+    return cells
+
+
+def _chunk(values: npt.NDArray[Any], nulls: Mask | None) -> Chunk:
+    return Chunk(values, None, nulls, values.nbytes + _bits_bytes(nulls))
+
+
+def _bits_bytes(nulls: Mask | None) -> int:
+    return 0 if nulls is None else (len(nulls) + 7) // 8
+
+
+def _voids(cells: AnyCells) -> Chunk:
+    return Chunk(_fixed(cells).values, None, None, 0)
+
+
+def _numbers(cells: AnyCells) -> Chunk:
+    return _chunk(_fixed(cells).values, cells.nulls)
+
+
+def _times(cells: AnyCells) -> Chunk:
+    nanos = values_of(_fixed(cells))
+    if bool(((nanos < 0) | (nanos >= NANOS_PER_DAY)).any()):
+        raise UnfitRowsError
+    return _chunk(nanos, cells.nulls)
+
+
+def _booleans(cells: AnyCells) -> Chunk:
+    values = _fixed(cells).values != 0
+    return Chunk(values, None, cells.nulls, (len(values) + 7) // 8 + _bits_bytes(cells.nulls))
+
+
+def _bytes(cells: VariableCells, *, is_string: bool) -> Chunk:
+    chars, begins = joined(cells)
+    if is_string and not is_ascii(chars):
+        inside = chars[begins[cells.sizes > 0]] & _CONTINUATION_MASK == _CONTINUATION
+        if bool(inside.any()) or not is_text(chars):
+            raise UnfitRowsError
+    return _chunk_of_texts(chars, cells.sizes, cells.nulls)
+
+
+def _chunk_of_texts(chars: U8, sizes: npt.NDArray[np.int64], nulls: Mask | None) -> Chunk:
+    return Chunk(chars, sizes, nulls, 4 * len(sizes) + len(chars) + _bits_bytes(nulls))
+
+
+def _decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
+    unscaled = values_of(_fixed(cells))
+    limit = 10**kind.precision
+    if bool(((unscaled >= limit) | (unscaled <= -limit)).any()):
+        raise UnfitRowsError
+    return _chunk(np.stack((unscaled, unscaled >> 63), axis=1), cells.nulls)
+
+
+def _wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
+    limit = 10**kind.precision
+    unscaled = [int.from_bytes(piece, "big", signed=True) for piece in cells.pieces()]
+    sizes = cells.sizes if cells.nulls is None else cells.sizes[~cells.nulls]
+    if bool((sizes == 0).any()) or not all(-limit < each < limit for each in unscaled):
+        raise UnfitRowsError
+    halves = b"".join(each.to_bytes(16, "little", signed=True) for each in unscaled)
+    return _chunk(np.frombuffer(halves, np.int64).reshape(-1, 2), cells.nulls)
+
+
+def _texts(print_cell: Callable[[Any], object], cells: AnyCells) -> Chunk:
+    """Make texts of what is printed for each cell."""
+    texts = ["" if each is None else str(each) for each in printed(print_cell, cells)]
+    pieces = [text.encode() for text in texts]
+    sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    return _chunk_of_texts(np.frombuffer(b"".join(pieces), np.uint8), sizes, cells.nulls)
+
+
+def _array_of_voids(chunks: Sequence[Chunk]) -> Any:
+    return _pyarrow().nulls(sum(len(each.values) for each in chunks))
+
+
+def _array_of_booleans(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+    values = np.concatenate([each.values for each in chunks])
+    return _array(kind, len(values), chunks, np.packbits(values, bitorder="little"))
+
+
+def _array_of_numbers(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+    values = np.concatenate([each.values for each in chunks])
+    return _array(kind, len(values), chunks, values)
+
+
+def _array_of_texts(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+    sizes = np.concatenate([each.sizes for each in chunks if each.sizes is not None])
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return _array(kind, len(sizes), chunks, offsets, np.concatenate([each.values for each in chunks]))
+
+
+def _array(kind: pa.DataType, count: int, chunks: Sequence[Chunk], *buffers: npt.NDArray[Any]) -> Any:
+    pa = _pyarrow()
+    validity = None
+    if any(each.nulls is not None for each in chunks):
+        valid = [_valid(each) for each in chunks]
+        validity = pa.py_buffer(np.packbits(np.concatenate(valid), bitorder="little"))
+    return pa.Array.from_buffers(kind, count, [validity, *map(pa.py_buffer, buffers)])
+
+
+def _valid(chunk: Chunk) -> Mask:
+    if chunk.nulls is not None:
+        return ~chunk.nulls
+    return np.ones(len(chunk.values) if chunk.sizes is None else len(chunk.sizes), np.bool_)
 
 
 def _pyarrow() -> Any:
@@ -79,64 +205,5 @@ def _pyarrow() -> Any:
     return pa
 
 
-def _fixed(cells: AnyCells) -> FixedCells:
-    assert isinstance(cells, FixedCells), "what is in slots"
-    return cells
-
-
-def _array(kind: pa.DataType, count: int, nulls: Mask | None, *buffers: Any) -> Any:
-    pa = _pyarrow()
-    validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-    return pa.Array.from_buffers(kind, count, [validity, *map(pa.py_buffer, buffers)])
-
-
-def _numbers(kind: pa.DataType, cells: AnyCells) -> Any:
-    values = _fixed(cells).values
-    return _array(kind, len(values), cells.nulls, np.ascontiguousarray(values))
-
-
-def _times(kind: pa.DataType, cells: AnyCells) -> Any:
-    nanos = values_of(_fixed(cells))
-    if bool(((nanos < 0) | (nanos >= NANOS_PER_DAY)).any()):
-        raise UnfitRowsError
-    return _array(kind, len(nanos), cells.nulls, nanos)
-
-
-def _booleans(kind: pa.DataType, cells: AnyCells) -> Any:
-    values = _fixed(cells).values
-    return _array(kind, len(values), cells.nulls, np.packbits(values != 0, bitorder="little"))
-
-
-def _bytes(kind: pa.DataType, cells: VariableCells, *, is_string: bool) -> Any:
-    chars, begins = joined(cells)
-    if is_string:
-        inside = chars[begins[cells.sizes > 0]] & _CONTINUATION_MASK == _CONTINUATION
-        if bool(inside.any()) or not is_text(chars):
-            raise UnfitRowsError
-    offsets = np.append(begins, len(chars)).astype(np.int32)
-    return _array(kind, len(begins), cells.nulls, offsets, chars)
-
-
-def _decimals(kind: pa.DataType, cells: AnyCells) -> Any:
-    unscaled = values_of(_fixed(cells))
-    limit = 10**kind.precision
-    if bool(((unscaled >= limit) | (unscaled <= -limit)).any()):
-        raise UnfitRowsError
-    halves = np.stack((unscaled, unscaled >> 63), axis=1)
-    return _array(kind, len(unscaled), cells.nulls, np.ascontiguousarray(halves))
-
-
-def _wide_decimals(kind: pa.DataType, cells: VariableCells) -> Any:
-    limit = 10**kind.precision
-    unscaled = [int.from_bytes(piece, "big", signed=True) for piece in cells.pieces()]
-    sizes = cells.sizes if cells.nulls is None else cells.sizes[~cells.nulls]
-    if bool((sizes == 0).any()) or not all(-limit < each < limit for each in unscaled):
-        raise UnfitRowsError
-    return _array(
-        kind, len(unscaled), cells.nulls, b"".join(each.to_bytes(16, "little", signed=True) for each in unscaled)
-    )
-
-
-def _texts(kind: pa.DataType, print_cell: Callable[[Any], object], cells: AnyCells) -> Any:
-    """Make texts of what is printed for each cell."""
-    return _pyarrow().array(printed(print_cell, cells), kind)
+_CONTINUATION, _CONTINUATION_MASK = 0x80, 0xC0
+"""The bits by which a byte inside a character of UTF-8 is known."""

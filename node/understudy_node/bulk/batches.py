@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from understudy_node.bulk.arrow_cells import MakeArray, arrow_maker
+from understudy_node.bulk.arrow_cells import ArrowColumn, Chunk, arrow_column
 from understudy_node.bulk.cells import AnyCells
 from understudy_node.bulk.fast_part import PartPiece
 from understudy_node.bulk.table import Projection
-from understudy_node.stores.arrow_schema import batch_message
 from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 
@@ -17,27 +16,27 @@ from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 class ArrowBatches:
     """The form of Arrow: one record batch for a part. See `fast_part.Form`."""
 
-    def __init__(self, columns: ExportColumns, makers: Mapping[tuple[str, ...], MakeArray]) -> None:
+    def __init__(self, columns: ExportColumns, made: Mapping[tuple[str, ...], ArrowColumn]) -> None:
         self._columns = columns
-        self._makers = makers
+        self._made = made
         self._schema = arrow_schema(columns, {})
 
     def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
-        arrays = [make(column) for make, column in zip(self._makers.values(), cells, strict=True)]
-        return PartPiece(arrays, count, sum(array.nbytes for array in arrays))
+        chunks = [made.chunk(column) for made, column in zip(self._made.values(), cells, strict=True)]
+        return PartPiece(chunks, count, sum(chunk.size_bytes for chunk in chunks))
 
-    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
+    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
         if not pieces:
-            return b""
+            return ()
         import pyarrow as pa  # noqa: PLC0415
 
-        columns = zip(*(cast("list[Any]", piece.made) for piece in pieces), strict=True)
-        arrays = dict(zip(self._makers, map(pa.concat_arrays, columns), strict=True))
+        columns = zip(*(cast("list[Chunk]", piece.made) for piece in pieces), strict=True)
+        arrays = {path: made.array(chunks) for (path, made), chunks in zip(self._made.items(), columns, strict=True)}
         arrays[PROBLEM,] = pa.nulls(sum(piece.rows for piece in pieces), pa.string())
         placed = [
             arrays[field.name,] if (field.name,) in arrays else self._struct(field, arrays) for field in self._schema
         ]
-        return batch_message(pa.record_batch(placed, schema=self._schema))
+        return (memoryview(pa.record_batch(placed, schema=self._schema).serialize()),)
 
     def _struct(self, field: Any, arrays: Mapping[tuple[str, ...], Any]) -> Any:
         """Return the array of a part, of those of its columns; of a flat column its own."""
@@ -51,10 +50,10 @@ class ArrowBatches:
 
 def arrow_batches(table: Projection, columns: ExportColumns) -> ArrowBatches | None:
     """Return the form of a table; None where a column's values have to be made one by one."""
-    makers: dict[tuple[str, ...], MakeArray] = {}
+    found: dict[tuple[str, ...], ArrowColumn] = {}
     for each in table.columns:
-        make = arrow_maker(each.type)
-        if make is None:
+        made = arrow_column(each.type)
+        if made is None:
             return None
-        makers[each.part, each.name] = make
-    return ArrowBatches(columns, makers)
+        found[each.part, each.name] = made
+    return ArrowBatches(columns, found)

@@ -6,8 +6,9 @@ those of `row_reader`: rows that it would refuse are refused here, too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,12 @@ from understudy_shared.spark.types import StructType, VoidType
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+_MARK: Final = os.urandom(8)
+"""Bytes that no record has: those who write records do not know them."""
+
+_MARK_NUMBER: Final = np.uint64(int.from_bytes(_MARK, "little"))
 
 
 class UnfitRowsError(Exception):
@@ -61,15 +68,42 @@ AnyCells = FixedCells | VariableCells
 
 def blocks_of(records: Sequence[bytes], skip: int) -> tuple[RowBlock, RowBlock]:
     """Return the rows of keys and of values, from a flat list of records; each without its first `skip` bytes."""
+    even = _even_blocks(records, skip)
+    if even is not None:
+        return even
     data = np.frombuffer(b"".join(records), np.uint8)
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     starts = np.cumsum(sizes) - sizes + skip
-    key_sizes, value_sizes = sizes[::2], sizes[1::2]
-    is_even = bool((key_sizes == key_sizes[0]).all() and (value_sizes == value_sizes[0]).all())
-    stride = int(key_sizes[0] + value_sizes[0]) if is_even else None
-    return RowBlock(data, starts[::2], key_sizes - skip, stride), RowBlock(
-        data, starts[1::2], value_sizes - skip, stride
-    )
+    return RowBlock(data, starts[::2], sizes[::2] - skip, None), RowBlock(data, starts[1::2], sizes[1::2] - skip, None)
+
+
+def _even_blocks(records: Sequence[bytes], skip: int) -> tuple[RowBlock, RowBlock] | None:
+    """Return the same where all keys, and all values, are equally long; None where they are not.
+
+    To ask each record for its size takes longer than to join them. So they are joined with marks: where a mark stands
+    at each place that one size of all keys and one of all values says, no record is longer or shorter.
+    """
+    count, key_size, value_size = len(records) // 2, len(records[0]), len(records[1])
+    if (len(records[-2]), len(records[-1])) != (key_size, value_size):
+        return None
+    data = np.frombuffer(_MARK.join(records), np.uint8)
+    value_at = key_size + len(_MARK)
+    stride = value_at + value_size + len(_MARK)
+    if len(data) != count * stride - len(_MARK):
+        return None
+    for first, marks in ((key_size, count), (value_at + value_size, count - 1)):
+        if marks and bool((np.ndarray((marks,), "<u8", data.data, first, (stride,)) != _MARK_NUMBER).any()):
+            return None
+    starts = np.arange(count) * stride + skip
+    keys = RowBlock(data, starts, np.full(count, key_size - skip), stride)
+    return keys, RowBlock(data, starts + value_at, np.full(count, value_size - skip), stride)
+
+
+class NullBits(NamedTuple):
+    """The null bits of many rows, word by word, and those that any row has."""
+
+    words: Sequence[npt.NDArray[np.uint64]]
+    of_any: Sequence[int]
 
 
 class RowColumns:
@@ -85,23 +119,24 @@ class RowColumns:
             for code, field in zip(self._codes, schema.fields, strict=True)
         )
 
-    def check(self, block: RowBlock) -> list[npt.NDArray[np.uint64]]:
-        """Return the null bits of all rows, word by word. Raises UnfitRowsError for rows that are of another schema."""
-        sizes, fixed = block.sizes, self._fixed_bytes
+    def check(self, block: RowBlock) -> NullBits:
+        """Return the null bits of all rows. Raises UnfitRowsError for rows that are of another schema."""
+        sizes, fixed = block.sizes if block.stride is None else block.sizes[:1], self._fixed_bytes
         unfit = ((sizes < fixed) | (sizes & 7 != 0)) if self._has_variable else sizes != fixed
         if unfit.any():
             raise UnfitRowsError
         words = [_slots(block, "<u8", 8 * word) for word in range(self._words)]
+        bits = NullBits(words, [int(np.bitwise_or.reduce(word)) for word in words])
         unused = len(self._schema.fields) % 64
-        if unused and bool((words[-1] >> np.uint64(unused)).any()):
+        if unused and bits.of_any[-1] >> unused:
             raise UnfitRowsError
-        return words
+        return bits
 
-    def cells(self, block: RowBlock, words: Sequence[npt.NDArray[np.uint64]], index: int) -> AnyCells:
-        """Return a column. `words` are what `check` returned."""
-        word = words[index // 64]
-        nulls: Mask | None = (word & np.uint64(1 << index % 64)) != 0
-        nulls = nulls if nulls is not None and bool(nulls.any()) else None
+    def cells(self, block: RowBlock, bits: NullBits, index: int) -> AnyCells:
+        """Return a column. `bits` are what `check` returned."""
+        nulls: Mask | None = None
+        if bits.of_any[index // 64] >> index % 64 & 1:
+            nulls = (bits.words[index // 64] & np.uint64(1 << index % 64)) != 0
         at = 8 * (self._words + index)
         code = self._codes[index]
         if isinstance(self._schema.fields[index].type, VoidType):
@@ -116,9 +151,14 @@ class RowColumns:
         return VariableCells(block.data, block.starts + offsets, sizes, nulls)
 
 
+def is_ascii(data: U8) -> bool:
+    """Whether bytes are ASCII."""
+    return not len(data) or int(data.max()) < 0x80
+
+
 def is_text(data: U8) -> bool:
     """Whether bytes are UTF-8."""
-    if bool((data < 0x80).all()):
+    if is_ascii(data):
         return True
     try:
         data.tobytes().decode()

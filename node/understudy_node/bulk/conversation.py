@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import pickle
-from asyncio import IncompleteReadError
 from asyncio.subprocess import Process
 from dataclasses import fields
 
+from understudy_node.bulk.answers import Answers, GoneError
 from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.bulk.handover import Handover
 from understudy_node.bulk.pipe import (
@@ -36,20 +36,16 @@ MAX_REASONS = 16
 _TASK_FIELDS = tuple(each.name for each in fields(TaskView) if each.name != "stores")
 
 
-class GoneError(Exception):
-    """The process has ended in the middle of an answer."""
-
-
 class Conversation:
     """The conversation with one process. One part is asked for at a time."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, answers: Answers) -> None:
         assert process.stdin is not None, "its pipe"
-        assert process.stdout is not None, "its pipe"
         self.process = process
+        self.answers = answers
         self.has_made = False
         """Whether it has made a part."""
-        self._in, self._out = process.stdin, process.stdout
+        self._in = process.stdin
         self._handover = Handover()
         self._generation: Generation | None = None
         self._stores = 0
@@ -77,19 +73,17 @@ class Conversation:
         for message in layers:
             await self._send(message)
         await self._send(self._asked(asked, reading, views, place, room, budget_s))
-        try:
-            head = pickle.loads(await self._out.readexactly(length_of(await self._out.readexactly(LENGTH_BYTES))))  # noqa: S301
-            if isinstance(head, Dropped):
-                raise PartCancelledError
-            if isinstance(head, Declined):
-                self._note(head.reason)
-                return None
-            assert isinstance(head, Made), "its answers"
-            payload = await self._out.readexactly(head.size)
-        except IncompleteReadError:
-            raise GoneError("it ended in the middle of a part") from None
+        size = length_of(b"".join(await self.answers.exactly(LENGTH_BYTES)))
+        head = pickle.loads(b"".join(await self.answers.exactly(size)))  # noqa: S301
+        if isinstance(head, Dropped):
+            raise PartCancelledError
+        if isinstance(head, Declined):
+            self._note(head.reason)
+            return None
+        assert isinstance(head, Made), "its answers"
+        pieces = await self.answers.exactly(head.size)
         self.has_made = True
-        return MadePart(payload, head.found, head.looked_at, head.after, head.is_end)
+        return MadePart(pieces, head.found, head.looked_at, head.after, head.is_end)
 
     def drop(self) -> None:
         """Have the part ended that is being made: its reader has left. It has an answer all the same."""

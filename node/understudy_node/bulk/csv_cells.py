@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from understudy_node.bulk.cells import AnyCells, VariableCells, is_text, printed
+from understudy_node.bulk.cells import AnyCells, FixedCells, VariableCells, is_text, printed
 from understudy_node.bulk.joining import joined
 from understudy_node.bulk.json_cells import cell_printer
 from understudy_node.stores.gathered import csv_field
@@ -40,9 +40,11 @@ def field_printer(spark_type: SparkType, *, is_first: bool, longs_as_text: bool 
     their type.
     """
     match spark_type:
-        case VoidType() | IntegralType() | BooleanType() | DoubleType() | DateType() | TimestampType():
-            return partial(_unquoted, cell_printer(spark_type))
-        case TimestampNtzType():
+        case VoidType() | IntegralType() | BooleanType():
+            return partial(_plain, cell_printer(spark_type))
+        case DoubleType():
+            return partial(_doubles, cell_printer(spark_type))
+        case DateType() | TimestampType() | TimestampNtzType():
             return partial(_unquoted, cell_printer(spark_type))
         case StringType():
             return partial(_strings, one_by_one=_one_by_one(spark_type, is_first=is_first, longs_as_text=False))
@@ -50,9 +52,22 @@ def field_printer(spark_type: SparkType, *, is_first: bool, longs_as_text: bool 
             return _one_by_one(spark_type, is_first=is_first, longs_as_text=longs_as_text)
 
 
+def _plain(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
+    """Return JSON without quotes as fields."""
+    return _with_nulls(print_cells(cells), cells)
+
+
+def _doubles(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
+    assert isinstance(cells, FixedCells), "what is in slots"
+    return _plain(print_cells, cells) if bool(np.isfinite(cells.values).all()) else _unquoted(print_cells, cells)
+
+
 def _unquoted(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
     """Return JSON of numbers and plain texts as fields."""
-    texts = [text.strip(b'"') for text in print_cells(cells)]
+    return _with_nulls([text.strip(b'"') for text in print_cells(cells)], cells)
+
+
+def _with_nulls(texts: list[bytes], cells: AnyCells) -> list[bytes]:
     if cells.nulls is not None:
         for at in np.flatnonzero(cells.nulls).tolist():
             texts[at] = b""

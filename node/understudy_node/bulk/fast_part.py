@@ -39,8 +39,8 @@ class Form(Protocol):
     def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         """Print rows. Raises UnfitRowsError for those that have to be printed one by one."""
 
-    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
-        """Join what was made of the slices of a part."""
+    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
+        """Return the bytes of a part, of what was made of its slices."""
 
 
 def stays() -> bool:

@@ -37,35 +37,45 @@ NULL: Final = b"null"
 _QUOTE, _BACKSLASH, _NEWLINE, _FIRST_PRINTABLE = 0x22, 0x5C, 0x0A, 0x20
 
 
-def cell_printer(spark_type: SparkType, *, longs_as_text: bool = False) -> PrintCells:
-    """Return the printer of a column. It raises UnfitRowsError for cells that are not of their type."""
+def cell_printer(spark_type: SparkType, *, longs_as_text: bool = False, label: bytes = b"") -> PrintCells:
+    """Return the printer of a column. It raises UnfitRowsError for cells that are not of their type. Each text begins
+    with `label`, which has no line break.
+    """
     match spark_type:
         case VoidType():
-            return lambda cells: [NULL] * len(_fixed(cells).values)
-        case IntegralType():
-            return _with_nulls(_long_texts if longs_as_text else _numbers)
-        case BooleanType():
-            return _with_nulls(_booleans)
+            return lambda cells: [label + NULL] * len(_fixed(cells).values)
+        case IntegralType() if not longs_as_text:
+            return _with_nulls(partial(_numbers, label=label), label)
         case DoubleType():
-            return _with_nulls(_doubles)
-        case DateType():
-            return _with_nulls(_dates)
-        case TimestampType():
-            return _with_nulls(partial(_timestamps, zone=b'Z"'))
-        case TimestampNtzType():
-            return _with_nulls(partial(_timestamps, zone=b'"'))
+            return _with_nulls(partial(_doubles, label=label), label)
         case StringType():
-            return _with_nulls(_strings)
+            return _with_nulls(partial(_strings, label=label), label)
+    print_cells = _unlabelled(spark_type, longs_as_text=longs_as_text)
+    return _with_nulls((lambda cells: [label + text for text in print_cells(cells)]) if label else print_cells, label)
+
+
+def _unlabelled(spark_type: SparkType, *, longs_as_text: bool) -> Callable[[Any], list[bytes]]:
+    match spark_type:
+        case IntegralType():
+            return _long_texts
+        case BooleanType():
+            return _booleans
+        case DateType():
+            return _dates
+        case TimestampType():
+            return partial(_timestamps, zone=b'Z"')
+        case TimestampNtzType():
+            return partial(_timestamps, zone=b'"')
         case _:
-            return _with_nulls(partial(_one_by_one, compile_json_cell(spark_type), longs_as_text=longs_as_text))
+            return partial(_one_by_one, compile_json_cell(spark_type), longs_as_text=longs_as_text)
 
 
-def _with_nulls(print_cells: Callable[[Any], list[bytes]]) -> PrintCells:
+def _with_nulls(print_cells: Callable[[Any], list[bytes]], label: bytes) -> PrintCells:
     def printed(cells: AnyCells) -> list[bytes]:
         texts = print_cells(cells)
         if cells.nulls is not None:
             for at in np.flatnonzero(cells.nulls).tolist():
-                texts[at] = NULL
+                texts[at] = label + NULL
         return texts
 
     return printed
@@ -76,13 +86,16 @@ def _fixed(cells: AnyCells) -> FixedCells:
     return cells
 
 
-def _numbers(cells: FixedCells) -> list[bytes]:
-    return _split(orjson.dumps(np.ascontiguousarray(cells.values), option=orjson.OPT_SERIALIZE_NUMPY))
+def _numbers(cells: FixedCells, *, label: bytes = b"") -> list[bytes]:
+    array = orjson.dumps(np.ascontiguousarray(cells.values), option=orjson.OPT_SERIALIZE_NUMPY)
+    return _split(array[1:-1], b",", label)
 
 
-def _split(array: bytes) -> list[bytes]:
-    """Return the elements of a JSON array of numbers and texts without commas."""
-    return array[1:-1].split(b",")
+def _split(texts: bytes, between: bytes, label: bytes) -> list[bytes]:
+    """Return texts that `between` stands between, each behind the label: put there before they are texts of their own,
+    which is faster.
+    """
+    return (label + texts.replace(between, b"\n" + label)).split(b"\n") if label else texts.split(between)
 
 
 def _long_texts(cells: FixedCells) -> list[bytes]:
@@ -93,14 +106,14 @@ def _booleans(cells: FixedCells) -> list[bytes]:
     return [b"true" if each else b"false" for each in cells.values.tolist()]
 
 
-def _doubles(cells: FixedCells) -> list[bytes]:
+def _doubles(cells: FixedCells, *, label: bytes = b"") -> list[bytes]:
     finite = np.isfinite(cells.values)
     if bool(finite.all()):
-        return _numbers(cells)
-    texts = _numbers(FixedCells(np.where(finite, cells.values, 0.0), None))
+        return _numbers(cells, label=label)
+    texts = _numbers(FixedCells(np.where(finite, cells.values, 0.0), None), label=label)
     for at in np.flatnonzero(~finite).tolist():
         value = cells.values[at]
-        texts[at] = b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"'
+        texts[at] = label + (b'"NaN"' if np.isnan(value) else b'"Infinity"' if value > 0 else b'"-Infinity"')
     return texts
 
 
@@ -135,7 +148,7 @@ def _write_digits(out: U8, at: int, width: int, values: npt.NDArray[Any]) -> Non
         out[:, column] = digit + ord("0")
 
 
-def _strings(cells: VariableCells) -> list[bytes]:
+def _strings(cells: VariableCells, *, label: bytes = b"") -> list[bytes]:
     """Print strings that need no escapes as they are, in quotes; others one by one."""
     out, begins = joined(cells, before=1, behind=2, fill=_QUOTE)
     ends = begins + cells.sizes + 2
@@ -143,10 +156,8 @@ def _strings(cells: VariableCells) -> list[bytes]:
     # Where a quote, a backslash or a control character is in a string, there are more of them than strings have.
     special = np.count_nonzero((out < _FIRST_PRINTABLE) | (out == _QUOTE) | (out == _BACKSLASH))
     if special == 3 * len(ends) and is_text(out):
-        texts = out.tobytes().split(b"\n")
-        texts.pop()
-        return texts
-    return _one_by_one(compile_json_cell(StringType()), cells)
+        return _split(out[:-1].tobytes(), b"\n", label)
+    return [label + text for text in _one_by_one(compile_json_cell(StringType()), cells)]
 
 
 def _one_by_one(print_cell: Callable[[Any], object], cells: AnyCells, *, longs_as_text: bool = False) -> list[bytes]:

@@ -20,21 +20,21 @@ class NdjsonForm:
     """The form of NDJSON: each line has a row of a scan. See `fast_part.Form`."""
 
     def __init__(self, table: Projection, *, longs_as_text: bool = False) -> None:
-        self._printers = [cell_printer(each.type, longs_as_text=longs_as_text) for each in table.columns]
-        self._between = _between(table)
+        *labels, self._end = _between(table)
+        self._printers = [
+            cell_printer(each.type, longs_as_text=longs_as_text, label=label)
+            for each, label in zip(table.columns, labels, strict=True)
+        ]
 
     def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
-        first, *rest = self._between
-        columns: list[Iterable[bytes]] = [repeat(first, count)]
-        for print_cells, column, behind in zip(self._printers, cells, rest, strict=True):
-            columns += [print_cells(column), repeat(behind, count)]
-        lines = b"".join(chain.from_iterable(zip(*columns, strict=True)))
+        columns = [print_cells(column) for print_cells, column in zip(self._printers, cells, strict=True)]
+        lines = b"".join(chain.from_iterable(zip(*columns, repeat(self._end, count), strict=True)))
         if len(lines) > MAX_ROW_BYTES:
             raise UnfitRowsError  # a row may be too long, which only the row says
         return PartPiece(lines, count, len(lines))
 
-    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
-        return b"".join(cast(bytes, piece.made) for piece in pieces)
+    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
+        return tuple(cast(bytes, piece.made) for piece in pieces)
 
 
 class CsvLines:
@@ -55,8 +55,8 @@ class CsvLines:
             raise UnfitRowsError
         return PartPiece(lines, count, len(lines))
 
-    def payload(self, pieces: Sequence[PartPiece]) -> bytes:
-        return b"".join(cast(bytes, piece.made) for piece in pieces)
+    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
+        return tuple(cast(bytes, piece.made) for piece in pieces)
 
 
 def _between(table: Projection) -> list[bytes]:

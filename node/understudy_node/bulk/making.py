@@ -57,5 +57,5 @@ def row_by_row(asked: BulkQuestion, reading: Reading, place: Place, room: Room, 
             next(steps)
         except StopIteration as done:
             page = done.value
-            return MadePart(page.rows, page.found, page.looked_at, page.after, page.is_end)
+            return MadePart((page.rows,), page.found, page.looked_at, page.after, page.is_end)
     raise PartCancelledError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 from asyncio.subprocess import PIPE, Process
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from understudy_node.bulk.answers import PIPE_BYTES, Answers
 from understudy_node.bulk.conversation import Conversation
 from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.generation import Generation
@@ -22,6 +24,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_shared.processes.command import module_command
 from understudy_shared.reads.scan_page import Place, Room
+from understudy_shared.server.long_reads import turn_of_part
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +43,6 @@ files, and to sort the keys of ten millions.
 
 START_AGAIN_S: Final = 5.0
 """Time until a new process is started after one that failed with its first part: the next may fail so, too."""
-
-PIPE_BYTES: Final = 1024 * 1024
-"""Size of what is read ahead of an answer."""
 
 
 class BulkProcess:
@@ -76,7 +76,7 @@ class BulkProcess:
         budget_s = room.until_s - monotonic()
         self._waiting += 1
         try:
-            await self._turn.acquire()
+            await turn_of_part(self._turn)
         finally:
             self._waiting -= 1
         # A reader who leaves must not cut the answer off, as the next would get the rest: the process ends it.
@@ -140,15 +140,21 @@ class BulkProcess:
         """Start the process, unless one failed a moment ago."""
         if self._is_closed or monotonic() < self._start_again_s:
             return False
-        process = await asyncio.create_subprocess_exec(
-            *module_command(WORKER, str(os.getpid())),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=PIPE_BYTES,
-            start_new_session=True,  # Ctrl-C on the terminal is for the node, which ends it
-        )
+        answers, theirs = await _answers_pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *module_command(WORKER, str(os.getpid())),
+                stdin=PIPE,
+                stdout=theirs,
+                start_new_session=True,  # Ctrl-C on the terminal is for the node, which ends it
+            )
+        except BaseException:
+            answers.close()
+            raise
+        finally:
+            os.close(theirs)
         self.started += 1
-        self._conversation = Conversation(process)
+        self._conversation = Conversation(process, answers)
         log.info("a process for exports starts", extra={"action": "bulk-process-started"})
         if self._is_closed:
             self._end("the node ends")
@@ -164,9 +170,19 @@ class BulkProcess:
         log.info("the process for exports ends: %s", why, extra={"action": "bulk-process-ended"})
         with contextlib.suppress(ProcessLookupError):  # it has ended
             conversation.process.kill()
+        conversation.answers.close()
         waiting = asyncio.get_running_loop().create_task(_reaped(conversation.process))
         self._tasks.add(waiting)
         waiting.add_done_callback(self._tasks.discard)
+
+
+async def _answers_pipe() -> tuple[Answers, int]:
+    """Make the pipe for answers; return what reads it, and the descriptor of the other end."""
+    ours, theirs = os.pipe()
+    with contextlib.suppress(OSError):  # the user has many large pipes: this one is as large as others
+        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    _, answers = await asyncio.get_running_loop().connect_read_pipe(Answers, os.fdopen(ours, "rb", buffering=0))
+    return answers, theirs
 
 
 async def _reaped(process: Process) -> None:

@@ -41,8 +41,8 @@ class Projection:
         found: list[AnyCells] = []
         for part, reader, rows in (("key", self.keys, keys), ("value", self.values, values)):
             if reader is not None:
-                words = reader.check(rows)
-                found += [reader.cells(rows, words, each.index) for each in self.columns if each.part == part]
+                bits = reader.check(rows)
+                found += [reader.cells(rows, bits, each.index) for each in self.columns if each.part == part]
         return found
 
 

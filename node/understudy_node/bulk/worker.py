@@ -59,6 +59,8 @@ PRIORITY: Final = 10
 CACHE_BYTES: Final = 16 * 1024 * 1024
 """Capacity of the block cache: a scan reads each block once."""
 
+Pieces = tuple[bytes | memoryview, ...]
+
 MAX_STORES: Final = 4
 """Number of generations whose readers are kept."""
 
@@ -81,7 +83,7 @@ class Process:
     unopened: dict[int, str] = field(default_factory=dict)
     """Reasons why layers could not be opened, by number."""
 
-    def take(self, message: object) -> tuple[Made | Declined | Dropped, bytes] | None:
+    def take(self, message: object) -> tuple[Made | Declined | Dropped, Pieces] | None:
         """Do what a message says; return the answer to one that has an answer."""
         match message:
             case AskedPart():
@@ -120,7 +122,7 @@ class Process:
                 changes, first_version=message.first_version, last_version=message.last_version
             )
 
-    def _part(self, asked: AskedPart) -> tuple[Made | Declined | Dropped, bytes]:
+    def _part(self, asked: AskedPart) -> tuple[Made | Declined | Dropped, Pieces]:
         try:
             reader = self.readers[asked.stores][StoreName(asked.store)]
             views = {name: self._view(parts) for name, parts in asked.views.items()}
@@ -132,10 +134,11 @@ class Process:
                 _question(reader, asked), reading, Place(asked.partition, asked.after), room, self.has_left
             )
         except PartCancelledError:
-            return Dropped(), b""
+            return Dropped(), ()
         except Exception as error:  # The node makes this part itself, and says what is wrong.
-            return Declined(f"{type(error).__name__}: {error}"), b""
-        return Made(made.found, made.looked_at, made.after, made.is_end, len(made.payload)), made.payload
+            return Declined(f"{type(error).__name__}: {error}"), ()
+        size_bytes = sum(map(len, made.pieces))
+        return Made(*made[1:], size_bytes), made.pieces
 
     def _view(self, parts: ViewParts) -> View:
         base, spill = self._layer(parts.base), None if parts.spill is None else self._layer(parts.spill)
@@ -186,12 +189,12 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     while (message := read_message(orders)) is not None:
         answer = process.take(message)
         if answer is not None:
-            head, payload = answer
-            _write(answers, encoded(head))
-            _write(answers, payload)
+            head, pieces = answer
+            for piece in (encoded(head), *pieces):
+                _write(answers, piece)
 
 
-def _write(out: BinaryIO, data: bytes) -> None:
+def _write(out: BinaryIO, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]

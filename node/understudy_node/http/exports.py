@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from understudy_node.stores.gathered import csv_head
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part, stamp_of
-from understudy_shared.http.edge import read_body
+from understudy_shared.http.edge import Receive, Scope, Send, read_body
 from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat, ndjson_line
@@ -48,6 +48,7 @@ from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import PartPage, Place, Room, bound_at
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
+from understudy_shared.server.exports import cut_pieces
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.scan_turns import Asker
 
@@ -89,7 +90,7 @@ class NodeExports:
         reading = await reading_at(reader, place.partition, bound)
         schema = _schema(asked, reading) if asked.format is ExportFormat.ARROW else None
         async with self._long_reads.part_turn():
-            page = await self._made(asked, schema, reading, place, asker)
+            page, pieces = await self._made(asked, schema, reading, place, asker)
         self._long_reads.count(page)
         pin_ahead(reader, [each for each in sorted(reader.replicas) if each >= place.partition], version)
         next_place = Place(place.partition, page.after)
@@ -97,24 +98,28 @@ class NodeExports:
             next_place = Place(-1 if resume is None or resume.next_partition is None else resume.next_partition)
         if resume is not None and next_place.partition >= 0:
             cursor = _cursor(asked, version, page, next_place, resume)
-            page = page._replace(rows=page.rows + _cursor_record(asked.format, schema, cursor))
-        return ExportPart(page, _head(asked, schema), shape_of(asked.columns))
+            pieces = (*pieces, _cursor_record(asked.format, schema, cursor))
+        return ExportPart(page, _head(asked, schema), shape_of(asked.columns), pieces)
 
-    async def _made(self, asked: BulkQuestion, schema: Any, reading: Reading, place: Place, asker: Asker) -> PartPage:
+    async def _made(
+        self, asked: BulkQuestion, schema: Any, reading: Reading, place: Place, asker: Asker
+    ) -> tuple[PartPage, tuple[bytes | memoryview, ...]]:
+        """Return what a part says, and its rows."""
         maker, view = asked.maker, reading.view
         room = Room(PART_ROWS, PART_BYTES, monotonic() + PART_MS / 1000)
         if self.bulk is not None and not maker.is_sought:
             made = await self.bulk.part(asked, reading, place, room)
             if made is not None:
                 found = (made.found, made.looked_at, made.after, made.is_end)
-                return PartPage(made.payload, *found, stamp_of(view), view.committed_at_us, maker.access)
+                return PartPage(b"", *found, stamp_of(view), view.committed_at_us, maker.access), made.pieces
         if not maker.is_sought:
             await asyncio.to_thread(view.stores[maker.reader.store.store_name].prepare_scan)
         if asked.format is ExportFormat.ARROW:
             room = room._replace(rows=PLAIN_ARROW[0], bytes=PLAIN_ARROW[1])
         room = room._replace(until_s=monotonic() + PART_MS / 1000)
         steps = scan_part(maker, reading, place, room, lambda: asker.is_gone, gathered_rows(asked, schema))
-        return await self._long_reads.in_turns(steps)
+        page = await self._long_reads.in_turns(steps)
+        return page._replace(rows=b""), (page.rows,)
 
     async def part_for_router(self, hop: ExportHop, asker: Asker) -> ExportPart:
         """Return the part that a router asks for. Raises its problem."""
@@ -124,15 +129,15 @@ class NodeExports:
         asked = self.asked(reader, scan.question, selection, hop.format, longs_as_text=scan.longs_as_text)
         return await self.part(asked, Place(scan.partition, scan.after), scan.version, hop.resume, asker)
 
-    def arrow_end(self, reader: StoreReader, question: ScanQuestion, end: Mapping[str, object]) -> bytes:
-        """Return the record batch that ends a stream."""
+    def arrow_last(self, reader: StoreReader, question: ScanQuestion, said: Mapping[str, object]) -> bytes:
+        """Return the last record batch of a stream."""
         columns = export_columns(reader.store, row_maker(reader, question).fields)
-        return record_message(arrow_schema(columns, {}), {"end": end})
+        return record_message(arrow_schema(columns, {}), said)
 
     async def end_for_router(self, hop: EndHop) -> bytes:
         """Return the same, as a router asks for it. Raises its problem."""
         await asyncio.to_thread(require_pyarrow)
-        return self.arrow_end(reader_asked(self._reads, hop.scan), hop.scan.question, hop.end)
+        return self.arrow_last(reader_asked(self._reads, hop.scan), hop.scan.question, hop.said)
 
 
 def _schema(asked: BulkQuestion, reading: Reading) -> Any:
@@ -166,6 +171,22 @@ def _cursor_record(form: ExportFormat, schema: Any, cursor: str) -> bytes:
             return b""
 
 
+class _PiecesResponse(Response):
+    """The reply to a router: the pieces of a part, behind each other."""
+
+    def __init__(self, pieces: Sequence[bytes | memoryview]) -> None:
+        super().__init__(media_type=PART_TYPE)
+        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the next piece when the router has read the last."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        for piece in cut_pieces(self._pieces):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
 def export_hop_routes(exports: NodeExports) -> APIRouter:
     """Make the calls by which routers ask for a part of an export, and for the end of an Arrow stream."""
     routes = APIRouter()
@@ -177,11 +198,11 @@ def export_hop_routes(exports: NodeExports) -> APIRouter:
             hop = decode_export_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         asker = Asker()
         found = await asker.while_it_waits(request.receive, exports.part_for_router(hop, asker))
-        return Response(b"" if found is None else encode_export_part(found), media_type=PART_TYPE)
+        return _PiecesResponse(() if found is None else encode_export_part(found))
 
     @routes.post(END_PATH)
     async def end(request: Request) -> Response:
-        """Return the record batch that ends an Arrow stream."""
+        """Return the last record batch of an Arrow stream."""
         with bad_hops_refused():
             hop = decode_end_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         return Response(await exports.end_for_router(hop), media_type=PART_TYPE)

@@ -102,9 +102,9 @@ class NodeScans(Scans):
 
         return read
 
-    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
+    async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
         reader, question = self._reads.reader(turn.store.name), turn.asked.question
-        return self.exports.arrow_end(reader, question, end)
+        return self.exports.arrow_last(reader, question, said)
 
     async def estimate(self, turn: ScanTurn) -> int:
         return await _estimate(self._reads.reader(turn.store.name), turn.partitions, turn.bound)

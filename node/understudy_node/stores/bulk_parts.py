@@ -26,12 +26,13 @@ class BulkQuestion:
 
 
 class MadePart(NamedTuple):
-    """The rows of a partition behind a place. `payload`: lines of NDJSON (`{"row":{...}}`) or of CSV, or messages of
-    Arrow record batches with the schema of `arrow_schema(columns, ...)`. `found` counts them, `looked_at` the keys that
-    were looked at; `after` are the own bytes of the last one (see `scan_keys`), None at the end of the partition.
+    """The rows of a partition behind a place. `pieces`: lines of NDJSON (`{"row":{...}}`) or of CSV, or messages of
+    Arrow record batches with the schema of `arrow_schema(columns, ...)`, cut anywhere. `found` counts rows, `looked_at`
+    the keys that were looked at; `after` are the own bytes of the last one (see `scan_keys`), None at the end of the
+    partition.
     """
 
-    payload: bytes
+    pieces: tuple[bytes | memoryview, ...]
     found: int
     looked_at: int
     after: bytes | None

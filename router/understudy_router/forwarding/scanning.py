@@ -132,8 +132,8 @@ class ScanForwarder:
         call = Call(EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE)
         return await self._of_export(route, hop.scan, call)
 
-    async def arrow_end(self, route: StoreRoute, hop: EndHop) -> bytes:
-        """Return the record batch that ends an Arrow stream. Raises the problem of a partition that cannot be read."""
+    async def arrow_last(self, route: StoreRoute, hop: EndHop) -> bytes:
+        """Return the last record batch of an Arrow stream. Raises the problem of a partition that cannot be read."""
         return await self._of_export(route, hop.scan, Call(END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE))
 
     async def _of_export(self, route: StoreRoute, scan: ScanHop, call: Call[T]) -> T:

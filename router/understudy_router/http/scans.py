@@ -73,10 +73,10 @@ class RouterScans(Scans):
 
         return read
 
-    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
+    async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
         route = self._reads.route(turn.store.name)
         hop = _hop(route, turn, version, Place(turn.partitions[0]), _part_room())
-        return await self._forwarder.arrow_end(route, EndHop(hop, ExportFormat.ARROW, end))
+        return await self._forwarder.arrow_last(route, EndHop(hop, ExportFormat.ARROW, said))
 
 
 def _part_room() -> Room:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -40,6 +40,14 @@ LOOK_AGAIN_S: Final = 0.1
 _MAY_PASS: Final = frozenset((429, 503, 504))
 ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The bytes behind the last message of an Arrow stream."""
+
+ARROW_BROKEN: Final = b"\xff\xff\xff\xff\x08\x00\x00\x00"
+"""The beginning of a message that does not come: a reader that looks at no metadata fails here, where without it the
+stream would read like a whole one.
+"""
+
+ERROR_RECORD_S: Final = 1.0
+"""Time in which a node says how an Arrow stream tells an error."""
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +83,14 @@ class _Stream:
         said = {"store": store.name, **first.page.stamp, "lineage": store.lineage}
         return ndjson_line("export", {**said, "partitions": list(self.parts.partitions)})
 
-    def counted(self, part: ExportPart) -> bytes:
-        """Count a part that is sent; return its bytes. Raises the problem of one with other columns."""
+    def counted(self, part: ExportPart) -> Sequence[bytes | memoryview]:
+        """Count a part that is sent; return its pieces. Raises the problem of one with other columns."""
         if part.shape != self._shape:
             what = "the columns of the store differ between two nodes, or have changed since the export began"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, fix="Begin again"))
         self.rows += part.page.found
         self._scans.long_reads.exported[self.asked.format] += part.page.found
-        return part.page.rows
+        return part.pieces
 
     async def end(self) -> bytes:
         """Return what stands behind the rows."""
@@ -96,7 +104,26 @@ class _Stream:
                 return await self._arrow_end(said) + ARROW_END
 
     async def _arrow_end(self, said: Mapping[str, object]) -> bytes:
-        return await patiently(lambda: self._scans.arrow_end(self.turn, self.version, said))
+        return await patiently(lambda: self._scans.arrow_last(self.turn, self.version, {"end": said}))
+
+    async def broken_off(self, problem: Problem) -> bytes:
+        """Return what stands in place of the end of a stream that cannot go on."""
+        said = problem.as_dict()
+        match self.asked.format:
+            case ExportFormat.NDJSON:
+                return ndjson_line("error", said)
+            case ExportFormat.CSV:
+                return csv_line("error", said)
+            case ExportFormat.ARROW:
+                return await self._arrow_error(said) + ARROW_BROKEN
+
+    async def _arrow_error(self, said: Mapping[str, object]) -> bytes:
+        """Return the record of an error; b"" where it cannot be had, as at a router whose nodes are gone."""
+        try:
+            async with asyncio.timeout(ERROR_RECORD_S):
+                return await self._scans.arrow_last(self.turn, self.version, {"error": said})
+        except (UnderstudyError, TimeoutError):
+            return b""
 
 
 class ExportResponse(Response):
@@ -141,9 +168,7 @@ class ExportResponse(Response):
                 raise
             problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
             log.warning("an export ended before its end: %s", problem.detail, extra={"action": "export-cut"})
-            line = _error_line(stream.asked.format, shown_problem(authorization_of(scope).principal, problem))
-            if line:
-                await send(_body(line))
+            await send(_body(await stream.broken_off(shown_problem(authorization_of(scope).principal, problem))))
 
     async def _send(
         self,
@@ -156,20 +181,33 @@ class ExportResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": _headers(stream, first.part)})
         if not only_head:
             part: NumberedPart | None = first
-            begins = stream.head(first.part)
+            await self._send_pieces(stream, [stream.head(first.part)], send)
             while part is not None:
-                await self._send_pieces(stream, begins + stream.counted(part.part), send)
-                begins, part = b"", await stream.parts.next()
-            await self._send_pieces(stream, await stream.end(), send)
+                await self._send_pieces(stream, stream.counted(part.part), send)
+                part = await stream.parts.next()
+            await self._send_pieces(stream, [await stream.end()], send)
         await send(_body(b"", more=False))
 
     async def _send_pieces(
-        self, stream: _Stream, payload: bytes, send: Callable[[dict[str, Any]], Awaitable[None]]
+        self,
+        stream: _Stream,
+        pieces: Iterable[bytes | memoryview],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
-        for at in range(0, len(payload), PIECE_BYTES):
-            piece = payload[at : at + PIECE_BYTES]
+        for piece in cut_pieces(pieces):
             self._scans.long_reads.exported_bytes[stream.asked.format] += len(piece)
             await send(_body(piece))
+
+
+def cut_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces that are not empty, and not longer than `PIECE_BYTES`."""
+    for piece in pieces:
+        if isinstance(piece, bytes) and len(piece) <= PIECE_BYTES:
+            if piece:
+                yield piece
+            continue
+        for at in range(0, len(piece), PIECE_BYTES):
+            yield bytes(piece[at : at + PIECE_BYTES])
 
 
 def patient(read: FetchPart) -> FetchPart:
@@ -215,12 +253,6 @@ def _headers(stream: _Stream, first: ExportPart) -> list[tuple[bytes, bytes]]:
         (b"understudy-partitions", b"%d" % len(stream.parts.partitions)),
         (b"understudy-position", str(position).encode()),
     ]
-
-
-def _error_line(form: ExportFormat, problem: Problem) -> bytes:
-    if form is ExportFormat.NDJSON:
-        return ndjson_line("error", problem.as_dict())
-    return csv_line("error", problem.as_dict()) if form is ExportFormat.CSV else b""
 
 
 def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 MAX_WAITING_PARTS = 64
 """Number of parts of exports that wait for their turn."""
 
+TURN_S = 30.0
+"""Time for which one of them waits."""
+
 
 class LongReads:
     """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access; `exported`
@@ -75,14 +78,14 @@ class LongReads:
     @asynccontextmanager
     async def part_turn(self) -> AsyncIterator[None]:
         """Wait until a part of an export may be made: as many are made at once as exports may be in flight, so that
-        they fill bounded memory. Raises an overloaded problem when too many wait.
+        they fill bounded memory. Raises an overloaded problem when too many wait, and for one that waits too long.
         """
         if self._waiting_parts >= MAX_WAITING_PARTS:
             detail = f"{self._waiting_parts} parts of exports wait for their turn"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
         self._waiting_parts += 1
         try:
-            await self._parts.acquire()
+            await turn_of_part(self._parts)
         finally:
             self._waiting_parts -= 1
         try:
@@ -132,3 +135,14 @@ class LongReads:
             for form in ExportFormat:
                 family.add_metric((form,), by_form[form])
             yield family
+
+
+async def turn_of_part(turn: asyncio.Lock | asyncio.Semaphore) -> None:
+    """Take the turn of a part of an export. Raises an overloaded problem after `TURN_S`."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            await turn.acquire()
+    except TimeoutError:
+        detail = f"a part of an export waited {TURN_S:g} s for its turn: those before it are not made in time"
+        fix = "Go on behind the last cursor in a minute; look at the node's processor, and at its log"
+        raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix=fix)) from None

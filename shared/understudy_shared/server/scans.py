@@ -70,8 +70,10 @@ class Scans(ABC):
         """
 
     @abstractmethod
-    async def arrow_end(self, turn: ScanTurn, version: ReadVersion, end: Mapping[str, object]) -> bytes:
-        """Return the record batch that ends an Arrow stream of this question. Raises its problem."""
+    async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
+        """Return the last record batch of an Arrow stream of this question; `said` has the member `end` or `error`.
+        Raises its problem.
+        """
 
     @abstractmethod
     async def estimate(self, turn: ScanTurn) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from understudy.export_streams import CutError, Piece, ReadStream, read_arrow, read_csv, read_ndjson
 from understudy.http_client import ServerProblemError
+from understudy_shared.server.exports import ARROW_BROKEN
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 PROBLEM = {"type": "node-unreachable", "title": "t", "status": 502, "detail": "d"}
@@ -31,11 +32,12 @@ NDJSON = ndjson(
 CSV = b'n,text\n1,"a\nb"\n2,"# end {"\n3,""\n# end {"rows":3,"version":7}\n'
 
 
-def arrow(*, rows: int = 3) -> bytes:
+def arrow(*, rows: int = 3, last: dict[str, Any] | None = None) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         empty = pa.record_batch([pa.array([], pa.int64())], schema=SCHEMA)
-        for values, said in (([1, 2], None), ([], {"cursor": "sc1.a"}), ([3], None), ([], {"end": {"rows": rows}})):
+        last = last or {"end": {"rows": rows}}
+        for values, said in (([1, 2], None), ([], {"cursor": "sc1.a"}), ([3], None), ([], last)):
             batch = pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA) if values else empty
             writer.write_batch(batch, **({} if said is None else {"custom_metadata": {"understudy": json.dumps(said)}}))
     return bytes(sink.getvalue())
@@ -103,6 +105,7 @@ def test_an_error_in_a_stream_is_the_problem_that_the_server_says() -> None:
     for read, body in (
         (read_ndjson, ndjson(row(1), {"error": PROBLEM})),
         (read_csv, b"n\n1\n# error " + json.dumps(PROBLEM).encode() + b"\n"),
+        (read_arrow, arrow(last={"error": PROBLEM})[:-8] + ARROW_BROKEN),
     ):
         with pytest.raises(ServerProblemError) as caught:
             pieces(read, body, is_broken=True)

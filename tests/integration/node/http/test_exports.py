@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
@@ -19,6 +20,10 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.http import exports as node_exports
+from understudy_node.stores.bulk_parts import BulkQuestion
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.export_hop import ExportPart
+from understudy_shared.reads.scan_page import Place
 
 VERSION = 3
 PARTITIONS = 3
@@ -137,6 +142,34 @@ def test_a_stream_that_is_cut_anywhere_lacks_its_end_record(form: str, node: Ser
         if form == "arrow" and size >= len(body) - 8:
             continue  # the end record is there; only the mark behind it is not
         assert not _is_whole(form, body[:size]), f"{size} of {len(body)} bytes"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_stream_that_fails_in_the_middle_says_why_and_no_reader_takes_it_for_a_whole_one(
+    form: str, node: ServedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = node_exports.NodeExports.part
+
+    async def failing(exports: node_exports.NodeExports, asked: BulkQuestion, place: Place, *others: Any) -> ExportPart:
+        if place.partition:
+            raise ProblemError(Problem(ProblemType.STORE_ERROR, "the disk is gone"))
+        return await part(exports, asked, place, *others)
+
+    monkeypatch.setattr(node_exports.NodeExports, "part", failing)
+    found = export(node, format=form)
+    assert not found.is_whole
+    assert not _is_whole(form, found.body)
+    if form == "arrow":
+        reader = pa.ipc.open_stream(found.body)
+        said: dict[str, Any] = {}
+        while "error" not in said:
+            _, metadata = reader.read_next_batch_with_custom_metadata()
+            said = {} if metadata is None else json.loads(metadata[b"understudy"])
+        assert said["error"]["detail"] == "the disk is gone"
+        with pytest.raises(pa.ArrowInvalid):  # also of a reader that looks at no metadata
+            pa.ipc.open_stream(found.body).read_all()
+    else:
+        assert b"the disk is gone" in found.body.splitlines()[-1]
 
 
 def _is_whole(form: str, body: bytes) -> bool:
