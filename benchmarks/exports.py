@@ -30,7 +30,7 @@ from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import get, paced_load
 from benchmarks.redis_scan import redis_export, rows_per_second
 from benchmarks.report import write_report
-from benchmarks.servers import Server, pin_load, server
+from benchmarks.servers import Server, fetch, pin_load, server
 
 NODE = """
 import sys
@@ -46,8 +46,8 @@ PLAIN_FORMS = ("ndjson", "arrow")
 LOOKUPS_PER_SECOND = 500
 ASKED_KEYS = 1_000
 READ_BYTES = 1 << 20
-READERS_NICE = 15
-"""Niceness of the readers beside lookups: on one core with the load, they would make it late."""
+READERS_S = 60
+"""Time for which readers read beside lookups, at most: they are ended with the load."""
 Figures = dict[str, float]
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="write the figures to a file, for benchmarks.compare")
     options = parser.parse_args()
     if options.read is not None:
-        os.nice(READERS_NICE)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # on one core with the load, they would make it late
         read_until(int(options.read[0]), time.monotonic() + float(options.read[1]))
         return
     pin_load()
@@ -171,14 +171,27 @@ def looked_up(node: Server, checkpoint: BigCheckpoint, exports: int, seconds: fl
     """Return the latencies of lookups beside some exports."""
     step = max(1, checkpoint.keys // ASKED_KEYS)
     requests = [get(f"/v1/stores/op0/keys/{checkpoint.key(at)}") for at in range(0, checkpoint.keys, step)]
-    command = [sys.executable, "-m", "benchmarks.exports", "--read", str(node.port), str(seconds + 3)]
+    command = [sys.executable, "-m", "benchmarks.exports", "--read", str(node.port), str(READERS_S)]
     readers = [subprocess.Popen(command) for _ in range(exports)]
-    time.sleep(2.0 if exports else 0.5)  # they import
-    load = paced_load(node.port, requests, per_second=LOOKUPS_PER_SECOND, seconds=seconds)
-    for reader in readers:
-        if reader.wait(60):
+    try:
+        wait_for_exports(node, exports)
+        load = paced_load(node.port, requests, per_second=LOOKUPS_PER_SECOND, seconds=seconds)
+        if any(reader.poll() is not None for reader in readers):
             raise RuntimeError("a reader of exports failed")
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
     return {f"p50_ms_{exports}": load.p50_ms, f"p99_ms_{exports}": load.p99_ms}
+
+
+def wait_for_exports(node: Server, exports: int) -> None:
+    """Wait until so many exports are in flight: the readers import for seconds, and those of an earlier round leave."""
+    until_s, wanted = time.monotonic() + READERS_S, f"understudy_exports_in_flight {float(exports)}\n".encode()
+    while wanted not in fetch(node.port, "/metrics")[1]:
+        if time.monotonic() >= until_s:
+            raise RuntimeError(f"there are no {exports} exports in flight")
+        time.sleep(0.1)
 
 
 def show(rounds: list[Figures]) -> None:
