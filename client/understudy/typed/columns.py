@@ -94,15 +94,20 @@ def _read(entry: Mapping[str, Any]) -> StoreEntry:
         user_key=_columns(entry.get("user_key", ())),
         value=value,
         result=_columns(entry.get("result", ())),
-        stored=_columns(stored["value"]) if stored["value"] else value,
+        stored=_stored(stored["value"]) or value,
     )
 
 
 def _columns(said: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    found = tuple(Column(each["name"], parse_type_name(each["type"]), each.get("nullable")) for each in said)
+    found = _stored(said)
     if len({each.name for each in found}) != len(found):
         raise ValueError("two columns have one name")
     return found
+
+
+def _stored(said: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """Return columns by Spark's own names: two counts of one aggregation are both called `count`."""
+    return tuple(Column(each["name"], parse_type_name(each["type"]), each.get("nullable")) for each in said)
 
 
 def _with_nullability(key: tuple[Column, ...], stored: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
