@@ -144,6 +144,7 @@ async def test_a_part_whose_reader_leaves_is_dropped_and_cuts_off_no_answer(serv
         await asyncio.sleep(0.01)
         making.cancel()
         waiting.cancel()
+        await asyncio.wait([making, waiting])  # only then has the process been told
         os.kill(pid_of(bulk), signal.SIGCONT)
         part = await part_of(bulk, reader, rows=1)
         assert part is not None
