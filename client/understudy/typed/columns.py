@@ -76,7 +76,7 @@ def read_entry(entry: Mapping[str, Any]) -> StoreEntry:
         raise SchemaError(error.what, where=f"store {entry['store']}", fix=error.fix) from None
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise SchemaError(
-            f"this is no entry of a store: {error!r}",
+            f"this does not describe a store: {error!r}",
             where=clipped(entry),
             fix="Give what GET /v1/stores/{store} answers; use an understudy as new as that of the server",
         ) from None

@@ -26,7 +26,7 @@ class KeyWriter:
         self._names = self._types.keys()
 
     def write(self, key: object) -> dict[str, Any]:
-        """Return a key by column, as JSON. Raises BadKeyError for what is no key of the store."""
+        """Return a key by column, as JSON. Raises BadKeyError for a key that does not fit the store."""
         given = self._given(key)
         written = {}
         for name, value in given.items():

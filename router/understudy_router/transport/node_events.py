@@ -32,15 +32,16 @@ class NodeEvents:
         self._parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
         self._searched = 0
-        self._has_head = self._is_complete = False
+        self._status = 0
+        """Status of the reply; 0 before its head."""
+        self._is_complete = False
         self._kind = b""
 
     async def head(self) -> WireReply | None:
         """Return a refusal with its body; None when events follow. Raises ValueError for what no node sends."""
-        while not self._has_head:
+        while not self._status:
             await self._read()
-        status = self._parser.get_status_code()
-        if status == 200:
+        if self._status == 200:
             if self._kind.partition(b";")[0] != MEDIA_TYPE.encode():
                 raise ValueError(f"the node answers with {self._kind[:100]!r}, not with events")
             return None
@@ -48,7 +49,7 @@ class NodeEvents:
             if len(self._body) > MAX_REFUSAL_BYTES:
                 raise ValueError(f"a refusal has more than {MAX_REFUSAL_BYTES} bytes")
             await self._read()
-        return WireReply(status, bytes(self._body))
+        return WireReply(self._status, bytes(self._body))
 
     async def next(self) -> bytes | None:
         """Return the next event, without its empty line; None at the end. It may be cancelled and called again. Raises
@@ -83,7 +84,7 @@ class NodeEvents:
             raise ConnectionResetError("the connection was closed by the node")
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise ValueError(f"the reply is not HTTP: {error}") from None
 
     # ---- httptools' callbacks
@@ -93,7 +94,7 @@ class NodeEvents:
             self._kind = value
 
     def on_headers_complete(self) -> None:
-        self._has_head = True
+        self._status = self._parser.get_status_code()  # known here only: the parser forgets it with the last byte
 
     def on_body(self, body: bytes) -> None:
         self._body += body

@@ -168,7 +168,7 @@ class HopConnection(asyncio.Protocol):
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.give_up(WireError.BAD_REPLY, f"not an HTTP reply: {error}")
             return
         if self._size_bytes > MAX_HOP_BYTES:

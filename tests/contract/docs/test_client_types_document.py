@@ -29,7 +29,7 @@ ROWS = [{"key": {"origin": "JFK", "window": BOUNDS}, "value": {"flights": 3, "la
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the examples define."""
+    """The names that the examples define."""
     monkeypatch.setattr(request, "urlopen", lambda url: url)
     monkeypatch.setattr(json, "load", lambda url: SCHEMA)
     monkeypatch.setitem(sys.modules, "client_types_document", type(sys)("client_types_document"))

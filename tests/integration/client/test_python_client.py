@@ -200,7 +200,7 @@ def test_an_unknown_store_is_an_error_that_lists_those_that_are(client: Asking) 
         get(client, "a", store="nope")
 
 
-def test_a_session_never_goes_back_whoever_answers(kind: str, known: Cluster) -> None:
+def test_the_answers_of_a_session_never_go_back_between_servers(kind: str, known: Cluster) -> None:
     """Q51."""
     urls = [f"http://127.0.0.1:{each.port}" for each in known.routers]
     with asking(kind, urls, session=True) as client:

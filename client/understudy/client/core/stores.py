@@ -18,7 +18,7 @@ def stores(reader: Reader, deadline_s: float, *, estimate: bool) -> Steps[Stores
         reader.state, Request("GET", f"/v1/stores{'?estimate=true' if estimate else ''}"), deadline_s
     )
     found = answer.get("stores")
-    require(isinstance(found, list) and all(_is_store(each) for each in found), "it is no list of stores")
+    require(isinstance(found, list) and all(_is_store(each) for each in found), "it does not list stores")
     return Stores(answer)
 
 
@@ -33,7 +33,7 @@ def lag(reader: Reader, store: str | None, deadline_s: float) -> Steps[Mapping[s
     """Report the lag of each replica, as the server's JSON."""
     query = query_of({} if store is None else {"store": store})
     answer = yield from call(reader.state, Request("GET", f"/admin/v1/lag{query}"), deadline_s)
-    require("stores" in answer, "it is no report of lag")
+    require("stores" in answer, "it does not report lag")
     report: Mapping[str, Any] = answer
     return report
 

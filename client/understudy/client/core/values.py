@@ -210,5 +210,5 @@ def _segment(part: str | int) -> str:
 def store_path(store: str) -> str:
     """Return the path of a store. Raises UsageError."""
     if not isinstance(store, str) or not store or "/" in store:
-        raise UsageError(f"{store!r} is no name of a store", where="store", fix="Client.stores() lists their names")
+        raise UsageError(f"{store!r} does not name a store", where="store", fix="Client.stores() lists their names")
     return f"/v1/stores/{_segment(store)}"

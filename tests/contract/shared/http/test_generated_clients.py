@@ -77,7 +77,7 @@ def service(
 
 @pytest.fixture(scope="module")
 def said_of_any(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What openapi-generator says of every document of OpenAPI 3.1 with a parameter `from`, the plainest included."""
+    """The warnings of openapi-generator for any document of OpenAPI 3.1 that has a parameter `from`."""
     needs(GENERATOR_JAR, "openapi-generator")
     folder = tmp_path_factory.mktemp("bare")
     (folder / "bare.json").write_text(json.dumps(BARE))

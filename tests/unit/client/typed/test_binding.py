@@ -172,9 +172,9 @@ def test_a_key_of_a_map_is_the_grouping_key_or_that_and_the_user_key() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"kind": "heap"}, "no entry of a store"),
-        ({"key": [{"name": "k"}]}, "no entry of a store"),
-        ({"key": None}, "no entry of a store"),
+        ({"kind": "heap"}, "does not describe a store"),
+        ({"key": [{"name": "k"}]}, "does not describe a store"),
+        ({"key": None}, "does not describe a store"),
         ({"key": [{"name": "k", "type": "long"}] * 2}, "two columns have one name"),
         (
             {"value": [{"name": "v", "type": "variant", "nullable": True}]},
