@@ -167,6 +167,13 @@ class ReplicaPlan:
         self._exclusions = choice.exclusions
         self._next = 0
 
+    def renew(self, choice: Choice) -> None:
+        """Continue with a newer choice when every candidate had its attempt and the choice has another one: a replica
+        that took over meanwhile.
+        """
+        if not (self.rest or all(self._was_asked(candidate) for candidate in choice.asked)):
+            self.reorder(choice)
+
     def next(self) -> Candidate | None:
         """Return the next candidate without an attempt; `None` when no candidate is left.
 

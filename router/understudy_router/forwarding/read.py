@@ -155,6 +155,8 @@ class Read:
         if context.clock.monotonic_ms() < self.deadline_ms:
             if reason == Delay.SILENT:
                 plan.reorder(self._choose(partition))
+            else:
+                plan.renew(self._choose(partition))
             candidate = plan.after(reason, lambda step: context.may_send(step, keys))
             if candidate is None and reason == Delay.SLOW:
                 for other in plan.rest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from time import monotonic
 from typing import Final, Generic, TypeVar
@@ -26,6 +27,7 @@ from understudy_router.forwarding.fallback import (
     readers_mistake,
     rejection_by_problem,
 )
+from understudy_router.routing.choose import Choice
 from understudy_router.transport.wire import WireError
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
@@ -151,14 +153,15 @@ class ScanForwarder:
         """Ask the replicas of a partition, one after another, until one answers."""
         context, began_s = self.context, monotonic()
         # Choices are cached by their bound, and these bounds are new for each call.
-        plan = ReplicaPlan(context.choices.choose(route, partition, NO_BOUND))
+        choose = partial(context.choices.choose, route, partition, NO_BOUND)
+        plan = ReplicaPlan(choose())
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
         candidate = plan.next()
         while candidate is not None:
             said = await self._asked(candidate, call, _attempt_until_s(plan, until_s, deadline_s))
             if not isinstance(said, Rejection):
                 return said
-            candidate = await self._after(plan, candidate, said, deadline_s)
+            candidate = await self._after(plan, candidate, said, deadline_s, choose)
         raise _refused(plan, bound, began_s, deadline_s)
 
     async def _of_nodes(
@@ -191,7 +194,8 @@ class ScanForwarder:
                     found.append(said)
                 for each in wanted:
                     if isinstance(said, Rejection):
-                        next_of[each] = await self._after(plans[each], candidate, said, deadline_s)
+                        choose = partial(context.choices.choose, route, each, bound)
+                        next_of[each] = await self._after(plans[each], candidate, said, deadline_s, choose)
                     else:
                         del next_of[each]
         return found
@@ -219,10 +223,16 @@ class ScanForwarder:
             return Rejection(WireError.REFUSED, error.what)
 
     async def _after(
-        self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection, deadline_s: float
+        self,
+        plan: ReplicaPlan,
+        candidate: Candidate,
+        rejection: Rejection,
+        deadline_s: float,
+        choose: Callable[[], Choice],
     ) -> Candidate | None:
-        """Return the candidate to ask after a rejection: the same one in a moment, while it opens the version. Raises
-        the problem of a mistake that all nodes would find.
+        """Return the candidate to ask after a rejection: the same one in a moment, while it opens the version; after
+        the last one a replica that took over while the part was read, by a newer choice. Raises the problem of a
+        mistake that all nodes would find.
         """
         context, reason = self.context, rejection.reason
         if next_step(reason) is Step.WAIT and monotonic() + OPENING_S < deadline_s:
@@ -237,6 +247,7 @@ class ScanForwarder:
             context.watcher.catalogue.doubt()
         if next_step(reason) is Step.STOP:
             raise ProblemError(readers_mistake(rejection))
+        plan.renew(choose())
         return plan.after(reason, lambda step: context.may_send(step, 1))
 
 

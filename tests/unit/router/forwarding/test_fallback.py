@@ -219,6 +219,22 @@ def test_after_a_silence_the_plan_goes_on_with_the_candidate_that_is_first_now()
     assert purse.steps == [Step.RESCUE]
 
 
+def test_a_replica_that_took_over_meanwhile_is_asked_after_all_others_failed_and_no_replica_twice() -> None:
+    plan, purse, newer = ReplicaPlan(choice(2)), Purse(0), choice(3)
+    step(plan, 0)
+    plan.ended(0, Rejection("refused", ""))
+    plan.renew(newer)
+    assert plan.rest == [candidate(1)], "the candidates of the first choice come first"
+    plan.begin(1, candidate(1))
+    plan.ended(1, Rejection("reset", ""))
+    plan.renew(newer)
+    assert plan.after("reset", purse) == candidate(2)
+    plan.begin(2, candidate(2))
+    plan.ended(2, Rejection("refused", ""))
+    plan.renew(newer)
+    assert plan.after("refused", purse) is None
+
+
 def test_a_new_plan_of_the_same_read_keeps_attempts_in_flight_and_is_not_rescued_for_free_again() -> None:
     first, purse = ReplicaPlan(choice(3)), Purse(0)
     step(first, 0)

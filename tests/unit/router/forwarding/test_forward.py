@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import Step
 from understudy_router.forwarding.forward import Forwarder
+from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest
@@ -21,12 +22,16 @@ from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.retry_budget import RetryBudget
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.history import HistoryHop, HistoryRange
 from understudy_shared.reads.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
 
 ROUTE: Any = SimpleNamespace(name="words")
 KEYS = HopKeys([0, 1, 0, 1], [b"a", b"b", b"c", b"d"])
+ANSWER = b'{"partition":1}\n'
+HISTORY = HistoryHop("flights", "l1", "words", "layout", 2, 1, b"b", HistoryRange())
 HOLDERS = {0: "ACD", 1: "B"}
 
 
@@ -46,10 +51,12 @@ class SilentClient:
 
 
 class Nodes:
-    """Nodes A to D, chosen by who holds a partition."""
+    """Nodes A to D, chosen by who holds a partition. `replies` are those to the calls of scans."""
 
-    def __init__(self) -> None:
+    def __init__(self, holders: Mapping[int, str] = HOLDERS) -> None:
+        self.holders = dict(holders)
         self.clients = {node_id: SilentClient() for node_id in "ABCD"}
+        self.replies = {node_id: asyncio.Future[tuple[int, bytes]]() for node_id in "ABCD"}
 
     def to(self, node_id: str, _endpoint: object) -> SilentClient:
         return self.clients[node_id]
@@ -59,9 +66,12 @@ class Nodes:
     def choose(self, _route: object, partition: int, _bound: object) -> Choice:
         holders = [
             Candidate(node_id, HostInfo(node_id, 1), "active", "RUNNING", 1, 0, 0, 0, True, True)
-            for node_id in HOLDERS[partition]
+            for node_id in self.holders[partition]
         ]
         return Choice(tuple(holders), (), ())
+
+    async def ask(self, host: HostInfo, *_: object, **__: object) -> tuple[int, bytes]:
+        return await self.replies[host.host]
 
     def refresh(self) -> None: ...
     def doubt_catalogue(self) -> None: ...
@@ -120,6 +130,23 @@ async def test_a_read_waits_a_moment_for_replicas_that_all_open_their_state_as_a
             await until(lambda asked=asked: len(client.requests) > asked, what="the next plan")  # type: ignore[misc]
         client.requests[-1].finish(outcomes([b"B"]))
     assert read.result().bodies == [b"B"]
+
+
+async def test_a_lookup_and_a_history_ask_the_replica_that_took_over_while_they_waited_for_the_last_one() -> None:
+    nodes: Any = Nodes({1: "B"})
+    sender = forwarder(nodes)
+    scans = ScanForwarder(sender.context, nodes)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        read = tasks.create_task(sender.look_up_many(ROUTE, NO_BOUND, HopKeys([1], [b"b"])))
+        part = tasks.create_task(scans.history(ROUTE, HISTORY))
+        await turns()
+        nodes.holders[1] = "BC"
+        nodes.clients["B"].requests[0].finish(HopFailure(WireError.RESET, "killed"))
+        nodes.replies["B"].set_exception(NodeCallError("the connection was reset"))
+        await until(lambda: bool(nodes.asked("C")), what="the lookup at C")
+        nodes.clients["C"].requests[0].finish(outcomes([b"B"]))
+        nodes.replies["C"].set_result((200, ANSWER))
+    assert (read.result().bodies, part.result()) == ([b"B"], ANSWER[1:])
 
 
 async def test_a_read_does_not_wait_for_replicas_that_fail_otherwise() -> None:
