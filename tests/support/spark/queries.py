@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -214,6 +215,9 @@ def start_query(
 @contextmanager
 def settings(spark: SparkSession, conf: Mapping[str, str | None]) -> Iterator[None]:
     """Set the session's settings for a block; `None` unsets one. What was set before is set again after it."""
+    # The active session of the JVM's thread decides how `F.expr` is parsed, and a new thread has no active session.
+    session_class: Any = SparkSession._get_j_spark_session_class(spark._jvm)
+    session_class.setActiveSession(spark._jsparkSession)
     before = {key: spark.conf.get(key, None) for key in conf}
     try:
         _apply(spark, conf)

@@ -5,12 +5,15 @@ One Spark, one Redis and one commit log for all that are hunted in one place; th
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from tests.support.spark.queries import wait_until
 from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
@@ -18,6 +21,7 @@ from tests.system.proof.finals import final_replicas
 from tests.system.proof.history import FaultEvent, FinalReplica, Seen
 from tests.system.proof.history_file import HistoryWriter, load
 from tests.system.proof.mutants import MUTANTS
+from tests.system.proof.processes import Talking
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
 from tests.system.proof.subjects import SUBJECTS
@@ -27,6 +31,10 @@ from tests.system.proof.world import NODES, World, options_of, world
 READ_S = 6.0
 READ_UNDER_FAULT_S = 15.0
 """A fault needs a moment to show, and silence is death only after three heartbeats."""
+
+NEEDS_LIMIT_S = 60.0
+ENOUGH = 2
+"""How often what a mutant needs has to have happened: a scan may have ended before the bug can show in it."""
 
 READY_LIMIT_S = 60.0
 
@@ -62,22 +70,28 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
         running.settle_limit_s = SETTLE_LIMIT_S
         for name in names:
             say(f"planting {name}")
+            needs = MUTANTS[name].needs
             read_s = MUTANTS[name].read_s or (READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S)
             own = folder / "mutants" / name
             (own / "logs").mkdir(parents=True)
             with (
                 planted(running, name),
                 recording(own, Schedule(name, 1, (), read_s), options) as writer,
-                reading(running, own, options.rate, 1),
+                reading(running, own, options.rate, 1) as readers,
                 hit(running, MUTANTS[name].fault, writer),
             ):
                 time.sleep(read_s)
+                wait_until(partial(_has_made, readers, needs), what=needs, limit_s=NEEDS_LIMIT_S)
         running.spark.write_truth(folder / TRUTH_NAME)
         running.watch.end()
         truth = Truth.load(folder / TRUTH_NAME)
         if MUTANTS[names[-1]].breaks == CONVERGENCE:  # its nodes still run
             seen += final_replicas(running.nodes.values(), truth)
     return {name: _judge(folder / "mutants" / name, seen, truth, MUTANTS[name].breaks) for name in names}
+
+
+def _has_made(readers: Talking, needs: str) -> bool:
+    return not needs or json.loads(readers.order("counts")).get(needs, 0) >= ENOUGH
 
 
 @contextmanager

@@ -174,6 +174,10 @@ class Load:
             if scan is None:
                 return
             self.outcomes[f"scans {scan.outcome}"] += 1
+            self.outcomes[f"exports {scan.outcome}"] += scan.is_export
+            if scan.pages > 1 and not scan.is_export:
+                self.outcomes["scans in pages"] += 1
+                self.outcomes["filtered scans in pages"] += scan.below is not None
             self.writer.write(scan)
             together = choose_snapshot(self.subject, self.chance, self.newest, before, self.not_there)
             if number % LEASE_EACH == 0:

@@ -28,7 +28,8 @@ PARTITIONS = 6
 class Mutant:
     """What is patched in a node and in a router, the claim that it must break, the fault that shows it, and in the
     answers of which query and of which of its kinds of state it shows. `state_format`, `short_lived_bases` and `signed`
-    are of the world that it needs, `read_s` how long it needs there if not as long as others.
+    are of the world that it needs, `read_s` how long it needs there if not as long as others, and `needs` what the load
+    counts that has to have happened there.
     """
 
     node: tuple[Callable[[], None], ...]
@@ -41,6 +42,7 @@ class Mutant:
     short_lived_bases: bool = False
     signed: bool = False
     read_s: float | None = None
+    needs: str = ""
 
     @property
     def place(self) -> tuple[str, str, bool, bool]:
@@ -274,11 +276,11 @@ MUTANTS = {
         state_format=MOODS.formats[0],
     ),
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
-    "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans"),
-    "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans"),
-    "pass-a-part-over": Mutant((), (scan_mutants.pass_a_part_over,), "scans"),
-    "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans"),
-    "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans"),
+    "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans", needs="scans in pages"),
+    "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans", needs="scans whole"),
+    "pass-a-part-over": Mutant((), (scan_mutants.pass_a_part_over,), "scans", needs="exports whole"),
+    "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans", needs="scans in pages"),
+    "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans", needs="filtered scans in pages"),
     "each-its-own-version": Mutant((follow_behind, scan_mutants.read_past_versions_as_shown), (), "snapshots"),
     "ignore-named-versions": Mutant((scan_mutants.read_past_versions_as_shown,), (), "bounds"),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
