@@ -55,6 +55,11 @@ def _inputs(metrics: PlannerMetrics) -> Iterator[Metric]:
         "buffer_limit_bytes", "Bound on the bytes of records that are in no batch yet", metrics.input_buffer_max_bytes
     )
     yield _gauge("buffer_records", "Records that are fetched and in no batch yet", metrics.input_buffer_records)
+    if metrics.client_queue is not None:
+        yield _gauge(
+            "librdkafka_queue_bytes", "Bytes of values that librdkafka has read ahead", metrics.client_queue.bytes
+        )
+        yield _gauge("librdkafka_queue_records", "Records that librdkafka has read ahead", metrics.client_queue.records)
     yield _counter("data_losses", "How often the source went on although records were lost", metrics.run_losses)
     if metrics.run_compacted is not None:
         yield _counter("compacted_records", "Records of planned batches that compaction removed", metrics.run_compacted)

@@ -18,6 +18,7 @@ from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.run_counts import RunCounts
 from understudy_pipeline.aligned.shared_read_ahead import Outage, SharedReadAhead
 from understudy_pipeline.aligned.waits import PutOff
+from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 
@@ -35,6 +36,9 @@ class PlannerMetrics:
     """The bound on them."""
 
     input_buffer_records: int
+    client_queue: ClientQueue | None
+    """The records that librdkafka holds for the planner. None: there is no Kafka, or it has not said yet."""
+
     batches: int
     enforced: int
     undecodable: int
@@ -146,6 +150,8 @@ class PlannerMetrics:
 
     def _known(self) -> Mapping[str, float | None]:
         return {
+            "librdkafka-queue-bytes": None if self.client_queue is None else self.client_queue.bytes,
+            "librdkafka-queue-records": None if self.client_queue is None else self.client_queue.records,
             "compacted-records-total": self.run_compacted,
             "poll-records-avg": self.poll_records_avg,
             "poll-records-max": self.poll_records_max,
@@ -175,6 +181,7 @@ def measure(
         input_buffer_bytes=sum(held.bytes for held in ahead.retained.values()),
         input_buffer_max_bytes=options.input_buffer_max_bytes,
         input_buffer_records=sum(len(held) for held in ahead.retained.values()),
+        client_queue=shared.client_queue(),
         batches=offset.batches,
         enforced=offset.enforced,
         undecodable=offset.undecodable,

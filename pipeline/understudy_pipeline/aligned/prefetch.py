@@ -59,6 +59,8 @@ class Prefetch:
             self._shared.mark_unreachable(self._index, error)
             wait_ms, self._backoff_ms = self._backoff_ms, min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return wait_ms
+        finally:
+            self._shared.set_input_state(self._index, self._input.losses, self._input.client_queue)
 
     def _run_request(self) -> float:
         asked_ms = self._clock.monotonic_ms()
@@ -75,7 +77,6 @@ class Prefetch:
                 self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
             case None:
                 self._shared.wait(REST_MS)
-        self._shared.set_losses(self._index, self._input.losses)
         if not self._shared.is_away(self._index):
             self._backoff_ms = FIRST_BACKOFF_MS
         return 0

@@ -16,7 +16,7 @@ from understudy_pipeline.aligned.input_requests import CountPartitions, Fetch, I
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.waits import has_more, is_waited_for
-from understudy_pipeline.inputs.protocol import Fetched, InputError
+from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
 
@@ -55,6 +55,7 @@ class _Server:
     waits_since_ms: float | None = None
     """Since when the query waits for it. Only a server that is away has this."""
     losses: int = 0
+    client_queue: ClientQueue | None = None
 
 
 class SharedReadAhead:
@@ -176,15 +177,21 @@ class SharedReadAhead:
                         extra={"action": "waits-for-input", "server": server.name},
                     )
 
-    def set_losses(self, index: int, losses: int) -> None:
-        """Server number `index` has continued so often behind lost records."""
+    def set_input_state(self, index: int, losses: int, client_queue: ClientQueue | None) -> None:
+        """Note how often server number `index` continued behind lost records, and what its client's library holds."""
         with self.changed:
-            self._servers[index].losses = losses
+            self._servers[index].losses, self._servers[index].client_queue = losses, client_queue
 
     def losses(self) -> int:
         """Count how often reading continued behind lost records."""
         with self.changed:
             return self.ahead.losses + sum(server.losses for server in self._servers)
+
+    def client_queue(self) -> ClientQueue | None:
+        """Add up what the libraries of clients hold. None if that is unknown of all of them."""
+        with self.changed:
+            known = [server.client_queue for server in self._servers if server.client_queue is not None]
+        return ClientQueue(*map(sum, zip(*known, strict=True))) if known else None
 
     def starting(self) -> Sequence[str]:
         """List servers that have not answered for all of their partitions yet: their ends are unknown."""

@@ -22,7 +22,7 @@ from understudy_pipeline.inputs.folders import (
     open_rows,
     unreadable,
 )
-from understudy_pipeline.inputs.protocol import Fetched
+from understudy_pipeline.inputs.protocol import ClientQueue, Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_shared.base.errors import UnderstudyError
@@ -57,6 +57,7 @@ class FilesInput:
         self._config = config
         self._readers: dict[TopicPartition, FolderReader] = {}
         self._checked: set[Path] = set()
+        self.client_queue: ClientQueue | None = None
         self._past_losses = 0
         """Losses of readers that were replaced."""
 

@@ -18,7 +18,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
-from understudy_pipeline.inputs.protocol import InputError
+from understudy_pipeline.inputs.kafka_statistics import queue_of
+from understudy_pipeline.inputs.protocol import ClientQueue, InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
@@ -40,12 +41,16 @@ _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|crede
 class KafkaClient:
     """The two consumers. They start connecting at construction. Not thread-safe."""
 
-    def __init__(self, server: str, properties: Mapping[str, str]) -> None:
+    def __init__(self, server: str, properties: Mapping[str, str], *, statistics_interval_ms: int = 0) -> None:
+        """Start connecting. With an interval `queue` becomes known. Statistics wait until messages are taken."""
         self.server = server
+        self.queue: ClientQueue | None = None
+        """The queue of the record consumer, by its last statistics. None before them."""
         self._connection_error: str | None = None
         self._reason = ""
         self._properties = {**properties, "error_cb": self._on_error}
-        self._consumer = _consumer(self._properties)
+        statistics = {"statistics.interval.ms": str(statistics_interval_ms), "stats_cb": self._on_statistics}
+        self._consumer = _consumer({**self._properties, **statistics} if statistics_interval_ms else self._properties)
         self._opened_query_consumer: Consumer | None = None
         self._topics_with_leaders: set[str] = set()
         """Topics whose partition leaders the record consumer knows."""
@@ -69,6 +74,12 @@ class KafkaClient:
     def unassign(self) -> None:
         """Stop reading, and drop what the client read ahead."""
         self._consumer.unassign()
+
+    def drop_read_ahead(self) -> None:
+        """Stop reading, drop what the client read ahead, and let it call back with the statistics that wait."""
+        self._consumer.unassign()
+        self._consumer.poll(0)  # without partitions there are no records
+        self.queue = None if self.queue is None else ClientQueue(0, 0)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading partitions, and drop what is read ahead. `resume` continues behind the last returned record."""
@@ -194,6 +205,10 @@ class KafkaClient:
             self._poll_errors()
             raise self.unreachable_error("it did not list its topics", error) from error
         return found
+
+    def _on_statistics(self, statistics: str) -> None:
+        """Note what the record consumer holds. It calls this inside `poll` and `consume`."""
+        self.queue = queue_of(statistics)
 
     def _on_error(self, error: KafkaError) -> None:
         """Note an error of librdkafka. It calls this inside `poll`."""

@@ -15,6 +15,8 @@ from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 
+_STATISTICS_INTERVAL = "statistics.interval.ms"
+
 OWN_PROPERTIES = {
     "group.id": "understudy",  # librdkafka requires one; no group is joined and nothing is committed
     "enable.auto.commit": "false",
@@ -50,6 +52,8 @@ _DEFAULTS = {
     "reconnect.backoff.max.ms": "1000",  # the default of 10 s reconnects long after the server is back
     "socket.keepalive.enable": "true",
 }
+
+_STATISTICS_INTERVAL_MS = 5_000
 
 _SHOWN = frozenset({"isolation.level", "security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id"})
 
@@ -100,8 +104,17 @@ class KafkaConfig:
         return self.client_properties["isolation.level"].lower()
 
     @property
+    def statistics_interval_ms(self) -> int:
+        """The interval at which librdkafka says what it holds; 0: it does not."""
+        return int(dict(self.properties).get(_STATISTICS_INTERVAL, _STATISTICS_INTERVAL_MS))
+
+    @property
     def client_properties(self) -> Mapping[str, str]:
-        """The complete configuration of a librdkafka client."""
+        """The complete configuration of a librdkafka client.
+
+        It makes no statistics: a client that is not polled all the time would keep them, without a bound.
+        """
         given = dict(self.properties)
-        waits = {"socket.timeout.ms": str(max(self.request_timeout_ms, 1_000))}
+        waits = {"socket.timeout.ms": str(max(self.request_timeout_ms, 1_000)), _STATISTICS_INTERVAL: "0"}
+        given.pop(_STATISTICS_INTERVAL, None)
         return {**_DEFAULTS, **waits, **given, **OWN_PROPERTIES, "bootstrap.servers": self.servers}

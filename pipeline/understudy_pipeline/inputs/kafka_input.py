@@ -18,7 +18,7 @@ from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, 
 from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
 from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, to_chunk
 from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
-from understudy_pipeline.inputs.protocol import Fetched, InputError
+from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
@@ -36,6 +36,9 @@ FRESH_EVENT_MS = 20
 
 FIRST_IDS_WAIT_MS, LATER_IDS_WAIT_MS = 2_000, 200
 """Longest waits for topic ids. An answer that takes longer is taken by the next call."""
+
+UNREAD_MS = 10_000
+"""Time without a fetch after which what librdkafka has read ahead is dropped, and its statistics are taken."""
 
 ENDS_QUERY_TIMEOUT_MS = 1_000
 """Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
@@ -62,13 +65,20 @@ class KafkaInput:
         """Partitions whose log ended before the position, since they were last sought."""
         self._queue_empty_s = 0.0
         """The time at which librdkafka's queue was last seen empty."""
+        self._fetched_s = time.monotonic()
+        """The time of the last fetch."""
         self.losses = 0
+
+    @property
+    def client_queue(self) -> ClientQueue | None:
+        return None if self._opened_client is None else self._opened_client.queue
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """Count the partitions of each topic, now, and forget those that are gone. Does not create topics.
 
         Raises UnknownTopicError for a topic that the configuration names.
         """
+        self._drop_unread()
         topics = self._config.topics
         if isinstance(topics, TopicsPattern):
             counts = self._client.partition_counts(topics, timeout_ms=timeout_ms)
@@ -115,7 +125,7 @@ class KafkaInput:
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
         """Fetch up to so many records of each partition. Return early, with lags only, if ends of logs became known."""
-        began_s = time.monotonic()
+        began_s = self._fetched_s = time.monotonic()
         self._assign()
         self._fetch_only(
             {partition for partition, count in wanted.items() if self._positions[partition].buffered_records < count}
@@ -146,7 +156,11 @@ class KafkaInput:
     @property
     def _client(self) -> KafkaClient:
         if self._opened_client is None:
-            self._opened_client = KafkaClient(self._config.server, self._config.client_properties)
+            self._opened_client = KafkaClient(
+                self._config.server,
+                self._config.client_properties,
+                statistics_interval_ms=self._config.statistics_interval_ms,
+            )
         return self._opened_client
 
     def _chunk(self, partition: TopicPartition, messages: Sequence[Message]) -> Chunk:
@@ -164,6 +178,12 @@ class KafkaInput:
             self._fetching = set(self._positions)
             self._queue_empty_s = time.monotonic()
             self._assigned = True
+
+    def _drop_unread(self) -> None:
+        """Let librdkafka hold nothing while memory is full for long, or its brokers are away for long."""
+        if time.monotonic() - self._fetched_s >= UNREAD_MS / 1000:
+            self._client.drop_read_ahead()
+            self._assigned = False
 
     def _forget(self, gone: set[TopicPartition]) -> None:
         """Read these partitions no more: a fetch would fail for them."""

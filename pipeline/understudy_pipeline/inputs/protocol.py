@@ -38,6 +38,13 @@ class Fetched(NamedTuple):
     lags: Mapping[TopicPartition, int]
 
 
+class ClientQueue(NamedTuple):
+    """The records that a client's library has read ahead and not handed out. `bytes` are those of their values."""
+
+    bytes: int
+    records: int
+
+
 class Range(NamedTuple):
     """The records of a partition after `start` up to and including the one at `end`, which existed when planned."""
 
@@ -55,6 +62,10 @@ class Input(Protocol):
     @property
     def losses(self) -> int:
         """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+
+    @property
+    def client_queue(self) -> ClientQueue | None:
+        """The queue of its client's library, as that said last. None: it says nothing, or nothing yet."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """Return the partition count of each topic of this input, now. Raises UnknownTopicError.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_pipeline.inputs.columns import chunk_of
-from understudy_pipeline.inputs.protocol import DataLostError, Fetched, UnknownTopicError
+from understudy_pipeline.inputs.protocol import ClientQueue, DataLostError, Fetched, UnknownTopicError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_ranges import FIRST_ENTRIES, MAX_BYTES, MAX_ENTRIES
 from understudy_pipeline.inputs.redis_rows import (
@@ -81,6 +81,7 @@ class RedisInput:
         self._places: dict[TopicPartition, StreamPosition] = {}
         self._entry_bytes: dict[TopicPartition, float] = {}
         self.losses = 0
+        self.client_queue: ClientQueue | None = None
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         return {topic: self._count(topic) for topic in self._config.topics}

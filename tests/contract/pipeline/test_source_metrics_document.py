@@ -19,6 +19,7 @@ from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_pipeline.aligned.shared_read_ahead import Outage
 from understudy_pipeline.aligned.waits import PutOff
+from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import TopicPartition
 
 DOCS = ROOT / "docs"
@@ -29,6 +30,7 @@ EVERYTHING = PlannerMetrics(
     input_buffer_bytes=1,
     input_buffer_max_bytes=2,
     input_buffer_records=3,
+    client_queue=ClientQueue(28, 29),
     batches=4,
     enforced=5,
     undecodable=6,

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from understudy_pipeline.inputs.opening import OPENERS, Opener
-from understudy_pipeline.inputs.protocol import DataLostError, Fetched, Input, InputError, Range, RangeReader
+from understudy_pipeline.inputs.protocol import (
+    ClientQueue,
+    DataLostError,
+    Fetched,
+    Input,
+    InputError,
+    Range,
+    RangeReader,
+)
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
 
 _HANG_LIMIT_S = 60.0
@@ -62,6 +70,8 @@ class ScriptedServer:
     open_inputs: int = 0
     opened: int = 0
     """Inputs that were opened until now."""
+    client_queue: ClientQueue | None = None
+    """What a client's library says that it holds."""
     reports_lags: bool = True
     goes_on_after_losses: bool = False
     """As with `fail_on_data_loss` off: an input that seeks lost records goes on behind them."""
@@ -219,6 +229,10 @@ class ScriptedInput:
         self._at = at
         self._next: dict[TopicPartition, int] = {}
         self.losses = 0
+
+    @property
+    def client_queue(self) -> ClientQueue | None:
+        return self._at.client_queue
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         with self._at.changed:

@@ -19,6 +19,7 @@ from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.run_counts import WINDOW_MS, Sample, Window
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
+from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
 
 
@@ -211,6 +212,21 @@ def test_losses_behind_which_the_source_went_on_are_counted(start: Start) -> Non
     server.make_anew("a", "third")
     query.clock.advance(COUNT_INTERVAL_MS)
     wait_until(lambda: metrics_of(query)["data-losses-total"] == 2, what="the loss of a whole topic")
+
+
+def test_what_a_clients_library_holds_is_reported_if_it_says_so(start: Start) -> None:
+    server = ScriptedServer({"a": 1})
+    server.put("a", 0, 1)
+    query = start(server)
+    query.until(1)
+    assert "librdkafka-queue-bytes" not in metrics_of(query)
+    assert "understudy_source_librdkafka_queue_bytes" not in scraped(query)
+    server.client_queue = ClientQueue(70, 7)
+    wait_until(lambda: "librdkafka-queue-bytes" in metrics_of(query), what="the queue")
+    found, metrics = metrics_of(query), scraped(query)
+    assert (found["librdkafka-queue-bytes"], found["librdkafka-queue-records"]) == (70, 7)
+    assert metrics["understudy_source_librdkafka_queue_bytes"] == 70
+    assert metrics["understudy_source_librdkafka_queue_records"] == 7
 
 
 def test_the_time_to_plan_a_batch_does_not_count_the_wait_for_records(start: Start) -> None:

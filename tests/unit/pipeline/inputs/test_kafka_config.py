@@ -80,6 +80,12 @@ def test_given_properties_win_over_defaults_and_never_over_what_the_source_needs
     assert config().client_properties["isolation.level"] == "read_committed"
 
 
+def test_only_what_is_always_polled_makes_statistics_and_their_interval_can_be_given() -> None:
+    given = config(("statistics.interval.ms", "1000"))
+    assert (config().statistics_interval_ms, given.statistics_interval_ms) == (5_000, 1_000)
+    assert {each.client_properties["statistics.interval.ms"] for each in (config(), given)} == {"0"}
+
+
 def test_opening_needs_no_broker() -> None:
     open_input(config()).close()
     open_reader(config()).close()
