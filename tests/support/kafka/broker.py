@@ -21,12 +21,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import _FOLLOW_PARENT
+from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.ports import free_port
 
 POM = Path(__file__).parent / "jars" / "pom.xml"
@@ -175,6 +177,12 @@ class KafkaBroker:
         with self.admin() as admin:
             admin.create_partitions([NewPartitions(name, partitions)])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == partitions, what=f"partitions of {name}")
+
+    def delete_records(self, where: TopicPartition, before: int) -> None:
+        """Remove the records before an offset, as retention does."""
+        with self.admin() as admin:
+            for done in admin.delete_records([KafkaPartition(where.topic, where.partition, before)]).values():
+                done.result(_ADMIN_LIMIT_S)
 
     def _answers(self, admin: AdminClient, brokers: int) -> bool:
         assert self._process is not None

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as KafkaPartition
 from tests.support.kafka.broker import KafkaBroker
 
 from understudy_pipeline.aligned.option_parsing import parse_options
@@ -78,9 +77,7 @@ class Story:
         low = self.chance.randint(self.lows[place], len(self.written[place]))
         if low == self.lows[place]:
             return
-        with self.broker.admin() as admin:
-            for done in admin.delete_records([KafkaPartition(place.topic, place.partition, low)]).values():
-                done.result(END_S)
+        self.broker.delete_records(place, low)
         self.lows[place] = low
 
     def grow(self) -> None:

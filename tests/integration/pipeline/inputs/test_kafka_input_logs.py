@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, begin_transaction, produce
@@ -193,12 +192,6 @@ def alter_topic(broker: KafkaBroker, topic: str, name: str, value: str) -> None:
             done.result(END_S)
 
 
-def delete_records(broker: KafkaBroker, where: TopicPartition, before: int) -> None:
-    with broker.admin() as admin:
-        for done in admin.delete_records([KafkaPartition(where.topic, where.partition, before)]).values():
-            done.result(END_S)
-
-
 def test_what_was_deleted_behind_a_position_is_reported_with_numbers_on_both_sides(broker: KafkaBroker) -> None:
     where = TopicPartition(broker.make_topic(), 0)
     produce(broker.servers, where, [b"%d" % number for number in range(100)])
@@ -208,7 +201,7 @@ def test_what_was_deleted_behind_a_position_is_reported_with_numbers_on_both_sid
         while len(fetches.values(where)) < 10:
             fetches.turn({where: 10 - len(fetches.values(where))})
         fetches.seek(where, cursor=Cursor("9", 10))
-        delete_records(broker, where, 60)
+        broker.delete_records(where, 60)
         with pytest.raises(DataLostError, match=message):
             wait_until(lambda: bool(fetches.turn({where: 9}) and False), what="the loss")
         with pytest.raises(DataLostError, match=message):
@@ -232,7 +225,7 @@ def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, ca
     easy = config(broker, where, fail=False)
     with reading(easy) as reads, caplog.at_level(logging.WARNING):
         reads.seek(where, cursor=Cursor("9", 10))
-        delete_records(broker, where, 60)
+        broker.delete_records(where, 60)
         reads.until_lag(where, 0)
         assert reads.column(where, "ordinal") == list(range(60, 100))
         assert read_range(easy, span(where, 9, 69)) == list(range(60, 70))

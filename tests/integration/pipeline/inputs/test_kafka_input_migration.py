@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.aligned_world import spark_kafka_jars
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
-from tests.support.repository import ROOT
 from tests.support.spark.accelerator import FORMATS, Way, released_jar
 from tests.support.spark.aligned_queries import QUICK, load, started
 from tests.support.spark.queries import settings
+from tests.support.spark.spark_kafka import run_job
 
 from understudy_pipeline.inputs.records import TopicPartition
 
@@ -32,7 +28,6 @@ SPARKS_COLUMNS = (
 
 OURS = "merge_order:struct<batch:bigint,effective_ms:bigint,topic_rank:int,partition:int,ordinal:bigint>"
 STREAMS_ONLY = r"reads streams only.*spark\.read\.format\('kafka'\)"
-_JOB_LIMIT_S = 300
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -144,25 +139,6 @@ def test_the_jar_refuses_the_same_in_the_same_words_and_a_schema_already_at_load
         spark.read.format(FORMATS["jar"]).options(**script).load().collect()
 
 
-def run_job(name: str, folder: Path, options: Mapping[str, str]) -> Any:
-    """Run a job that has Spark's own Kafka source, too; return its output. Skip the test without that source."""
-    try:
-        jars = ",".join(map(str, sorted(spark_kafka_jars().glob("*.jar"))))
-    except (SystemExit, subprocess.SubprocessError) as missing:
-        pytest.skip(f"no Kafka source of Spark's: {missing}")
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.support.spark.jobs.{name}", str(folder), jars, json.dumps(dict(options))],
-        capture_output=True,
-        text=True,
-        timeout=_JOB_LIMIT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
 @pytest.mark.full
 def test_both_sources_put_off_a_batch_that_has_too_few_records(broker: KafkaBroker, tmp_path: Path) -> None:
     topics = {"kafka": broker.make_topic(1), "understudy": broker.make_topic(1)}
@@ -208,3 +184,7 @@ def test_both_sources_give_the_same_columns_and_rows_and_so_does_a_batch_of_spar
     assert len(found["kafka"]["rows"]) == 4
     assert found["continued"]["rows"] == []
     assert sorted(found["understudy"]["rows"]) == sorted(found["kafka"]["rows"]) == sorted(found["batch"]["rows"])
+    for name in ("kafka", "understudy"):
+        assert found["once"][name]["batches"] == [4]
+        for trigger in ("once", "processAllAvailable"):
+            assert sorted(found[trigger][name]["rows"]) == sorted(found["batch"]["rows"])
