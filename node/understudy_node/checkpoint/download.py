@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import obstore
 
 from understudy_node.checkpoint.files import too_large_to_read
+from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import CheckpointError
 
 PIECE_BYTES = 1 << 18
@@ -25,6 +26,7 @@ class Download:
     file: BinaryIO
     max_bytes: int | None
     where: str
+    terms: StoreTerms
     done: int = 0
     """The bytes that are in the file."""
     meta: Any = None
@@ -39,10 +41,11 @@ class Download:
     def _ask(self, store: Any) -> None:
         options: Any = {}
         if self.done:
-            if not self.meta["e_tag"]:
+            if not (tag := self.meta[self.terms.tag]):
                 raise CheckpointError("The download was cut, and the store names no versions", where=self.where)
-            options = {"if_match": self.meta["e_tag"], "range": {"offset": self.done}}
+            options = {self.terms.condition: tag, "range": {"offset": self.done}}
         result = obstore.get(store, self.path, options=options)
+        refuse_folder(result, self.terms)
         if not self.done:
             self.meta = result.meta
         size = self.meta["size"]
@@ -53,3 +56,9 @@ class Download:
             self.done += len(part)
         if self.done != size:
             raise ConnectionError("kind: Short,")  # the library should have raised; the try counts as cut
+
+
+def refuse_folder(found: Any, terms: StoreTerms) -> None:
+    """Raise FileNotFoundError if the object only marks a folder."""
+    if terms.folder_mark is not None and terms.folder_mark in found.attributes:
+        raise FileNotFoundError

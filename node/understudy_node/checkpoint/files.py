@@ -1,4 +1,4 @@
-"""Access to a checkpoint's files, on local disk, in S3, or on any file system that fsspec knows.
+"""Access to a checkpoint's files, on local disk, in an object store, or on any file system that fsspec knows.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
 Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every

@@ -1,4 +1,4 @@
-"""A checkpoint in an object store, by obstore (decision 0036). What differs from store to store, an `ObjectStore` says.
+"""A checkpoint in an object store, by obstore (decisions 0036, 0076). What differs from store to store is an adapter's.
 
 Rule: a request has a deadline, a call a number of tries, and all calls share one budget of repeats. A reply's content,
 size and entity tag are of one moment, and a download goes on only while the tag is the same: nothing is half-read.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from understudy_node.checkpoint.download import MIN_PROGRESS_BYTES, Download
+from understudy_node.checkpoint.download import MIN_PROGRESS_BYTES, Download, refuse_folder
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
     CheckpointFiles,
@@ -104,7 +104,7 @@ class ObjectStoreFiles(CheckpointFiles):
         """Make one HEAD."""
         refuse_escape(path)
         try:
-            return self._stat_of(self._call("Cannot stat", path, lambda opened: obstore.head(opened, path)))
+            return self._stat_of(self._call("Cannot stat", path, lambda opened: self._head(opened, path)))
         except FileNotFoundError:
             return None
 
@@ -142,13 +142,22 @@ class ObjectStoreFiles(CheckpointFiles):
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
         refuse_escape(path)
         where = self._where(path)
-        download = Download(path, file, max_bytes, where)
+        download = Download(path, file, max_bytes, where, self._store.terms)
+        error = vanished(where)
         try:
             return self._stat_of(self._call("Cannot read", path, download.go_on, progress=download))
         except FileNotFoundError:
-            raise vanished(where) from None
+            pass
         except PreconditionError:
-            raise rewritten(where) from None
+            error = rewritten(where)
+        raise error  # not from the library's error, whose text has the request's URL
+
+    def _head(self, opened: Any, path: str) -> Any:
+        if self._store.terms.folder_mark is None:
+            return obstore.head(opened, path)
+        found = obstore.get(opened, path, options={"head": True})  # the same request, and the reply's attributes
+        refuse_folder(found, self._store.terms)
+        return found.meta
 
     def _call(self, what: str, path: str, attempt: Callable[[Any], T], progress: Download | None = None) -> T:
         """Make a request until it works, its limits are reached, or its failure is final.

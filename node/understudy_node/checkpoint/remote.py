@@ -1,4 +1,4 @@
-"""A checkpoint behind an fsspec URL: HDFS, GCS, ABFS, memory, ... S3 is read by `object_store.py`.
+"""A checkpoint behind an fsspec URL: HDFS, WebHDFS, memory, ... Object stores are read by `object_store.py`.
 
 Rule: every backend keeps the contract of `files.CheckpointFiles`; listings are never cached, credentials never printed.
 """
@@ -47,7 +47,7 @@ class FsspecFiles(CheckpointFiles):
             raise CheckpointError(
                 f"The library for this storage is not installed: {error}",
                 where=self._url,
-                fix="Install it beside Understudy (gcsfs for gs, adlfs for abfs, pyarrow for hdfs)",
+                fix="Install it beside Understudy; hdfs:// needs pyarrow and a JVM with Hadoop, webhdfs:// neither",
             ) from error
         except Exception as error:  # backends raise classes of their own
             raise storage_error("Cannot open the checkpoint's storage", self._url, error, url=url) from None

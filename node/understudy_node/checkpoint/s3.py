@@ -10,12 +10,12 @@ import configparser
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
 
+from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, text_of
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 from understudy_shared.base.masking import masked_location
@@ -30,25 +30,14 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
 """Settings that a profile may have in place of keys, and that this release does not support."""
 
-ReadFile = Callable[[Path], str | None]
-"""A function that returns the text of a file; None if the file does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class S3Access:
-    """The settings that the library gets beyond the environment."""
-
-    config: Mapping[str, str] = field(repr=False)
-    allow_http: bool
-    looked_in: str
-    """The places where credentials are looked for."""
-
 
 class S3:
     """A checkpoint in a bucket: the objects below `prefix`, or all with "", as the URL says."""
 
     terms = StoreTerms(
         tag="e_tag",
+        condition="if_match",
+        bucket="bucket",
         expired=frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired"}),
         identity=re.compile("/latest/(?:api/token|meta-data/iam/security-credentials)"),
         no_credentials="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a credentials file, run under a role, or "
@@ -59,7 +48,7 @@ class S3:
         not_https="Set AWS_ENDPOINT_URL, or AWS_ALLOW_HTTP=true",
     )
 
-    def __init__(self, url: str, access: Callable[[], S3Access] | None = None) -> None:
+    def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
         """Parse the URL.
 
         `access` returns the credentials; the default takes them from the environment and files of this process.
@@ -75,18 +64,17 @@ class S3:
         self.url = masked_location(url.rstrip("/"))
         self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
         self.looked_in = ""
-        self._access = access or (lambda: s3_access(os.environ, _text_of))
+        self._access = access or (lambda: s3_access(os.environ, text_of))
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> S3Store:
         access = self._access()
         self.looked_in = access.looked_in
-        options: Any = {**client, "allow_http": True} if access.allow_http else client
         config: Any = access.config
-        prefix = self.prefix or None
+        options, prefix = access.client(client), self.prefix or None
         return S3Store(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
 
 
-def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
+def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
     """Return credentials, region and endpoint, in the order of the AWS tools. Raises SettingsError."""
     name = environ.get("AWS_PROFILE", "default")
     config_file = _path(environ, "AWS_CONFIG_FILE", "config")
@@ -105,7 +93,7 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> S3Access:
         "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
         f"profile {name} of {keys_file} and of {config_file}, the role of this container or machine"
     )
-    return S3Access(settings, (endpoint or "").startswith("http://"), looked_in)
+    return StoreAccess(settings, (endpoint or "").startswith("http://"), looked_in)
 
 
 def _is_named(environ: Mapping[str, str]) -> bool:
@@ -158,10 +146,3 @@ def _section(path: Path, read_file: ReadFile, name: str) -> Mapping[str, str]:
         # The error's text repeats lines, which may be secrets.
         raise SettingsError(f"The file does not parse ({type(error).__name__})", where=str(path)) from None
     return dict(parser[name]) if parser.has_section(name) else {}
-
-
-def _text_of(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _KIND = re.compile(r"\bkind: (\w{1,32}),")
+_TOKEN = re.compile(r"\bsource: TokenRequest\b")
+"""A request for a token to the provider of identities, not one to the store."""
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
@@ -50,16 +53,24 @@ class Failure:
 class StoreTerms:
     """The words of one kind of store, and the advice to its users after a failure."""
 
-    tag: str
+    tag: Literal["e_tag", "version"]
     """The field of an object's metadata that changes with every write."""
+    condition: Literal["if_match", "version"]
+    """The option of a request that is answered only from the content with that tag."""
+    bucket: str
+    """The store's word for a bucket."""
     expired: frozenset[str]
-    """Codes that come with status 400 when credentials have expired."""
+    """Codes that come with status 400 when credentials have expired; empty where they come with 401 or 403."""
     identity: re.Pattern[str]
     """The address where the library asks for the machine's identity when there are no other credentials."""
     no_credentials: str
     policy: str
     settings: str
     not_https: str
+    away: str = CONNECTION
+    """The advice when there is no connection."""
+    folder_mark: str | None = None
+    """The attribute of an object that only marks a folder, where its name does not say so."""
 
 
 def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
@@ -76,14 +87,18 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     if terms.identity.search(text):
         reason = f"there are no credentials: none were found, looked in {looked_in}"
         return Failure(Meaning.REFUSED, reason, terms.no_credentials)
+    if _TOKEN.search(text) and 400 <= status < 500:
+        reason = f"the provider of identities refuses the credentials ({said})"
+        return Failure(Meaning.REFUSED, reason, CREDENTIALS)
     if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         reason = f"the store refuses the credentials, or what they ask for ({said})"
         return Failure(Meaning.REFUSED, reason, terms.policy)
     # A reply to HEAD has no body, so 400 has no code there: an expired token is what it usually says.
-    if status == 400 and (code is None or code[1] in terms.expired):
+    if status == 400 and terms.expired and (code is None or code[1] in terms.expired):
         return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", CREDENTIALS)
     if status == 404:
-        return Failure(Meaning.FINAL, f"there is no such bucket ({said})", "Check the bucket's name and the endpoint")
+        reason, fix = f"there is no such {terms.bucket} ({said})", f"Check the {terms.bucket}'s name and the endpoint"
+        return Failure(Meaning.FINAL, reason, fix)
     if status:
         return Failure(Meaning.FINAL, f"the store answered {said}", terms.settings)
     if "BareRedirect" in text:
@@ -92,4 +107,5 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
         return Failure(Meaning.FINAL, "the endpoint is no https:// URL", terms.not_https)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
-    return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), CONNECTION)
+    fix = terms.away if what == "Connect" else CONNECTION
+    return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)

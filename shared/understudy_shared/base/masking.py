@@ -22,7 +22,7 @@ _NO_SCHEME = re.compile(rf"{_HOST_PORT}(?:,{_HOST_PORT})*(?:/\d*)?")
 _CHAIN = re.compile(r"(?:[a-z0-9]{1,32}::)*")
 """Prefixes that fsspec allows before a URL: `filecache::s3://...`."""
 
-_CONTAINER_SCHEMES = frozenset(("abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs"))
+_CONTAINER_SCHEMES = frozenset(("abfs", "abfss", "az", "azure", "wasb", "wasbs", "hdfs", "viewfs"))
 """Schemes in which text without a colon before the `@` names a container or a user: it is not a secret."""
 
 _SECRET_WORD = re.compile(r"(?i)(?:pass|pwd|secret|token|credential|key|sig|auth)[\w.%-]*\s*[=:]")
@@ -46,7 +46,9 @@ _OPTION_VALUES = {
 """Options of a URL whose values are shown, and their form. Any other option may be a mistyped password."""
 
 _LOGIN_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}://)([^\s:@/?#]{0,64}):\S*@")
-_SECRET_IN_TEXT = re.compile(r"(?i)([?&;#][\w.-]*(?:pass|pwd|secret|token|credential)[\w.-]*=)[^\s&'\")]+")
+_SECRET_IN_TEXT = re.compile(
+    r"(?i)([?&;#](?:sig|[\w.-]*(?:pass|pwd|secret|token|credential|signature)[\w.-]*)=)[^\s&'\")]+"
+)
 
 
 class _Parts(NamedTuple):

@@ -24,7 +24,7 @@ from obstore.store import S3Store
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.s3 import S3Access
+from understudy_node.checkpoint.store_access import StoreAccess
 from understudy_shared.base.ports import free_port
 
 ACCESS_KEY, SECRET_KEY, REGION = "AKIDTESTS", "tests-secret-9f2c", "us-east-1"
@@ -121,10 +121,10 @@ class S3Server:
             connection.close()
 
 
-def access_to(endpoint: str, *, secret: str = SECRET_KEY, token: str | None = None) -> S3Access:
+def access_to(endpoint: str, *, secret: str = SECRET_KEY, token: str | None = None) -> StoreAccess:
     """Access by explicit keys: what a credentials file would say."""
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": secret, "endpoint": endpoint, "region": REGION}
-    return S3Access(keys | ({"session_token": token} if token else {}), allow_http=True, looked_in="the test")
+    return StoreAccess(keys | ({"session_token": token} if token else {}), allow_http=True, looked_in="the test")
 
 
 def jars() -> Path | str:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.s3 import S3, S3Access, s3_access
+from understudy_node.checkpoint.s3 import S3, s3_access
+from understudy_node.checkpoint.store_access import StoreAccess
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}
@@ -34,7 +35,7 @@ sso_session = corp
 """
 
 
-def access(environ: Mapping[str, str], files: Mapping[Path, str] | None = None) -> S3Access:
+def access(environ: Mapping[str, str], files: Mapping[Path, str] | None = None) -> StoreAccess:
     return s3_access({**HOME, **environ}, (files or {}).get)
 
 

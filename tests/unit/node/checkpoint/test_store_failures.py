@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
+from understudy_node.checkpoint.azure import Azure
+from understudy_node.checkpoint.gcs import GCS
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_failures import Failure, Meaning, failure_of
+from understudy_node.checkpoint.store_failures import Failure, Meaning, StoreTerms, failure_of
 
 SECRET = "hush"
 NOWHERE = "http://127.0.0.1:9"
@@ -38,6 +40,20 @@ def list_(store: Any) -> object:
 
 KEYS = {"access_key_id": "a", "secret_access_key": SECRET}
 
+OTHERS: dict[str, tuple[StoreTerms, Callable[[str, Any], Any]]] = {
+    "gcs": (
+        GCS.terms,
+        lambda url, options: GCSStore("bucket", base_url=url, bearer_token=SECRET, **options),
+    ),
+    "azure": (
+        Azure.terms,
+        lambda url, options: AzureStore(
+            "box", account_name="team", endpoint=f"{url}/team", sas_key=f"sv=1&sig={SECRET}", **options
+        ),
+    ),
+}
+"""The terms of the other stores, and how the library opens one at a URL."""
+
 
 class Store(ThreadingHTTPServer):
     """Answers each request with `reply`: a status and a body; or says nothing, or ends within the body."""
@@ -56,10 +72,7 @@ class Store(ThreadingHTTPServer):
         """The library's error of a request here."""
         client: Any = {"allow_http": True, **client_options}
         settings: Any = {"endpoint": at or self.url, "region": "us-east-1", **config}
-        store = S3Store("bucket", client_options=client, retry_config={"max_retries": 0}, **settings)
-        with pytest.raises(Exception, match=r".") as found:
-            request(store)
-        return found.value
+        return failed(request, S3Store("bucket", client_options=client, retry_config={"max_retries": 0}, **settings))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,6 +105,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.do_GET()
 
+    def do_POST(self) -> None:
+        self.close_connection = True  # with the body, which is not read
+        self.do_GET()
+
 
 @pytest.fixture
 def store() -> Iterator[Store]:
@@ -105,8 +122,14 @@ def store() -> Iterator[Store]:
     found.server_close()
 
 
-def meant(error: Exception) -> Failure:
-    return failure_of(error, S3.terms, "here and there")
+def failed(request: Request, store: Any) -> Exception:
+    with pytest.raises(Exception, match=r".") as found:
+        request(store)
+    return found.value
+
+
+def meant(error: Exception, terms: StoreTerms = S3.terms) -> Failure:
+    return failure_of(error, terms, "here and there")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +160,46 @@ def test_a_reply_says_what_follows_from_it_whatever_was_asked(
     assert reason in failure.reason
     assert failure.fix
     assert SECRET not in failure.reason + failure.fix
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize(
+    ("request_", "reply", "meaning", "reason"),
+    [
+        (get, (503, "ServerBusy"), Meaning.TRY_AGAIN, "asks for fewer requests (503 ServerBusy)"),
+        (list_, (429, "SlowDown"), Meaning.TRY_AGAIN, "asks for fewer requests (429 SlowDown)"),
+        (head, (500, ""), Meaning.TRY_AGAIN, "failed (500)"),
+        (head, (401, ""), Meaning.REFUSED, "refuses the credentials"),
+        (get, (403, "AuthenticationFailed"), Meaning.REFUSED, "what they ask for (403 AuthenticationFailed)"),
+        (list_, (403, "AccessDenied"), Meaning.REFUSED, "refuses the credentials"),
+        (head, (400, ""), Meaning.FINAL, "answered 400"),
+        (get, (400, "InvalidArgument"), Meaning.FINAL, "answered 400 InvalidArgument"),
+        (list_, (409, "PublicAccessNotPermitted"), Meaning.FINAL, "answered 409 PublicAccessNotPermitted"),
+        (list_, (404, "NotFound"), Meaning.FINAL, "there is no such"),
+    ],
+)
+def test_a_reply_of_another_store_says_what_follows_from_it(  # noqa: PLR0917  # one table
+    store: Store, kind: str, request_: Request, reply: tuple[int, str], meaning: Meaning, reason: str
+) -> None:
+    """The library's text has the URL, and with it the shared access signature of Azure."""
+    status, code = reply
+    store.reply = status, f"<Error><Code>{code}</Code></Error>" if code else ""
+    terms, opened = OTHERS[kind]
+    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    failure = meant(failed(request_, opened(store.url, options)), terms)
+    assert failure.meaning is meaning
+    assert reason in failure.reason
+    assert SECRET not in failure.reason + failure.fix
+
+
+def test_a_provider_of_identities_that_refuses_is_not_the_store(store: Store) -> None:
+    store.reply = 400, '{"error":"invalid_client","error_description":"hush"}'
+    principal: Any = {"client_id": "c", "client_secret": SECRET, "tenant_id": "t", "authority_host": store.url}
+    options: Any = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    opened = AzureStore("box", account_name="team", endpoint=NOWHERE, **principal, **options)
+    failure = meant(failed(head, opened), Azure.terms)
+    assert failure.meaning is Meaning.REFUSED
+    assert failure.reason == "the provider of identities refuses the credentials (400)"
 
 
 @pytest.mark.parametrize("request_", [head, get, list_])

@@ -175,6 +175,7 @@ def test_settings_that_are_printed_or_refused_show_no_secret(form: str) -> None:
         ("s3://bucket/a/b", "s3://bucket/a/b"),
         ("s3://key:secret@bucket/a", "s3://key:***@bucket/a"),
         ("abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        ("az://box@account.dfs.core.windows.net/a", "az://box@account.dfs.core.windows.net/a"),
         ("hdfs://nameservice1/user/x", "hdfs://nameservice1/user/x"),
         ("filecache::s3://bucket/a", "filecache::s3://bucket/a"),
         ("memory://ckpt/with space", "memory://ckpt/with space"),
@@ -239,7 +240,7 @@ def test_kafkas_client_does_not_repeat_a_secret_property(properties: dict[str, s
 @pytest.mark.parametrize("form", [TextLines(), JsonFormatter()])
 def test_a_log_line_of_whatever_library_has_no_login_of_a_url(form: logging.Formatter) -> None:
     try:
-        raise OSError(f"cannot open s3://key:{SECRET}@bucket/path?token={SECRET}")
+        raise OSError(f"cannot open s3://key:{SECRET}@bucket/path?token={SECRET}&sp=rl&sig={SECRET}")
     except OSError as error:
         record = logging.LogRecord("lib", 30, "x", 1, "see %s", (error,), (OSError, error, error.__traceback__))
     record.url = f"redis://me:{SECRET}@host"

@@ -1,0 +1,120 @@
+"""The parts of `object_store.ObjectStore` that are specific to Google Cloud Storage.
+
+The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine).
+The file is looked at here first: the library does not say which one it read, nor what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from obstore.store import GCSStore
+
+from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, text_of
+from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
+
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
+_LOCATION = re.compile(r"gc?s://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([^?#]*))?", re.ASCII | re.DOTALL)
+_KEYS = ("GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_READ = frozenset({"service_account", "authorized_user"})
+_TYPE = re.compile(r"[a-z_]{1,40}")
+
+
+class GCS:
+    """A checkpoint in a bucket: the objects below `prefix`, or all with "", as the URL says."""
+
+    terms = StoreTerms(
+        tag="version",  # the generation: the entity tag is a hash of the content, and equal content has an equal one
+        condition="version",
+        bucket="bucket",
+        expired=frozenset(),
+        identity=re.compile("/computeMetadata/v1/instance/service-accounts"),
+        no_credentials=f"Set {_FILE} to a service account's key file, use `gcloud auth application-default login`, "
+        "run under a service account, or set GOOGLE_SKIP_SIGNATURE=true for a public bucket (docs/object-stores.md)",
+        policy="Grant storage.objects.get and storage.objects.list on the bucket, as the role Storage Object Viewer "
+        "does (docs/object-stores.md); without storage.objects.list a missing file looks like a refused one",
+        settings="Check the bucket's name, and what is set by GOOGLE_* (docs/object-stores.md)",
+        not_https="Set GOOGLE_BASE_URL to the whole URL, http:// included",
+    )
+
+    def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
+        """Parse the URL.
+
+        `access` returns the credentials; the default takes them from the environment and files of this process.
+        """
+        location = _LOCATION.fullmatch(url)
+        if location is None:
+            raise NotACheckpointError(
+                "This is not a location in Google Cloud Storage",
+                where=masked_location(url),
+                fix="Write gs://bucket/path. Credentials come from the environment, a key file or a service account, "
+                "never from the URL (docs/object-stores.md)",
+            )
+        self.url = masked_location(url.rstrip("/"))
+        self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
+        self.looked_in = ""
+        self._access = access or (lambda: gcs_access(os.environ, text_of))
+
+    def open(self, client: dict[str, Any], retry: RetryConfig) -> GCSStore:
+        access = self._access()
+        self.looked_in = access.looked_in
+        config: Any = access.config
+        options, prefix = access.client(client), self.prefix or None
+        return GCSStore(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
+
+
+def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
+    """Return the credentials' file and the endpoint, in the order of Google's tools. Raises SettingsError."""
+    gcloud = environ.get("CLOUDSDK_CONFIG") or f"{environ.get('HOME', '~')}/.config/gcloud"
+    default = Path(gcloud, "application_default_credentials.json").expanduser()
+    named = environ.get(_FILE)
+    path = Path(named or default)
+    settings: dict[str, str] = {}
+    if not _is_named(environ):
+        text = read_file(path)
+        if text is not None:
+            _refuse_unread(text, path)
+            settings["application_credentials"] = str(path)
+        elif named:
+            raise SettingsError("The file of credentials cannot be read", where=str(path), fix=f"Check {_FILE}")
+    looked_in = (
+        f"the environment ({', '.join(_KEYS)}, {_FILE}), {default}, the service account of this pod or machine "
+        "(metadata service)"
+    )
+    return StoreAccess(settings, environ.get("GOOGLE_BASE_URL", "").startswith("http://"), looked_in)
+
+
+def _is_named(environ: Mapping[str, str]) -> bool:
+    """Whether the environment has credentials, or needs no credentials, so that no file is read here."""
+    unsigned = environ.get("GOOGLE_SKIP_SIGNATURE", "").lower() in {"true", "1"}
+    return unsigned or any(environ.get(variable) for variable in _KEYS)
+
+
+def _refuse_unread(text: str, path: Path) -> None:
+    """Raise SettingsError if the library cannot read credentials of this type."""
+    try:
+        found = json.loads(text)
+    except ValueError:  # whose text repeats the file's
+        found = None
+    kind = found.get("type") if isinstance(found, dict) else None
+    if kind in _READ:
+        return
+    if isinstance(kind, str) and _TYPE.fullmatch(kind):
+        what = f"Credentials of the type {kind} are not supported"
+    else:
+        what = "The file has no credentials of Google"
+    raise SettingsError(
+        what,
+        where=str(path),
+        fix=f"Set {_FILE} to a service account's key file, or run under a service account of GKE or Compute Engine",
+    )
