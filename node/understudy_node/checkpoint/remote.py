@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import fsspec
@@ -35,6 +37,10 @@ _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated", "modified",
 _TAG_FIELDS = ("ETag", "etag", "generation", "md5Hash", "ino")
 
 
+OPEN_MS = 30_000
+"""The deadline for opening a storage: a library that is imported and a connection or two."""
+
+
 class FsspecFiles(CheckpointFiles):
     """A checkpoint on any file system that fsspec knows. `options` go to the backend (endpoint, credentials, ...)."""
 
@@ -42,7 +48,9 @@ class FsspecFiles(CheckpointFiles):
         self._url = masked_location(url.rstrip("/"))
         self._given = url
         try:
-            filesystem, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **options})
+            filesystem, root = self._open(options)
+        except UnderstudyError:
+            raise
         except ImportError as error:
             raise CheckpointError(
                 f"The library for this storage is not installed: {error}",
@@ -129,6 +137,30 @@ class FsspecFiles(CheckpointFiles):
                     fix="Try again; if it persists, check the connection to the storage",
                 )
         return "download"
+
+    def _open(self, options: dict[str, object]) -> tuple[Any, str]:
+        """Open the file system in a thread, because some ask the storage as they open and know no deadline."""
+        outcome: SimpleQueue[tuple[Any, str] | Exception] = SimpleQueue()
+
+        def opened() -> None:
+            try:
+                outcome.put(fsspec.core.url_to_fs(self._given, **{"use_listings_cache": False, **options}))
+            except Exception as error:
+                outcome.put(error)
+
+        # Its end does not wait for a thread that hangs: the thread is no executor's.
+        Thread(target=opened, name="open-storage", daemon=True).start()
+        try:
+            found = outcome.get(timeout=OPEN_MS / 1000)
+        except Empty:
+            raise CheckpointError(
+                f"The checkpoint's storage did not open within {OPEN_MS / 1000:g} s",
+                where=self._url,
+                fix="Check that the node can reach it, and where the storage's library looks for credentials",
+            ) from None
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _full(self, path: str) -> str:
         refuse_escape(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -240,6 +241,24 @@ class _MarksDirectories(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fss
 def test_a_directory_that_an_empty_object_marks_is_listed_once() -> None:
     fsspec.register_implementation("marksdirectories", _MarksDirectories, clobber=True)
     assert open_checkpoint_files("marksdirectories://bucket/ckpt").list("state") == ["0"]
+
+
+class _OpensNever(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Like a backend that asks its storage as it is opened, without a deadline."""
+
+    protocol = "opensnever"
+    over = threading.Event()
+
+    def __init__(self, **_options: object) -> None:
+        self.over.wait(60)
+
+
+def test_a_storage_that_does_not_open_is_named_at_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("opensnever", _OpensNever, clobber=True)
+    monkeypatch.setattr("understudy_node.checkpoint.remote.OPEN_MS", 50)
+    with pytest.raises(CheckpointError, match=r"did not open within 0\.05 s"):
+        open_checkpoint_files("opensnever://bucket/ckpt")
+    _OpensNever.over.set()
 
 
 def test_where_hard_links_are_refused_the_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
