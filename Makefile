@@ -41,7 +41,7 @@ validators: setup ## kubeconform and checkov for tests of the chart, generators 
 kubernetes: ## an API server of Kubernetes, compiled in a quarter of an hour, for tests of the chart; without it they are skipped
 	@sh tools/build_kubernetes.sh
 
-servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, an S3 server, for the tests that use them; what cannot be had is left out
+servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, servers of S3, Azure and GCS, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh
 	@$(MAKE) --no-print-directory browser || echo "== no Chromium could be installed: the tests that need one are skipped"
 	@$(MAKE) --no-print-directory helm || echo "== no Helm could be installed: the tests of the chart that need it are skipped"

@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
-from tests.support.object_store.s3_server import Bucket, s3_server
+from tests.support.object_store.bucket import Bucket
+from tests.support.object_store.s3_server import s3_server
 
 from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
 from understudy.demo.local_redis import local_redis

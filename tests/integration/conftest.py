@@ -14,6 +14,9 @@ from tests.support.kafka.broker import KafkaBroker, kafka_broker
 from tests.support.object_store.faulty_proxy import FaultyProxy, faulty_proxy
 
 if TYPE_CHECKING:
+    from tests.support.object_store.azurite import AzureServer
+    from tests.support.object_store.bucket import StoreServer
+    from tests.support.object_store.gcs_server import GcsServer
     from tests.support.object_store.s3_server import S3Server
 
 
@@ -51,6 +54,38 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """A real server of Azure's blob endpoint."""
+    from tests.support.object_store.azurite import azurite  # its library is an extra
+
+    with azurite(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """A server of Google Cloud Storage."""
+    from tests.support.object_store.gcs_server import gcs_server  # its library is an extra
+
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["s3", "azure", "gcs"])
+def store(request: pytest.FixtureRequest) -> StoreServer:
+    """Each kind of object store in turn."""
+    found: StoreServer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def store_proxy(store: StoreServer) -> Iterator[FaultyProxy]:
+    """What stands between a node and that object store: it counts, and fails on demand."""
+    with faulty_proxy(store.port, depth=store.depth) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A proxy in front of a real S3 server: it counts what is asked, and does to a reply what a test wants done."""
+"""A proxy in front of an object store: it counts what is asked, and does to a reply what a test wants done."""
 
 from __future__ import annotations
 
@@ -60,12 +60,15 @@ Fault = Refuse | Cut | Stall | Say
 
 
 class FaultyProxy:
-    """`fault` is asked before each request is passed on; None passes it on as it is."""
+    """`fault` is asked before each request is passed on; None passes it on as it is.
 
-    def __init__(self, backend: int) -> None:
+    `depth` is how many parts a path has before an object's key.
+    """
+
+    def __init__(self, backend: int, *, depth: int = 1) -> None:
         self.asked: list[Asked] = []
         self.fault: Callable[[Asked], Fault | None] = lambda _: None
-        self.backend = backend
+        self.backend, self.depth = backend, depth
         self._noting = threading.Lock()
         proxy = self
 
@@ -108,9 +111,9 @@ class FaultyProxy:
 
 
 @contextmanager
-def faulty_proxy(backend: int) -> Iterator[FaultyProxy]:
+def faulty_proxy(backend: int, *, depth: int = 1) -> Iterator[FaultyProxy]:
     """A proxy of the server at that port, until the block ends."""
-    proxy = FaultyProxy(backend)
+    proxy = FaultyProxy(backend, depth=depth)
     proxy.start()
     try:
         yield proxy
@@ -149,8 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _asked(self) -> Asked:
         parts = urlsplit(self.path)
         query = dict(pair.partition("=")[::2] for pair in parts.query.split("&"))
-        is_listing = "list-type" in query
-        key = query.get("prefix", "") if is_listing else parts.path.split("/", 2)[-1]
+        is_listing = "list-type" in query or query.get("comp") == "list"
+        key = query.get("prefix", "") if is_listing else parts.path.split("/", self.owner.depth + 1)[-1]
         return Asked("LIST" if is_listing else self.command, unquote(key), self.headers.get("x-amz-security-token"))
 
     def _from_backend(self) -> tuple[int, dict[str, str], bytes]:

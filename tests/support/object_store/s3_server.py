@@ -8,86 +8,72 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
-import itertools
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from urllib.parse import quote
 
-import obstore
 import pytest
 from obstore.store import S3Store
 from tests.support.kafka.maven import fetched_jars
-from tests.support.spark.queries import wait_until
+from tests.support.object_store.bucket import Bucket, new_name, running
 
+from understudy_node.checkpoint.object_store import ObjectStore
+from understudy_node.checkpoint.s3 import S3
 from understudy_node.checkpoint.store_access import StoreAccess
 from understudy_shared.base.ports import free_port
 
 ACCESS_KEY, SECRET_KEY, REGION = "AKIDTESTS", "tests-secret-9f2c", "us-east-1"
-SECRETS = (SECRET_KEY,)
 
 _POM = Path(__file__).with_name("server_jars") / "pom.xml"
 _LOGBACK = '<configuration><root level="OFF"/></configuration>'
 _START_LIMIT_S = 240
-_buckets = itertools.count()
 
 
-class Bucket:
-    """An empty bucket of a server, and the door that tests write through."""
+class S3Bucket(Bucket):
+    """A bucket of the server."""
 
-    def __init__(self, server: S3Server, name: str) -> None:
-        self.name = name
-        self._store: Any = S3Store(
-            name,
-            endpoint=server.endpoint,
-            region=REGION,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            disable_bulk_delete=True,
-            client_options={"allow_http": True},
-        )
+    def __init__(self, server: S3Server, name: str, store: S3Store) -> None:
+        super().__init__(name, store)
+        self._server = server
 
-    def put(self, key: str, data: bytes) -> None:
-        obstore.put(self._store, key, data)
-
-    def put_folder(self, folder: Path, prefix: str) -> None:
-        """Copy a checkpoint as it lies on disk, oldest file first, commits last."""
-        paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-        paths.sort(key=lambda path: (path.parent.name == "commits", path.stat().st_mtime_ns))
-        for path in paths:
-            self.put(f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
-
-    def delete(self, key: str) -> None:
-        obstore.delete(self._store, key)
-
-    def written(self, key: str) -> datetime | None:
-        """When an object was written, in whole seconds; None when it is not there."""
-        try:
-            at: datetime = obstore.head(self._store, key)["last_modified"]
-        except FileNotFoundError:
-            return None
-        return at
-
-    def keys(self, prefix: str) -> list[str]:
-        return sorted(each["path"] for batch in obstore.list(self._store, prefix) for each in batch)
+    def mark_folder(self, key: str) -> None:
+        self._server.signed_put(f"/{self.name}/{quote(key, safe='/~')}/")
 
 
 class S3Server:
     """A running server."""
+
+    scheme = "s3"
+    depth = 1
+    busy = "SlowDown"
+    secret = SECRET_KEY
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.endpoint = f"http://127.0.0.1:{port}"
 
     def new_bucket(self) -> Bucket:
-        name = f"bucket-{next(_buckets)}"
-        status = self._signed_put(f"/{name}")
-        assert status == 200, status
-        return Bucket(self, name)
+        name = new_name()
+        self.signed_put(f"/{name}")
+        store = S3Store(
+            name,
+            endpoint=self.endpoint,
+            region=REGION,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            disable_bulk_delete=True,
+            client_options={"allow_http": True},
+        )
+        return S3Bucket(self, name, store)
+
+    def url(self, bucket: str, path: str) -> str:
+        return f"s3://{bucket}/{path}"
+
+    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> ObjectStore:
+        return S3(self.url(bucket, path), lambda: access_to(endpoint or self.endpoint, secret=secret or SECRET_KEY))
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
         """What a process needs to read it, at `endpoint` if that is another."""
@@ -98,8 +84,8 @@ class S3Server:
             "AWS_ENDPOINT_URL": endpoint or self.endpoint,
         }
 
-    def _signed_put(self, path: str) -> int:
-        """`PUT` without a body, signed by hand: the library cannot make buckets."""
+    def signed_put(self, path: str) -> None:
+        """`PUT` without a body, signed by hand: the library makes no buckets, and no names that end in a slash."""
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         nothing, scope = hashlib.sha256(b"").hexdigest(), f"{now[:8]}/{REGION}/s3/aws4_request"
         headers = {"host": f"127.0.0.1:{self.port}", "x-amz-content-sha256": nothing, "x-amz-date": now}
@@ -116,7 +102,7 @@ class S3Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request("PUT", path, headers=headers)
-            return connection.getresponse().status
+            assert (status := connection.getresponse().status) == 200, status
         finally:
             connection.close()
 
@@ -161,17 +147,5 @@ def s3_server(folder: Path, *, heap_mb: int = 256) -> Iterator[S3Server]:
         f"-Dlogback.configurationFile={folder}/logback.xml",
     ]
     command = [java, *options, "-cp", f"{found}/*", "org.gaul.s3proxy.Main", "--properties", f"{folder}/s3proxy.conf"]
-    with (folder / "s3proxy.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        wait_until(lambda: _listens(port) or process.poll() is not None, what="the S3 server", limit_s=_START_LIMIT_S)
-        assert process.poll() is None, (folder / "s3proxy.log").read_text()
+    with running(command, folder / "s3proxy.log", port=port, limit_s=_START_LIMIT_S):
         yield S3Server(port)
-    finally:
-        process.kill()
-        process.wait(timeout=30)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as found:
-        return found.connect_ex(("127.0.0.1", port)) == 0

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.object_store import s3_server, s3a
-from tests.support.object_store.s3_server import Bucket, S3Server
+from tests.support.object_store.bucket import Bucket
+from tests.support.object_store.s3_server import S3Server
 from tests.system.proof.processes import Proxies
 from tests.system.proof.schedule import StorageKind
 from tests.system.proof.views import View

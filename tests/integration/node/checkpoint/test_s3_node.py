@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.object_store.bucket import Bucket
 from tests.support.object_store.faulty_proxy import Asked, Fault, FaultyProxy, Refuse, Say, Stall
-from tests.support.object_store.s3_server import Bucket, S3Server, access_to
+from tests.support.object_store.s3_server import S3Server, access_to
+from tests.support.object_store.uploaded import TASKS, Uploaded
 from tests.support.services.command_line import serving
 from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, run_counting, watched
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
@@ -27,7 +28,6 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import CheckpointError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
-TASKS = 2
 
 
 @pytest.fixture
@@ -45,31 +45,6 @@ def never() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-class Uploaded:
-    """A handmade checkpoint that is copied to the bucket as it grows."""
-
-    def __init__(self, bucket: Bucket, folder: Path) -> None:
-        self.local = HandmadeCheckpoint(folder, partitions=TASKS).create()
-        self._bucket = bucket
-        self._sent: set[Path] = set()
-        self.send()
-
-    def add(self, *versions: int, snapshot: bool = False) -> None:
-        """Commit these versions, each commit's file last; then come snapshots, which are never older than changes."""
-        for version in versions:
-            self.local.add(version)
-            self.send()
-            for partition in range(TASKS) if snapshot else ():
-                self.local.write(self.local.snapshot_path(version, partition), self.local.snapshot(version, partition))
-            self.send()
-
-    def send(self) -> None:
-        paths = [path for path in self.local.path.rglob("*") if path.is_file() and path not in self._sent]
-        for path in sorted(paths, key=lambda path: path.parent.name == "commits"):
-            self._bucket.put(f"ckpt/{path.relative_to(self.local.path)}", path.read_bytes())
-            self._sent.add(path)
 
 
 @pytest.fixture
