@@ -276,7 +276,7 @@ MUTANTS = {
         state_format=MOODS.formats[0],
     ),
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
-    "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans", needs="scans in pages"),
+    "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans"),
     "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans", needs="scans whole"),
     "pass-a-part-over": Mutant((), (scan_mutants.pass_a_part_over,), "scans", needs="exports whole"),
     "begin-with-the-last-key": Mutant((scan_mutants.begin_with_the_last_key,), (), "scans", needs="scans in pages"),
