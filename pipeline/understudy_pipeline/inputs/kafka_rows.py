@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,14 +61,15 @@ def to_chunk(
     offsets = numbers(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
     headers: list[Any] = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
+    types, times = _timestamps(messages)
     columns = [
         offsets.cast(pa.string()),
         offsets,
-        _times_ms(messages, values, rule),
+        _times_ms(times, headers, values, rule),
         keys,
         value_column,
         header_lists(headers) if include_headers and any_headers else pa.nulls(len(messages), _HEADERS),
-        _timestamp_types(messages),
+        numbers(types),
     ]
     sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
     if any_headers:
@@ -87,22 +88,24 @@ def _run_starts(messages: list[Message]) -> list[int]:
     return [0, *(np.flatnonzero(changes) + 1).tolist()]
 
 
-def _times_ms(messages: Sequence[Message], values: list[bytes | None], rule: TimestampRule) -> pa.Int64Array:
+def _timestamps(messages: Sequence[Message]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the timestamp types, as Spark has them, and the timestamps."""
+    # One array: a list of the pairs would keep the garbage collector busy.
+    pairs = chain.from_iterable(map(Message.timestamp, messages))
+    found = np.fromiter(pairs, np.int64, 2 * len(messages))
+    # librdkafka's types are greater by one than those of Kafka's Java client.
+    return found[::2].astype(np.int32) - 1, found[1::2]
+
+
+def _times_ms(
+    times: NDArray[np.int64], headers: list[Any], values: list[bytes | None], rule: TimestampRule
+) -> pa.Int64Array:
     if rule.kind == "header":
-        headers: list[Any] = list(map(Message.headers, messages))
         return optional_numbers([header_time_ms(rule, each) for each in headers])
     if not rule.is_record_time:
         return times_in_values(rule, values)
-    times = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
     # Before message format 1 the time is -1: no time.
     return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))
-
-
-def _timestamp_types(messages: Sequence[Message]) -> pa.Int32Array:
-    """Return timestamp types. librdkafka's are greater by one than those of Kafka's Java client and of Spark."""
-    # Asking each message again is quicker than a list of pairs, which the garbage collector would look through.
-    types = np.fromiter(map(itemgetter(0), map(Message.timestamp, messages)), np.int32, len(messages))
-    return numbers(types - 1)
 
 
 def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
