@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.memory import MemoryFiles
 from understudy_node.degraded import causes_of
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
@@ -385,7 +386,8 @@ class Node:
 
     @property
     def _is_local(self) -> bool:
-        return isinstance(self._around.files, LocalFiles)
+        """Whether a stat costs microseconds."""
+        return isinstance(self._around.files, LocalFiles | MemoryFiles)
 
 
 def _nobody() -> None:

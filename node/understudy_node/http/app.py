@@ -31,7 +31,6 @@ from understudy_node.node import Node
 from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.messages import Assignment
-from understudy_shared.http.edge import App
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
@@ -94,7 +93,7 @@ def create_app(
     *routers: APIRouter,
     guard: ConnectionGuard | None = None,
     access: Access | None = None,
-) -> App:
+) -> NodeLookups:
     """Make the application that serves `node`, and the `routers` that its companion brings.
 
     `guard` watches over its connections, `access` decides who may ask what.

@@ -1,4 +1,6 @@
-"""The Python client, blocking and on a loop, asks a real `understudy serve`, and real routers with nodes."""
+"""The Python client, blocking and on a loop, asks a real `understudy serve`, real routers with nodes, and
+`understudy.testing`, which answers as they do.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.clients.asking import Asking, asking
+from tests.support.clients.asking import Asking, asking, asking_in_memory
 from tests.support.cluster.in_process import TASKS, VERSION, Cluster, cluster
 from tests.support.services.command_line import serving
 from tests.support.spark.queries import wait_until
@@ -24,6 +26,7 @@ from understudy import (
     UsageError,
     VersionGoneError,
 )
+from understudy.testing import Server, Store
 from understudy_shared.reads.position import decode_position
 
 STORE = "op0"
@@ -56,9 +59,31 @@ def known(
         yield running
 
 
-@pytest.fixture(params=["a node", "routers"])
+@pytest.fixture(scope="module")
+def in_memory(module_checkpoint: HandmadeCheckpoint) -> Iterator[Server]:
+    """A server in memory with what the checkpoint has, version after version."""
+    values = [
+        {
+            word: {"count": count, "total": count * 1_000_000}
+            for word, count in module_checkpoint.counts(version).items()
+        }
+        for version in range(1, VERSION + 1)
+    ]
+    rows = [{"word": word, **value} for word, value in values[0].items()]
+    store = Store(key={"word": "string"}, value={"count": "long", "total": "long"}, rows=rows)
+    with Server({STORE: store}, partitions=TASKS) as server:
+        for value in values[1:]:
+            server.commit({STORE: value})
+        yield server
+
+
+@pytest.fixture(params=["a node", "routers", "in memory"])
 def client(request: pytest.FixtureRequest, kind: str) -> Iterator[Asking]:
-    """A client of a node that holds everything, or of the routers of a cluster."""
+    """A client of a node that holds everything, of the routers of a cluster, or of a server in memory."""
+    if request.param == "in memory":
+        with asking_in_memory(kind, request.getfixturevalue("in_memory")) as asked:
+            yield asked
+        return
     if request.param == "a node":
         urls: Any = request.getfixturevalue("node_url")
     else:
@@ -94,7 +119,7 @@ def test_a_key_that_is_not_there_is_absent_and_no_error(client: Asking, key: Any
     assert result.key["word"] == (key["word"] if isinstance(key, dict) else key[0] if isinstance(key, list) else key)
 
 
-def test_many_keys_come_in_their_order_in_as_many_requests_as_it_takes(client: Asking, node_url: str) -> None:
+def test_many_keys_come_in_their_order_in_as_many_requests_as_it_takes(client: Asking) -> None:
     keys = ["born-0", {"word": "born-1"}, ["born-2"], *(f"no-{at}" for at in range(2100)), "born-0"]
     results = client.ask(lambda each: each.store(STORE).get_many(keys))
     assert [each.found for each in results] == [True, True, True, *[False] * 2100, True]

@@ -15,13 +15,16 @@ import httpx
 
 from understudy import AsyncClient, Client
 from understudy.client.transports.httpx_adapter import AsyncHttpxTransport, HttpxTransport
+from understudy.testing import Server
 
 
 class Asking:
     """A client of either kind. `ask` takes what a program would write, and waits for the result where it is awaited."""
 
-    def __init__(self, client: Client | AsyncClient, run: Callable[[Any], Any]) -> None:
+    def __init__(self, client: Client | AsyncClient, run: Callable[[Any], Any], url: str = "") -> None:
+        """`url` is where reports are read, if not at the first server of the client."""
         self.client, self._run = client, run
+        self._url = url or client._driver.state.servers.endpoints[0].url
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
         """The result of a call of the client."""
@@ -44,7 +47,7 @@ class Asking:
 
     def snapshots(self) -> list[dict[str, Any]]:
         """The leases that the server lists."""
-        with urlopen(f"{self.client._driver.state.servers.endpoints[0].url}/admin/v1/snapshots", timeout=10) as reply:
+        with urlopen(f"{self._url}/admin/v1/snapshots", timeout=10) as reply:
             found: list[dict[str, Any]] = json.load(reply)["snapshots"]
         return found
 
@@ -74,6 +77,21 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def asking_in_memory(kind: str, server: Server) -> Iterator[Asking]:
+    """A client of the kind `sync` or `async` of a server in memory."""
+    if kind == "sync":
+        with server.client() as client:
+            yield Asking(client, lambda found: found, server.listen())
+        return
+    with loop_thread() as loop:
+        yield Asking(
+            server.async_client(),
+            lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60),
+            server.listen(),
+        )
 
 
 @contextmanager

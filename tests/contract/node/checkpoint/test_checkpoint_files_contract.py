@@ -1,4 +1,4 @@
-"""What every way to reach a checkpoint's files promises, on local disk and through fsspec."""
+"""What every way to reach a checkpoint's files promises: on local disk, through fsspec, in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import fsspec
 import pytest
 
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
+from understudy_node.checkpoint.memory import MemoryFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.remote import FsspecFiles
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
 
 
@@ -36,8 +38,28 @@ class Place:
         self._filesystem.rm(f"{self._root}/{path}".rstrip("/"), recursive=not path)
 
 
-@pytest.fixture(params=["local", "memory", "fsspec-local"])
+class OwnPlace(Place):
+    """The memory of this process."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.files = files
+
+    def write(self, path: str, data: bytes) -> None:
+        self.files.write({path: data})
+
+    def remove(self, path: str) -> None:
+        kept = {name: data for name, (data, _) in self.files._files.items() if name != path}
+        self.files._files, self.files._folders = {}, {"": {}}
+        self.files.write(kept)
+
+
+@pytest.fixture(params=["local", "memory", "fsspec-local", "own-memory"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[CheckpointFiles, Place]]:
+    if request.param == "own-memory":
+        own = OwnPlace(MemoryFiles("a test", SystemClock()))
+        own.write("metadata", b'{"id":"x"}')
+        yield own.files, own
+        return
     url = f"memory://{uuid.uuid4().hex}/ckpt" if request.param == "memory" else str(tmp_path / "ckpt")
     place = Place(url)
     place.write("metadata", b'{"id":"x"}')
@@ -180,6 +202,7 @@ def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.link", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     monkeypatch.setattr(fsspec.AbstractFileSystem, "get_file", full)
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.get_file", full)
     with pytest.raises(UnderstudyError, match="disk is full") as refusal:

@@ -21,6 +21,7 @@ from tests.support.services.schemathesis_runs import Knowledge, run_schemathesis
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
+from understudy.testing import Server, Store
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
@@ -72,13 +73,29 @@ def _leaves(routes: Iterable[Any]) -> Iterator[Any]:
             yield route
 
 
-@pytest.fixture(scope="module", params=["serve", pytest.param("node", marks=pytest.mark.full), "router"])
+STARTED = ["serve", pytest.param("node", marks=pytest.mark.full), "router"]
+
+
+@pytest.fixture(scope="module", params=[*STARTED, "in memory"])
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
 ) -> Iterator[Service]:
-    """`understudy serve`, a node of a cluster, and the cluster's router; each serves counts by word."""
+    """`understudy serve`, a node of a cluster, its router, and `understudy.testing`; each serves counts by word."""
     folder = tmp_path_factory.mktemp("documented")
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(*range(1, VERSION + 1))
+    if request.param == "in memory":
+        first, *others = [
+            {word: {"count": count, "total": count} for word, count in checkpoint.counts(version).items()}
+            for version in range(1, VERSION + 1)
+        ]
+        rows = [{"word": word, **value} for word, value in first.items()]
+        store = Store(key={"word": "string"}, value={"count": "long", "total": "long"}, rows=rows)
+        with Server({"op0": store}) as own:
+            for changes in others:
+                own.commit({"op0": changes})
+            client = Served(int(own.listen().rpartition(":")[2]))
+            yield Service(client, client.port, own._service._app, position_of(client))  # type: ignore[attr-defined]
+        return
     if request.param == "serve":
         with served_node(checkpoint.path, folder / "data") as node:
             node.wait_for_version(VERSION)
@@ -335,6 +352,7 @@ def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service:
 # ---- Schemathesis
 
 
+@pytest.mark.parametrize("service", STARTED, indirect=True, scope="module")
 @pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.full)])
 def test_schemathesis_finds_nothing(service: Service, examples: int, tmp_path: Path) -> None:
     """It asks for what the document allows, and for what it does not, and judges each answer by the document."""

@@ -1,0 +1,16 @@
+"""A server in memory for tests of programs that read state: without Spark, a node, Redis or the network.
+
+    from understudy.testing import Server, Store
+
+    with Server({"aircraft": Store(key={"tail": "string"}, value={"flights": "long"})}) as server:
+        server.commit({"aircraft": {"N14228": {"flights": 3}}})
+        server.client().store("aircraft").get("N14228").value
+
+It is the node of `understudy serve` over a checkpoint in memory, and needs what that needs: the extra `node`.
+"""
+
+from understudy.testing.server import Server as Server
+from understudy.testing.server import Trouble as Trouble
+from understudy.testing.stores import Store as Store
+
+__all__ = ["Server", "Store", "Trouble"]
