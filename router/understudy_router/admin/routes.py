@@ -19,6 +19,7 @@ from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.slices import sliced
+from understudy_shared.http.etags import is_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import json_response, streamed_json_response
 
@@ -116,7 +117,7 @@ def lag_routes(admin: Admin) -> APIRouter:
             return await streamed_json_response(lag_tree(await admin.looking.snapshot(max_age_ms=0), query))
         snapshot = await admin.snapshot_for(query)
         tag = {"etag": _tag(request, snapshot, is_csv=is_csv), "vary": "Accept"}
-        if _is_known(request, tag["etag"]):
+        if is_known(request.headers.get("if-none-match", ""), tag["etag"]):
             return Response(status_code=304, headers=tag)
         if is_csv and (top, limit, cursor) == (None, None, None):
             return StreamingResponse(_every_row(snapshot, query), media_type=CSV_TYPE, headers=tag)
@@ -139,11 +140,6 @@ def _tag(request: Request, snapshot: Snapshot, *, is_csv: bool) -> str:
     """Return a weak tag, made of the tick of the snapshot and of the request."""
     query: bytes = request.scope["query_string"]
     return f'W/"{snapshot.tick}-{crc32(query):08x}-{"csv" if is_csv else "json"}"'
-
-
-def _is_known(request: Request, tag: str) -> bool:
-    known = request.headers.get("if-none-match", "")
-    return known.strip() == "*" or tag in {each.strip() for each in known.split(",")}
 
 
 def _accepts_csv(request: Request) -> bool:

@@ -11,8 +11,8 @@ from understudy_shared.base.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.base.suggest import did_you_mean
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.spark.map_keys import described_key, key_codec
-from understudy_shared.spark.types import parse_schema
+from understudy_shared.spark.key_encoding import NOT_ENCODABLE, KeyEncoding
+from understudy_shared.spark.map_keys import described_key
 
 MAX_CATALOGUE_COLUMNS = 4096
 """Most key columns of all stores together."""
@@ -35,6 +35,8 @@ class StoreRoute:
     shown: Mapping[str, object]
     schemas: Sequence[Mapping[str, object]]
     """The history of its schemas."""
+    encoding: Mapping[str, object]
+    """The encoding of its keys, for clients that place keys themselves."""
 
     def described(self) -> dict[str, object]:
         """Return the constant part of its entry in `GET /v1/stores`."""
@@ -96,20 +98,15 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
         raise UnsupportedError("the catalogue gives no reason for a store that is not served", where="the catalogue")
     try:
         routes = {store.store: _route(store, catalogue) for store in catalogue.stores}
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError) as error:
+    except NOT_ENCODABLE as error:
         what = f"the catalogue does not let keys be encoded: {type(error).__name__}: {error!s:.200}"
         raise UnsupportedError(what, where="catalogue", fix="Find out what writes to that Redis") from None
     return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
-    codec = key_codec(
-        parse_schema(store.key_schema),
-        store.kind,
-        names=store.key_names,
-        num_hash_columns=store.num_hash_columns,
-        is_normalised=store.is_normalised,
-    )
+    encoding = KeyEncoding(store.kind, store.key_schema, store.key_names, store.num_hash_columns, store.is_normalised)
+    codec = encoding.codec()
     shown: dict[str, object] = {
         "store": store.store,
         "operator_id": store.operator_id,
@@ -134,4 +131,5 @@ def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
         codec.layout(store.partitions),
         shown,
         [schema.model_dump() for schema in store.schemas],
+        encoding.document(codec, store.partitions),
     )

@@ -7,12 +7,14 @@ from fastapi import APIRouter, Request, Response
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
-from understudy_router.routing.explain import explain_key, explain_store
+from understudy_router.routing.explain import explain_key
+from understudy_router.routing.store_metadata import StoreMetadata
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key
 from understudy_shared.http.edge import read_flag
+from understudy_shared.http.etags import is_known
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.server.app import json_response, sliced_json_response
@@ -40,8 +42,8 @@ def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
 
     @routes.get("/v1/stores/{store}/metadata")
     async def store_metadata(store: str, request: Request) -> Response:
-        """Return all hosts of a store; with `?key=<JSON>` the nodes that this router would ask for that key, and the
-        others with reasons.
+        """Return all hosts of a store, or 304 to a client that has them; with `?key=<JSON>` the nodes that this router
+        would ask for that key, and the others with reasons.
         """
         query: bytes = request.scope["query_string"]
         parameters = parse_query(query)
@@ -50,7 +52,13 @@ def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
         route = reads.route(store)
         pop_longs(parameters)
         reads.bound(route, parameters)  # Bounds count for a key only; a misspelt one is refused all the same.
-        return await sliced_json_response(explain_store(router.tables, route))
+        metadata = StoreMetadata(router.tables, route, reads.store_bounds.of(route.name))
+        tag = {"etag": metadata.etag()}
+        if is_known(request.headers.get("if-none-match", ""), tag["etag"]):
+            return Response(status_code=304, headers=tag)
+        response = await sliced_json_response(metadata.pieces())
+        response.headers.update(tag)
+        return response
 
     @routes.get("/v1/stores/{store}/metadata/{key:path}")
     async def key_metadata(store: str, key: str, request: Request) -> Response:

@@ -26,6 +26,7 @@ from understudy_router.page.render import (
 from understudy_router.page.runbooks import INDEX, runbooks
 from understudy_shared.auth.access import authorization_of, session_name
 from understudy_shared.auth.principals import ANYBODY, Action
+from understudy_shared.http.etags import is_known
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
 
@@ -121,6 +122,6 @@ async def _last_hour(history: History, store: str | None, partition: int | None)
 
 def _file(asset: Asset, if_none_match: str, cache_control: str) -> Response:
     known = {"etag": asset.etag, "cache-control": cache_control, **headers.SECURITY}
-    if if_none_match == "*" or asset.etag in {each.strip().removeprefix("W/") for each in if_none_match.split(",")}:
+    if is_known(if_none_match, asset.etag):
         return Response(status_code=304, headers=known)
     return Response(asset.body, media_type=asset.media_type, headers=known)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-
-import orjson
 
 from understudy_router.cluster.candidates import Candidate, candidates_of
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
-from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
+from understudy_router.routing.resolve import assignment_of, resolve
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop import bound_fields
@@ -32,8 +30,8 @@ def explain_key(
         "key": route.codec.to_json(route.codec.encode(row)),
         "partition": metadata.partition,
         "partitions": route.partitions,
-        "active_host": _host(metadata.active_host),
-        "standby_hosts": [_host(host) for host in metadata.standby_hosts],
+        "active_host": host_fields(metadata.active_host),
+        "standby_hosts": [host_fields(host) for host in metadata.standby_hosts],
         "term": assignment.term,
         "epoch": assignment.epoch,
         "lineage": route.lineage,
@@ -43,30 +41,6 @@ def explain_key(
         "choice": _choice(choice),
         "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
     }
-
-
-def explain_store(tables: Tables, route: StoreRoute) -> Iterator[bytes]:
-    """Yield `GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`). JSON, in
-    pieces: each partition is as it was when its piece was made, term and epoch as at the beginning.
-    """
-    assignment = assignment_of(tables)
-    hosts: set[HostInfo] = set()
-    yield orjson.dumps({"store": route.name})[:-1] + b',"partitions":['
-    for partition in range(route.partitions):
-        found = metadata_of(tables, route, partition)
-        hosts.update(host for host in (found.active_host, *found.standby_hosts) if host is not None)
-        described = {
-            "partition": found.partition,
-            "active_host": _host(found.active_host),
-            "standby_hosts": [_host(host) for host in found.standby_hosts],
-        }
-        yield b"," * bool(partition) + orjson.dumps(described)
-    rest = {
-        "hosts": [_host(host) for host in sorted(hosts, key=lambda host: (host.host, host.port))],
-        "term": assignment.term,
-        "epoch": assignment.epoch,
-    }
-    yield b"]," + orjson.dumps(rest)[1:]
 
 
 def key_hash(route: StoreRoute, partition: int) -> int:
@@ -123,5 +97,6 @@ def _health(candidate: Candidate) -> str:
     return f"{candidate.health}, {candidate.health_why}"
 
 
-def _host(host: HostInfo | None) -> dict[str, object] | None:
+def host_fields(host: HostInfo | None) -> dict[str, object] | None:
+    """Return a host as JSON."""
     return None if host is None else {"host": host.host, "port": host.port}

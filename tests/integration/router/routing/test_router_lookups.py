@@ -320,6 +320,9 @@ async def test_metadata_names_the_hosts_of_a_key_and_explains_the_choice() -> No
             assert [body["active_host"]] == hosts(known, 0)
             assert body["standby_hosts"] == hosts(known, 1, 2)
             assert body["choice"][0]["node_id"] == "a"
-        whole = (await known.get(f"{STORE}/metadata")).json()
-        assert [each["active_host"] for each in whole["partitions"]] == hosts(known, 0)
+        first = await known.get(f"{STORE}/metadata")
+        assert [each["active_host"] for each in first.json()["partitions"]] == hosts(known, 0)
+        tag = {"if-none-match": first.headers["etag"]}
+        again = await known.http.get(f"{STORE}/metadata", headers=tag)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
         assert [node.hops for node in known.nodes] == [[], [], []]

@@ -25,8 +25,9 @@ from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import choose
-from understudy_router.routing.explain import explain_key, explain_store
+from understudy_router.routing.explain import explain_key
 from understudy_router.routing.resolve import resolve
+from understudy_router.routing.store_metadata import StoreMetadata
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.words import HostInfo, KeyQueryMetadata
 from understudy_shared.bus.messages import Assignment, Farewell
@@ -57,7 +58,7 @@ def test_statement_02_before_the_first_assignment_the_call_is_refused_and_may_be
     """Deviation: a 503 instead of the NOT_AVAILABLE constant, which names no host."""
     tables = Tables()
     tables.heard(beat("a"), age_ms=0, now_ms=0)
-    for call in (lambda: resolve(tables, route(), ("w",)), lambda: list(explain_store(tables, route()))):
+    for call in (lambda: resolve(tables, route(), ("w",)), lambda: StoreMetadata(tables, route(), {})):
         with pytest.raises(ProblemError) as refused:
             call()
         assert refused.value.problem.type is ProblemType.NOT_INITIALISED
@@ -120,7 +121,7 @@ def test_statement_07_the_number_of_partitions_is_the_catalogues_whatever_the_as
     found = resolve(tables, store, (word,))
     assert found.partition == store.codec.partition((word,), 8)
     assert found.active_host == (host("a") if found.partition in given_out else None)
-    assert len(orjson.loads(b"".join(explain_store(tables, store)))["partitions"]) == 8
+    assert len(orjson.loads(b"".join(StoreMetadata(tables, store, {}).pieces()))["partitions"]) == 8
 
 
 def test_statement_14_the_choice_is_by_lag_which_travels_in_heartbeats_and_not_in_the_assignment() -> None:

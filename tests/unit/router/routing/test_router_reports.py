@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 from tests.support.router.tables import (
+    APPLICATION,
+    LINEAGE,
     TASK,
     assigned,
     beat,
@@ -17,8 +19,10 @@ from tests.support.router.tables import (
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.explain import explain_key, explain_store
+from understudy_router.routing.explain import explain_key
+from understudy_router.routing.store_metadata import StoreMetadata
 from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.spark.key_encoding import parse_encoding
 
 
 def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def test_an_explanation_says_null_for_what_is_not_known() -> None:
 def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
     tables = Tables()
     tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)
-    metadata = orjson.loads(b"".join(explain_store(tables, route(partitions=3))))
+    metadata = orjson.loads(b"".join(StoreMetadata(tables, route(partitions=3), {}).pieces()))
     a, b = ({"host": "127.0.0.1", "port": port_of(node_id)} for node_id in "ab")
     assert metadata["partitions"] == [
         {"partition": 0, "active_host": a, "standby_hosts": [b]},
@@ -67,6 +71,35 @@ def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> Non
         {"partition": 2, "active_host": b, "standby_hosts": [a]},
     ]
     assert metadata["hosts"] == [a, b]
+
+
+def test_the_metadata_of_a_store_places_keys_as_the_router_does_and_excludes_what_it_does_not_read() -> None:
+    """What a client needs that asks nodes itself."""
+    beats = {
+        "a": beat("a"),
+        "b": beat("b", state="draining"),
+        "c": beat("c", lineage="l2"),
+        "d": beat("d", partitions=8),
+    }
+    tables = tables_of(task("a", "b", "c", "d"), *beats.values())
+    asked = StoreMetadata(tables, route(), {"max_lag": 5})
+    metadata = orjson.loads(b"".join(asked.pieces()))
+    assert parse_encoding(metadata["encoding"], 1).layout(1) == route().codec.layout(1)
+    assert (metadata["lineage"], metadata["application_id"], metadata["bounds"]) == (
+        LINEAGE,
+        APPLICATION,
+        {"max_lag": 5},
+    )
+    excluded = {each["port"]: each["reason"] for each in metadata["excluded_hosts"]}
+    assert excluded == {port_of("b"): "draining", port_of("c"): "lineage-changed", port_of("d"): "other-layout"}
+    tag = asked.etag()
+    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() == tag
+    assert StoreMetadata(tables, route(), {}).etag() != tag, "other bounds"
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=1)
+    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() != tag, "the node drains no more"
+    tables.assigned(assigned({TASK: task("b", "a")}, order=(1, 2)), 1)
+    moved = StoreMetadata(tables, route(), {"max_lag": 5})
+    assert orjson.loads(b"".join(moved.pieces()))["epoch"] == 2
 
 
 def test_a_task_is_named_as_assignments_name_it() -> None:
@@ -99,6 +132,6 @@ def test_the_metadata_of_a_large_store_comes_in_pieces_that_make_one_document() 
     count = 100
     tables = Tables()
     tables.assigned(assigned({f"0_{partition}": task("a", "b") for partition in range(count)}, partitions=count), 0)
-    described = list(explain_store(tables, route(partitions=count)))
+    described = list(StoreMetadata(tables, route(partitions=count), {}).pieces())
     assert len(described) == 2 + count
     assert [each["partition"] for each in orjson.loads(b"".join(described))["partitions"]] == list(range(count))
