@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.exchange import Send, Steps
+from understudy.client.core.exchange import Send, Steps, Together
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
-from understudy.client.core.state import ClientState, Duration, client_state
+from understudy.client.core.state import ClientState, Duration, Routing, client_state
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
-from understudy.client.results import Result, StoreInfo, Stores, V
+from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
 from understudy.client.transports.base import AsyncTransport
 from understudy.client.transports.streams import StreamTransport
 from understudy.client.transports.trust import trust
@@ -44,6 +44,8 @@ class AsyncDriver:
             while True:
                 if isinstance(step, Send):
                     step = steps.send(await self.transport.exchange(step))
+                elif isinstance(step, Together):
+                    step = steps.send(await self._together(step))
                 else:
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)
@@ -52,6 +54,14 @@ class AsyncDriver:
             return found
         finally:
             steps.close()
+
+    async def _together(self, step: Together) -> tuple[Any, ...]:
+        tasks = [asyncio.ensure_future(self.run(each)) for each in step.calls]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # one failed, or the call was cancelled
+                task.cancel()
 
 
 class AsyncStore(Generic[V]):
@@ -214,6 +224,8 @@ class AsyncClient(AsyncView):
         scan_timeout: Duration = 30.0,
         retries: int = 2,
         session: bool = False,
+        routing: Routing = "routers",
+        addresses: Mapping[str, str] | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         cert_file: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
@@ -229,6 +241,8 @@ class AsyncClient(AsyncView):
             scan_timeout=scan_timeout,
             retries=retries,
             session=session,
+            routing=routing,
+            addresses=addresses,
             environ=os.environ,
         )
         trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
@@ -253,6 +267,12 @@ class AsyncClient(AsyncView):
     def position(self) -> str | None:
         """The newest position of all answers: as `min_position` elsewhere, no answer is older."""
         return self._driver.state.position.token
+
+    @property
+    def routing_counts(self) -> RoutingCounts | None:
+        """The keys that nodes were asked for, and those of routers with the reasons; None without direct routing."""
+        direct = self._driver.state.direct
+        return None if direct is None else direct.counts
 
     async def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
         """List the stores that can be asked. `estimate`: with about how many keys each has."""

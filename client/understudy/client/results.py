@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from understudy.client.errors import ServerProblemError
@@ -24,6 +25,37 @@ class Binding(Protocol):
 
     def value(self, columns: Mapping[str, Any]) -> Any:
         """Return the model of a value."""
+
+
+class Why(StrEnum):
+    """The reason for which a router was asked, where routing is direct."""
+
+    NO_METADATA = "no-metadata"
+    """Nothing usable is known of the store: the client has just begun, or its server is no router."""
+    BOUND = "bound"
+    """A bound that routers keep: a version, a cursor, `require_active`, a long wait."""
+    KEY = "key"
+    """A value that is no key of the store: a server says what is wrong with it."""
+    NO_ACTIVE = "no-active"
+    """The metadata names no node for the partition, or one that may not be asked."""
+    PAUSED = "paused"
+    """The node, or its partition, failed lately."""
+    NOT_OWNER = "not-owner"
+    """The node does not hold the partition."""
+    FAILED = "failed"
+    """The node did not answer, or could not."""
+    DOUBT = "doubt"
+    """The answer was not that of a running replica of this history with known lag."""
+
+
+class RoutingCounts(NamedTuple):
+    """The keys that nodes answered directly, those that routers were asked for by the reason (`Why`), and the requests
+    for metadata. Threads that share a client may lose a count.
+    """
+
+    direct: int
+    routed: Mapping[str, int]
+    metadata_requests: int
 
 
 class Lag(NamedTuple):

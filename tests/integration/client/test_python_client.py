@@ -26,6 +26,8 @@ from understudy import (
     UsageError,
     VersionGoneError,
 )
+from understudy.client.core import metadata
+from understudy.client.results import RoutingCounts
 from understudy.testing import Server, Store
 from understudy_shared.reads.position import decode_position
 
@@ -77,9 +79,9 @@ def in_memory(module_checkpoint: HandmadeCheckpoint) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["a node", "routers", "in memory"])
-def client(request: pytest.FixtureRequest, kind: str) -> Iterator[Asking]:
-    """A client of a node that holds everything, of the routers of a cluster, or of a server in memory."""
+@pytest.fixture(params=["a node", "routers", "nodes directly", "in memory"])
+def client(request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
+    """A client of a node that holds everything, of the routers of a cluster, of its nodes, or of a server in memory."""
     if request.param == "in memory":
         with asking_in_memory(kind, request.getfixturevalue("in_memory")) as asked:
             yield asked
@@ -88,7 +90,9 @@ def client(request: pytest.FixtureRequest, kind: str) -> Iterator[Asking]:
         urls: Any = request.getfixturevalue("node_url")
     else:
         urls = [f"http://127.0.0.1:{each.port}" for each in request.getfixturevalue("known").routers]
-    with asking(kind, urls) as asked:
+    is_direct = request.param == "nodes directly"
+    monkeypatch.setattr(metadata, "JITTER_S", 0.0)
+    with asking(kind, urls, routing="direct" if is_direct else "routers") as asked:
         yield asked
 
 
@@ -242,6 +246,25 @@ def test_the_answers_of_a_session_never_go_back_between_servers(kind: str, known
         with pytest.raises(LineageChangedError):
             get(client, "born-0")
         assert get(client, "born-0").found, "the position of the old history is dropped"
+
+
+def test_lookups_go_to_the_nodes_that_hold_the_keys_and_say_the_same(
+    kind: str, known: Cluster, module_checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "JITTER_S", 0.0)
+    counts = module_checkpoint.counts(VERSION)
+    urls = [f"http://127.0.0.1:{each.port}" for each in known.routers]
+    with asking(kind, urls, routing="direct", session=True) as client:
+        for word, count in counts.items():
+            result = get(client, word, max_staleness=timedelta(hours=1))
+            assert (result.value["count"], result.served_by.role) == (count, "active")
+        results = client.ask(lambda each: each.store(STORE).get_many([*counts, "absent"]))
+        assert [each.value["count"] for each in results[:-1]] == [*counts.values()]
+        assert not results[-1].found
+        assert len({each.served_by.port for each in results}) == len(known.nodes)
+        assert client.counts == RoutingCounts(2 * len(counts) + 1, {}, 1)
+        assert get(client, "born-0", require_active=True).found
+        assert client.counts.routed == {"bound": 1}
 
 
 def test_threads_share_a_client(node_url: str) -> None:

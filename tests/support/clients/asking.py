@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import httpx
 
 from understudy import AsyncClient, Client
+from understudy.client.results import RoutingCounts
 from understudy.client.transports.httpx_adapter import AsyncHttpxTransport, HttpxTransport
 from understudy.testing import Server
 
@@ -44,6 +45,13 @@ class Asking:
             yield given
         finally:
             self._run(manager.__aexit__(None, None, None))
+
+    @property
+    def counts(self) -> RoutingCounts:
+        """How the keys were looked up by a client with direct routing."""
+        found = self.client.routing_counts
+        assert found is not None
+        return found
 
     def snapshots(self) -> list[dict[str, Any]]:
         """The leases that the server lists."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import orjson
 
 from understudy.client.core.endpoints import parse_endpoint
-from understudy.client.core.exchange import Failure, Outcome, Reply, Send, Steps, Wait
+from understudy.client.core.exchange import Failure, Outcome, Reply, Results, Send, Steps, Together, Wait
 from understudy.client.core.state import ClientState, Settings
 from understudy.client.credentials import Credential
 
@@ -28,16 +28,16 @@ class World:
     sent: list[Send] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
-    def state(self, *urls: str, retries: int = 2, key: str = "", session: bool = False) -> ClientState:
+    def state(self, *urls: str, retries: int = 2, key: str = "", session: bool = False, seed: int = 1) -> ClientState:
         """The state of a client of these servers."""
         settings = Settings(timeout_s=5.0, scan_timeout_s=30.0, retries=retries, session=session)
         endpoints = [parse_endpoint(url) for url in urls or ("http://a:1",)]
         shown = Credential(key, None, "api_key")
-        return ClientState(settings, endpoints, shown, rng=random.Random(1), now_s=lambda: self.now_s)
+        return ClientState(settings, endpoints, shown, rng=random.Random(seed), now_s=lambda: self.now_s)
 
     def run(self, steps: Steps[T]) -> T:
         """Take the steps of a call."""
-        outcome: Outcome = None
+        outcome: Outcome | Results = None
         try:
             step = next(steps)
             while True:
@@ -46,6 +46,8 @@ class World:
                     self.waits.append(step.seconds)
                     self.now_s += step.seconds
                     outcome = None
+                elif isinstance(step, Together):
+                    outcome = tuple([self.run(each) for each in step.calls])
                 else:
                     self.sent.append(step)
                     outcome = self.served(step, self)

@@ -7,24 +7,28 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from understudy.client.core.pauses import Pauses
 from understudy.client.errors import UsageError
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
-"""Times for which a server that failed is asked last: doubled with each failure in a row."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Endpoint(NamedTuple):
-    """A server's address."""
+    """A server's address. `tls_name` is the name that its certificate must have, where that is not its host."""
 
     scheme: str
     host: str
     port: int
+    tls_name: str = ""
 
     @property
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}"
+
+    @property
+    def server_name(self) -> str:
+        """The name that the certificate of a server must have."""
+        return self.tls_name or self.host
 
     @property
     def authority(self) -> str:
@@ -63,33 +67,27 @@ class Servers:
     def __init__(self, endpoints: Sequence[Endpoint], rng: random.Random) -> None:
         start = rng.randrange(len(endpoints))
         self.endpoints = (*endpoints[start:], *endpoints[:start])
-        self._rng = rng
         self._current = self.endpoints[0]
-        self._failures: dict[Endpoint, int] = {}
-        self._avoided_until_s: dict[Endpoint, float] = {}
+        self._pauses: Pauses[Endpoint] = Pauses(rng)
 
     def __repr__(self) -> str:
-        return f"Servers({self._current.url} of {len(self.endpoints)}, {len(self._failures)} fail)"
+        return f"Servers({self._current.url} of {len(self.endpoints)}, {len(self._pauses.failing)} fail)"
 
     def best(self, now_s: float, tried: Collection[Endpoint]) -> Endpoint:
         """Return the server to ask next: the current one, unless it failed lately or was tried for this call."""
-        if not tried and not self._failures:
+        if not tried and not self._pauses.failing:
             return self._current
         return min(self.endpoints, key=lambda each: self._rank(each, now_s, tried))
 
     def _rank(self, endpoint: Endpoint, now_s: float, tried: Collection[Endpoint]) -> tuple[bool, float, bool]:
-        pause_s = max(0.0, self._avoided_until_s.get(endpoint, 0.0) - now_s)
-        return endpoint in tried, pause_s, endpoint != self._current
+        return endpoint in tried, self._pauses.left_s(endpoint, now_s), endpoint != self._current
 
     def answered(self, endpoint: Endpoint) -> None:
         """Ask this server first from now on."""
         self._current = endpoint
-        if self._failures or self._avoided_until_s:
-            self._failures.pop(endpoint, None)
-            self._avoided_until_s.pop(endpoint, None)
+        if self._pauses.failing:
+            self._pauses.succeeded(endpoint)
 
     def failed(self, endpoint: Endpoint, now_s: float, at_least_s: float = 0.0) -> None:
         """Ask this server last for a while."""
-        count = self._failures[endpoint] = min(self._failures.get(endpoint, 0) + 1, 16)
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (count - 1)) * self._rng.uniform(0.5, 1.0)
-        self._avoided_until_s[endpoint] = now_s + max(pause_s, at_least_s)
+        self._pauses.failed(endpoint, now_s, at_least_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from enum import Enum, auto
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from understudy.client.core.endpoints import Endpoint
 
@@ -40,13 +40,20 @@ class Wait(NamedTuple):
     seconds: float
 
 
+class Together(NamedTuple):
+    """The step to take the steps of several calls, at the same time where the shell can."""
+
+    calls: tuple[Generator[Any, Any, Any], ...]
+
+
 class Reply(NamedTuple):
-    """A whole reply of a server. `retry_after` is the header's text, "" without one."""
+    """A whole reply of a server. `retry_after` and `etag` are the headers' texts, "" without one."""
 
     status: int
     content_type: str
     body: bytes
     retry_after: str = ""
+    etag: str = ""
 
 
 class FailureKind(Enum):
@@ -70,9 +77,12 @@ class Failure(NamedTuple):
     why: str
 
 
-Step = Send | Wait
+Step = Send | Wait | Together
 Outcome = Reply | Failure | None
-"""The outcome of a step; None after a wait."""
+"""The outcome of a request; None after a wait."""
 
-Steps = Generator[Step, Outcome, T]
+Results = tuple[Any, ...]
+"""The results of calls that were made together."""
+
+Steps = Generator[Step, Outcome | Results, T]
 """A call as the shells drive it: they take each step, and send back what came of it."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply
+from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Results
 from understudy.client.errors import ServerProblemError, problem_error
 from understudy_shared.base.printable import clipped, printable
 
@@ -57,12 +57,12 @@ _NOT_AGAIN = {"internal", "too-many-viewers"}
 """Problems above 500 that a second attempt meets again."""
 
 
-def judge(outcome: Outcome) -> Judged:
+def judge(outcome: Outcome | Results) -> Judged:
     """Return what an outcome means."""
     if isinstance(outcome, Failure):
         meaning = _OF_FAILURE.get(outcome.kind, Meaning.FAILED)
         return Judged(meaning, why=outcome.why, blames_server=outcome.kind is not FailureKind.STALE, kind=outcome.kind)
-    assert outcome is not None
+    assert isinstance(outcome, Reply)
     status, kind = outcome.status, outcome.content_type
     if status == 204:
         return Judged(Meaning.ANSWER)

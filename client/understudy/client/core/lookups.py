@@ -29,15 +29,24 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
     given = store.reader.bounds(bounds)
     target, has_query = key_target(parts)
     if len(target) > MAX_TARGET_CHARS:
-        (result,) = yield from _batch(
+        (result,) = yield from _many(
             store, [key_json(parts[0] if len(parts) == 1 else parts)], given, deadline_s, binding
         )
         if result.error is not None:
             raise result.error
         return result
-    where = f"{store.path}/{target}{query_of(given.members, begun=has_query)}"
-    answer = yield from store.read(Request("GET", where, None, given.wait_s), given.session, deadline_s)
-    require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
+
+    def where(members: Mapping[str, Any]) -> str:
+        return f"{store.path}/{target}{query_of(members, begun=has_query)}"
+
+    direct = store.reader.state.direct
+    answer = None
+    if direct is not None:
+        answer = yield from direct.get(store.name, parts, given.members, where, deadline_s)
+    if answer is None:
+        request = Request("GET", where(given.members), None, given.wait_s)
+        answer = yield from store.read(request, given.session, deadline_s)
+        require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
     store.reader.state.position.observe(answer["position"])
     return Result(answer, answer, binding)
 
@@ -56,7 +65,7 @@ def get_many(
     for start in range(0, len(wanted), MAX_BATCH_KEYS):
         given = store.reader.bounds(bounds)
         part = wanted[start : start + MAX_BATCH_KEYS]
-        results = yield from _batch(store, part, given, deadline_s, binding)
+        results = yield from _many(store, part, given, deadline_s, binding)
         failed = [at for at, each in enumerate(results) if each.error is not None and each.error.status in _RETRYABLE]
         if failed and state.settings.retries and state.budget.try_spend(1, state.now_s() * 1000):
             again = yield from _batch(store, [part[at] for at in failed], given, deadline_s, binding)
@@ -66,11 +75,35 @@ def get_many(
     return found
 
 
+def _many(
+    store: StoreReader, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
+) -> Steps[list[Result[Any]]]:
+    """Look up the keys of one request: at their nodes where routing is direct, and the others through a router."""
+    direct = store.reader.state.direct
+    if direct is None:
+        return (yield from _batch(store, keys, given, deadline_s, binding))
+
+    def batch(some: Sequence[Any], members: Mapping[str, Any], waits_s: float) -> Request:
+        return _request(store, some, members, waits_s)
+
+    items = yield from direct.get_many(store.name, keys, given.members, batch, deadline_s)
+    found: dict[int, Result[Any]] = {at: Result(result, read, binding) for at, (result, read) in items.items()}
+    if len(found) < len(keys):
+        rest = [at for at in range(len(keys)) if at not in found]
+        routed = yield from _batch(store, [keys[at] for at in rest], given, deadline_s, binding)
+        found.update(zip(rest, routed, strict=True))
+    return [found[at] for at in range(len(keys))]
+
+
+def _request(store: StoreReader, keys: Sequence[Any], members: Mapping[str, Any], waits_s: float) -> Request:
+    body = orjson.dumps({"keys": keys, "bounds": members} if members else {"keys": keys})
+    return Request("POST", f"{store.path}/lookup?compact=true", body, waits_s)
+
+
 def _batch(
     store: StoreReader, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
 ) -> Steps[list[Result[Any]]]:
-    body = orjson.dumps({"keys": keys, "bounds": given.members} if given.members else {"keys": keys})
-    request = Request("POST", f"{store.path}/lookup?compact=true", body, given.wait_s)
+    request = _request(store, keys, given.members, given.wait_s)
     answer = yield from store.read(request, given.session, deadline_s)
     reads, items = answer.get("reads"), answer.get("results")
     require(isinstance(reads, list) and isinstance(items, list), "it is no batch's")

@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from time import monotonic
+from typing import TYPE_CHECKING, Literal
 
 from understudy.client.core.endpoints import Endpoint, Servers, parse_endpoint
 from understudy.client.core.exchange import Headers, Request
@@ -17,6 +19,9 @@ from understudy.client.errors import UsageError
 from understudy.client.tracing import traceparent
 from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
 
+if TYPE_CHECKING:
+    from understudy.client.core.direct import Direct
+
 URL = "UNDERSTUDY_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -25,6 +30,9 @@ RETRY_PERCENT, RETRY_PER_S = 10.0, 0.3
 
 Duration = timedelta | float
 """A duration, or seconds."""
+
+Routing = Literal["routers", "direct"]
+"""The servers that are asked for keys: routers, or the nodes that hold them."""
 
 _ACCEPTED = (("accept", "application/json"), ("accept-encoding", "identity"), ("user-agent", "understudy-python"))
 _JSON_BODY = (("content-type", "application/json"),)
@@ -54,12 +62,13 @@ class ClientState:
     ) -> None:
         self.settings = settings
         self.now_s = now_s
-        self.rng = rng or random.Random()  # noqa: S311  # spreads load
+        self.rng = rng or random.SystemRandom()  # not one that forked children have in common: it spreads load
         self.servers = Servers(endpoints, self.rng)
         self.credential = shown
         self.position = SessionPosition()
         # As one that was quiet for a while: the first call may be retried.
         self.budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=now_s() * 1000 - FADE_MS)
+        self.direct: Direct | None = None
         self._headers: tuple[str, Headers, Headers] = ("", _ACCEPTED, (*_ACCEPTED, *_JSON_BODY))
 
     def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
@@ -100,6 +109,8 @@ def client_state(
     scan_timeout: Duration,
     retries: int,
     session: bool,
+    routing: Routing,
+    addresses: Mapping[str, str] | None,
     environ: Mapping[str, str],
 ) -> ClientState:
     """Check what a client was given, and return its state. Raises UsageError."""
@@ -115,4 +126,20 @@ def client_state(
         retries=retries,
         session=session,
     )
-    return ClientState(settings, endpoints, credential(environ, api_key, api_key_file))
+    if routing not in ("routers", "direct"):
+        raise UsageError(f"routing={routing!r} is not a choice", where="routing", fix="Give 'routers' or 'direct'")
+    state = ClientState(settings, endpoints, credential(environ, api_key, api_key_file))
+    if routing == "direct":
+        state.direct = _direct(state, addresses)
+    elif addresses is not None:
+        fix = "Give routing='direct', too, or leave addresses out"
+        raise UsageError("addresses of nodes are only used with direct routing", where="addresses", fix=fix)
+    return state
+
+
+def _direct(state: ClientState, mapping: Mapping[str, str] | None) -> Direct:
+    """Make the part that routes directly. It brings Spark's keys, which other clients do not need."""
+    core = "understudy.client.core"
+    addresses = import_module(f"{core}.addresses").NodeAddresses(state.servers.endpoints, mapping)
+    made: Direct = import_module(f"{core}.direct").Direct(addresses, state)
+    return made

@@ -184,10 +184,19 @@ def key_target(parts: Sequence[Any]) -> tuple[str, bool]:
 
     Texts and whole numbers are segments of the path; other keys are JSON.
     """
-    if parts and all(type(part) is int or (type(part) is str and part) for part in parts):
+    if are_segments(parts):
         return "keys/" + "/".join([_segment(part) for part in parts]), False
-    only = parts[0] if len(parts) == 1 and isinstance(parts[0], Mapping) else list(parts)
-    return f"lookup?key={quote(orjson.dumps(json_value(only)), safe='')}", True
+    return f"lookup?key={quote(orjson.dumps(json_of(parts)), safe='')}", True
+
+
+def are_segments(parts: Sequence[Any]) -> bool:
+    """Whether a key is sent as segments of the path."""
+    return bool(parts) and all(type(part) is int or (type(part) is str and part) for part in parts)
+
+
+def json_of(parts: Sequence[Any]) -> Any:
+    """Return a key as JSON: a mapping by column, or a value for each column."""
+    return json_value(parts[0] if len(parts) == 1 and isinstance(parts[0], Mapping) else list(parts))
 
 
 def key_form(action: str, parts: Sequence[Any]) -> tuple[str, bool]:

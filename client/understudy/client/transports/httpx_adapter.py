@@ -88,8 +88,8 @@ class _Body:
         """Return the whole reply."""
         if response.headers.get("content-encoding", "identity") != "identity":
             return Failure(FailureKind.BAD_REPLY, "a compressed reply, which was not asked for")
-        kind, advice = response.headers.get("content-type", ""), response.headers.get("retry-after", "")
-        return Reply(response.status_code, kind, b"".join(self._parts), advice)
+        kind, advice, tag = [response.headers.get(name, "") for name in ("content-type", "retry-after", "etag")]
+        return Reply(response.status_code, kind, b"".join(self._parts), advice, tag)
 
 
 def _request(send: Send) -> dict[str, Any]:
@@ -101,6 +101,7 @@ def _request(send: Send) -> dict[str, Any]:
         "headers": dict(send.headers),
         "timeout": max(0.001, send.deadline_s - monotonic()),
         "follow_redirects": False,
+        "extensions": {"sni_hostname": send.endpoint.tls_name} if send.endpoint.tls_name else {},
     }
 
 

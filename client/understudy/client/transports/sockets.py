@@ -91,8 +91,23 @@ class SocketTransport:
         while idle:
             idle.pop().close()
 
+    def _drop_closed(self) -> None:
+        """Close the connections that their servers have closed: a server that is gone for good is not asked again."""
+        for idle in list(self._idle.values()):
+            for _ in range(len(idle)):
+                try:
+                    connection = idle.popleft()
+                except IndexError:  # another thread took it
+                    break
+                if connection.is_quiet():
+                    idle.append(connection)
+                else:
+                    connection.close()
+
     def _open(self, endpoint: Endpoint, deadline_s: float) -> _Connection | Failure:
         """Connect to the first address of a server that answers."""
+        if endpoint not in self._idle:
+            self._drop_closed()  # servers come and go
         context = self._trust.context() if endpoint.scheme == "https" else None
         try:
             found = addresses(endpoint.host, endpoint.port, deadline_s - monotonic())
@@ -110,7 +125,7 @@ class SocketTransport:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if context is not None:
                     made.settimeout(max(0.001, deadline_s - monotonic()))
-                    made = context.wrap_socket(made, server_hostname=endpoint.host)
+                    made = context.wrap_socket(made, server_hostname=endpoint.server_name)
             except TimeoutError:
                 made.close()
             except (OSError, ValueError) as error:

@@ -91,7 +91,7 @@ class StreamTransport:
                     endpoint.host,
                     endpoint.port,
                     ssl=context,
-                    server_hostname=None if context is None else endpoint.host,
+                    server_hostname=None if context is None else endpoint.server_name,
                 )
         except TimeoutError:
             return Failure(FailureKind.NOT_SENT, "no connection in time")

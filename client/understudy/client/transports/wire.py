@@ -10,6 +10,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Largest head of a reply in bytes; those of servers have some hundred."""
 
 _MAX_INTERIM_REPLIES = 8
+_READ_HEADERS = (b"content-type", b"retry-after", b"etag")
 
 
 def request_bytes(send: Send) -> bytes:
@@ -105,5 +106,5 @@ class ReplyParser:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self._fail("a compressed reply, which was not asked for")
             return
-        kind, advice = headers.get(b"content-type", b""), headers.get(b"retry-after", b"")
-        self.reply = Reply(status, kind.decode("latin-1"), b"".join(self._body), advice.decode("latin-1"))
+        kind, advice, tag = [headers.get(name, b"").decode("latin-1") for name in _READ_HEADERS]
+        self.reply = Reply(status, kind, b"".join(self._body), advice, tag)

@@ -1,0 +1,73 @@
+"""Answers of nodes that were asked directly: which of them are used (pure).
+
+A node may be a stranger that got its address, follow another history, or just begin to restore. A router would know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy.client.core.placement import Placement
+
+Answer = Mapping[str, Any]
+
+Found = dict[int, tuple[Answer, Answer]]
+"""The results of a batch by the places of their keys, each with the read that it shares with others."""
+
+
+class BatchAnswer(NamedTuple):
+    """The answer to a compact batch: what its results share, and the results."""
+
+    reads: Sequence[Answer]
+    results: Sequence[Answer]
+
+
+def lookup_of(document: Any, store: str) -> Answer | None:
+    """Return a document if it is the answer to a lookup in that store."""
+    match document:
+        case {"store": str(name), "found": bool(), "key": dict(), "position": str()} if name == store:
+            answer: Answer = document
+            return answer
+    return None
+
+
+def batch_of(document: Any, store: str, number: int) -> BatchAnswer | None:
+    """Return a document if it is the answer to a compact batch of so many keys of that store."""
+    match document:
+        case {"store": str(name), "reads": [*reads], "results": [*results]} if name == store and len(results) == number:
+            if all(type(each) is dict for each in reads) and all(type(each) is dict for each in results):
+                return BatchAnswer(reads, results)
+    return None
+
+
+def usable_results(answer: BatchAnswer, places: Iterable[int], placement: Placement) -> tuple[Found, list[Answer]]:
+    """Return the results that can be used, and the reads that they share."""
+    reads = answer.reads
+    trusted = [is_trusted(each, placement) for each in reads]
+    found: Found = {}
+    for place, result in zip(places, answer.results, strict=True):
+        at = result.get("read")
+        if type(at) is not int or not 0 <= at < len(reads) or not trusted[at]:
+            continue
+        if type(result.get("found")) is bool and "key" in result:
+            found[place] = result, reads[at]
+    return found, [each for each, is_used in zip(reads, trusted, strict=True) if is_used]
+
+
+def is_trusted(read: Answer, placement: Placement) -> bool:
+    """Whether an answer is of the history that is known, by a replica that runs and knows its lag. A router prefers
+    another replica to one that is restored, or cut off from the checkpoint.
+    """
+    match read:
+        case {"served_by": {"state": "RUNNING"}, "lag": {"offset_lag": int()}, "position": str(position)}:
+            return placement.is_of_history(position)
+    return False
+
+
+def is_by_active(read: Answer) -> bool:
+    """Whether the active replica answered; another one has become active if not."""
+    match read:
+        case {"served_by": {"role": "active"}}:
+            return True
+    return False

@@ -1,0 +1,156 @@
+"""The placement of a store's keys: what a router's metadata says, checked before it is used (pure).
+
+Everything in it may be wrong: a router that lags, a proxy's page, a lie. What is not as it should be is no placement,
+and the routers answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from understudy.client.core.addresses import NodeAddresses
+from understudy.client.core.endpoints import Endpoint
+from understudy.client.core.exchange import Reply
+from understudy.client.core.values import are_segments, json_of, key_json
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.reads.position import decode_position
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.key_encoding import parse_encoding
+
+MAX_METADATA_BYTES = 16 * 1024 * 1024
+MAX_PARTITIONS = 65_536
+"""Limits on metadata that is read: about 150 bytes for each partition."""
+
+_MAX_TOKENS = 8
+
+Order = tuple[int, int]
+"""Term and epoch of an assignment: later ones are greater."""
+
+
+class BadMetadataError(UnderstudyError):
+    """Metadata that is not used."""
+
+
+class Placement:
+    """The placement of a store's keys, by one assignment. `actives` has the node of each partition."""
+
+    def __init__(
+        self, order: Order, history: tuple[str, str], codec: KeyCodec, actives: Sequence[Endpoint | None], bounds: Any
+    ) -> None:
+        """Keep what was read. `history` is application and lineage, `bounds` the store's defaults at the router."""
+        self.order, self.actives = order, actives
+        self.bounds: Mapping[str, Any] = bounds
+        self._history, self._codec = history, codec
+        self._own: dict[str, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"Placement(term and epoch {self.order}, {len(self.actives)} partitions)"
+
+    def partition(self, parts: Sequence[Any]) -> int | None:
+        """Return the partition of a key as `get` takes it, None for one that only a server can refuse."""
+        try:
+            if are_segments(parts):
+                row = self._codec.parse_segments([str(part) for part in parts])
+            else:
+                row = self._codec.parse_json(json_of(parts))
+            return self._codec.partition(row, len(self.actives))
+        except _NO_KEY:
+            return None
+
+    def partitions(self, keys: Sequence[Any]) -> Sequence[int | None]:
+        """Return the partitions of keys as a batch has them."""
+        try:
+            encoded = self._codec.encode_columns(keys, len(self.actives))
+        except _NO_KEY:
+            encoded = None
+        return [self._partition_of(key) for key in keys] if encoded is None else encoded.partitions
+
+    def _partition_of(self, key: Any) -> int | None:
+        try:
+            return self._codec.partition(self._codec.parse_json(key_json(key)), len(self.actives))
+        except _NO_KEY:
+            return None
+
+    def is_of_history(self, token: object) -> bool:
+        """Whether the position of an answer is of this application and lineage, so that no stranger's is believed."""
+        if not isinstance(token, str):
+            return False
+        known = self._own.get(token)
+        if known is None:
+            try:
+                position = decode_position(token)
+                known = (position.application_id, position.lineage) == self._history
+            except UnderstudyError:
+                known = False
+            if len(self._own) >= _MAX_TOKENS:
+                self._own.clear()
+            self._own[token] = known
+        return known
+
+
+_NO_KEY = (UnderstudyError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error)
+"""Errors of a value that is no key of the store."""
+
+
+def parse_placement(reply: Reply, store: str, addresses: NodeAddresses, router: Endpoint) -> Placement:
+    """Return the placement of a store by a router's reply. Raises BadMetadataError."""
+    kind = reply.content_type.partition(";")[0].strip().lower()
+    if reply.status != 200 or kind != "application/json" or len(reply.body) > MAX_METADATA_BYTES:
+        raise BadMetadataError(f"the reply has status {reply.status} and {len(reply.body)} bytes", where="metadata")
+    try:
+        document = orjson.loads(reply.body)
+    except orjson.JSONDecodeError:
+        raise BadMetadataError("it is not JSON", where="metadata") from None
+    match document:
+        case {
+            "store": str(name),
+            "partitions": [*partitions],
+            "term": int(term),
+            "epoch": int(epoch),
+            "application_id": str(application_id),
+            "lineage": str(lineage),
+            "bounds": dict(bounds),
+            "encoding": dict(encoding),
+            "excluded_hosts": [*excluded],
+        } if name == store and 0 < len(partitions) <= MAX_PARTITIONS and min(term, epoch) >= 0 and _are_bounds(bounds):
+            out = {_address(each) for each in excluded}
+            actives = [_active(at, each, out, addresses, router) for at, each in enumerate(partitions)]
+        case _:
+            raise BadMetadataError("it lacks what direct routing needs, or is of another store", where="metadata")
+    try:
+        codec = parse_encoding(encoding, len(partitions))
+    except UnderstudyError as error:
+        raise BadMetadataError(error.what, where="metadata") from None
+    return Placement((term, epoch), (application_id, lineage), codec, actives, bounds)
+
+
+def _are_bounds(bounds: Mapping[Any, Any]) -> bool:
+    return all(isinstance(value, (str, int, bool)) for value in bounds.values()) and (
+        type(bounds.get("wait_ms", 0)) is int
+    )
+
+
+def _active(
+    at: int, entry: Any, excluded: set[tuple[str, int]], addresses: NodeAddresses, router: Endpoint
+) -> Endpoint | None:
+    """Return the node to ask for a partition; None without one."""
+    match entry:
+        case {"partition": int(partition), "active_host": None} if partition == at:
+            return None
+        case {"partition": int(partition), "active_host": dict(host)} if partition == at:
+            address = _address(host)
+            return None if address in excluded else addresses.endpoint(*address, router)
+        case _:
+            raise BadMetadataError(f"entry {at} is not that of partition {at}", where="metadata")
+
+
+def _address(entry: Any) -> tuple[str, int]:
+    match entry:
+        case {"host": str(host), "port": int(port)} if len(host) < 1024:
+            return host, port
+        case _:
+            raise BadMetadataError("a host is not a host and a port", where="metadata")
