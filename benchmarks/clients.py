@@ -1,10 +1,10 @@
 """The Python client's `get` and `get_many`, beside httpx, http.client and a bare socket, and beside redis-py.
 
-    python -m benchmarks.clients [--keys 20000] [--calls 3000] [--rounds 3]
+    python -m benchmarks.clients [--keys 20000] [--calls 3000] [--rounds 3] [--only direct]
 
 One connection, one call after another, at a node and through a router. All ask the same keys in turns, round by round;
 figures are medians of rounds. A ratio is to the bare socket of the same server. redis-py reads copies of the same
-answers from a real Redis, by a Unix socket.
+answers from a real Redis, by a Unix socket. Then direct routing beside routers (`benchmarks.clients_direct`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import orjson
 import redis
 import redis.asyncio
 
+from benchmarks import clients_direct
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, NODE, ROUTER, SERVER_CORE, fetch, pin_load, server
 from understudy import AsyncClient, Client
@@ -46,19 +47,21 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--calls", type=int, default=3_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["direct"], help="leave the rest out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         spark = session(Path(folder))
         checkpoint = write(spark, Path(folder) / "checkpoint", provider="RocksDB", keys=options.keys)
         spark.stop()
-        measure(checkpoint, Path(folder), calls=options.calls, rounds=options.rounds)
+        if options.only is None:
+            measure(checkpoint, Path(folder), calls=options.calls, rounds=options.rounds)
+        measure_direct(checkpoint, Path(folder), calls=options.calls, rounds=options.rounds)
 
 
 def measure(checkpoint: BigCheckpoint, folder: Path, *, calls: int, rounds: int) -> None:
     """Measure a node that holds everything, then a router before a node, and print both beside their peers."""
     pin_load()
-    numbers = random.Random(0).sample(range(checkpoint.keys), min(1000, checkpoint.keys))
-    keys = [checkpoint.key(number) for number in numbers]
+    keys = some_keys(checkpoint)
     with ExitStack() as running:
         bus = running.enter_context(local_redis())
         os.sched_setaffinity(bus.pid, {SERVER_CORE})  # as the node: its answers cross cores, too
@@ -73,6 +76,26 @@ def measure(checkpoint: BigCheckpoint, folder: Path, *, calls: int, rounds: int)
         router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez"))
         copy_into_redis(bus.url, router.port, keys)
         report("a router", run(router.port, bus.url, keys, calls=calls, rounds=rounds))
+
+
+def measure_direct(checkpoint: BigCheckpoint, folder: Path, *, calls: int, rounds: int) -> None:
+    """Measure a client that asks the node itself, beside one that asks the router, and print both."""
+    pin_load()
+    keys = some_keys(checkpoint)
+    with ExitStack() as running:
+        bus = running.enter_context(local_redis())
+        os.sched_setaffinity(bus.pid, {SERVER_CORE})
+        arguments = (str(checkpoint.path), str(folder / "direct"), bus.url)
+        node = running.enter_context(server(CLUSTER_NODE, *arguments, ready_path="/livez"))
+        router = running.enter_context(server(ROUTER, bus.url, ready_path="/livez"))
+        copy_into_redis(bus.url, router.port, keys)
+        clients_direct.report(clients_direct.Targets(node, router, STORE, keys), calls=calls, rounds=rounds)
+
+
+def some_keys(checkpoint: BigCheckpoint) -> list[Any]:
+    """Return the keys that are asked for, the same in each run."""
+    numbers = random.Random(0).sample(range(checkpoint.keys), min(1000, checkpoint.keys))
+    return [checkpoint.key(number) for number in numbers]
 
 
 def run(port: int, redis_url: str, keys: Sequence[Any], *, calls: int, rounds: int) -> dict[str, list[float]]:
