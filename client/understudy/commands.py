@@ -24,6 +24,7 @@ _COMMANDS = {
     "windows": ("understudy.windowing", "Print the windows of a key, or its sessions, in a range of time."),
     "snapshot": ("understudy.snapshotting", "Lease one version of all stores, for reads that go on for a while."),
     "export": ("understudy.exporting", "Write all rows into a file, as Parquet, Arrow, CSV or lines of JSON."),
+    "sql": ("understudy.sql.command", "Run SQL over stores, with DuckDB in this process, all at one version."),
     "explain": ("understudy.explaining", "Show which nodes would be asked for a key, and why."),
     "stores": ("understudy.inspecting", "Show what can be asked: stores, key columns, value columns."),
     "types": ("understudy.modelling", "Print Python classes for a store's key, value and result."),

@@ -1,4 +1,4 @@
-"""The examples of docs/client.md, and the example with types, run against a real node."""
+"""The examples of docs/client.md and docs/sql.md, and the example with types, run against a real node."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ def test_each_example_of_the_document_runs(node: ServedNode, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "{'tailnum': 'N0'} absent" in printed
     assert "106 flights by version 3" in printed
+
+
+def test_the_examples_of_sql_run(node: ServedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = [part for part in (ROOT / "docs/sql.md").read_text().split("```") if part.startswith("python\n")]
+    exec(block.removeprefix("python\n").replace("http://127.0.0.1:8080", f"http://127.0.0.1:{node.port}"), {})
+    printed = capsys.readouterr().out
+    assert "'flights': 3" in printed
+    assert "[{'most': 103}] 3 ['aircraft: scan of all rows, 2 rows']" in printed
 
 
 def test_the_example_with_types_runs(

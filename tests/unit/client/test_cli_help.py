@@ -28,6 +28,7 @@ COMMANDS = [
     "scan",
     "count",
     "windows",
+    "sql",
     "explain",
     "stores",
     "types",

@@ -1,0 +1,153 @@
+"""`understudy sql`: a statement over stores, all at one version; or a prompt for several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from understudy.client.errors import (
+    BadRequestError,
+    ServerProblemError,
+    UnknownStoreError,
+    UnreachableError,
+    UsageError,
+)
+from understudy.credentials import FIXES
+from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.options import ServerOptions, given_bounds, server_options
+from understudy.sql.errors import MemoryLimitError, SqlError
+from understudy.sql.output import FORMATS, format_of, write
+from understudy.sql.session import MEMORY_LIMIT, SqlSession
+from understudy.trust import client_context
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.sizes import BadSizeError
+
+if TYPE_CHECKING:
+    from understudy.client.core.values import SnapshotBounds
+    from understudy.client.sync import Client
+    from understudy.sql.session import Answer
+
+SCAN_TIMEOUT_S = 30.0
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("statement", required=False)
+@click.option("--format", "form", type=click.Choice(FORMATS),
+    help="The form of the rows.  [default: by the name of the file; a table on a terminal, else json]",
+)  # fmt: skip
+@click.option("--output", default="-", show_default=True, help="The file to write, or - for the standard output.")
+@click.option("--version", type=click.IntRange(min=0), help="Read this version.  [default: the newest]")
+@click.option("--at", help="Read the newest version committed by then: ISO 8601 with an offset, or ms since 1970.")
+@click.option("--snapshot", help="Read the version of the answer that had this `position`, or of a lease.")
+@click.option("--min-position", help="Read no version older than that of the answer that had this `position`.")
+@click.option("--wait-ms", type=click.IntRange(min=0), help="Time to wait for that version, in ms.")
+@click.option(
+    "--memory-limit", default=MEMORY_LIMIT, show_default=True,
+    help="Memory of DuckDB; what needs more goes to temporary files, 10GiB at most. The process "
+    "takes about 1.4 times as much.",
+)  # fmt: skip
+@server_options
+def sql(
+    statement: str | None, *, form: str | None, output: str, memory_limit: str, options: ServerOptions, **given: Any
+) -> None:
+    """Run STATEMENT, a SELECT over stores as tables, with DuckDB in this process.
+
+    All stores of a statement are read at one version, which is printed with how each was read. A key that is equal to
+    something is looked up; comparisons narrow what is scanned. Without STATEMENT a terminal gets a prompt; else the
+    standard input is the statement. --json is --format json.
+
+    \b
+    Examples:
+      understudy sql "select origin, sum(flights) from airport group by 1"
+      understudy sql "select * from aircraft where tailnum = 'N14228'"
+      understudy sql "from routes" --at 2026-11-25T12:00:00Z --output routes.parquet
+      understudy sql < report.sql > report.jsonl
+      understudy sql
+    """
+    form = "json" if options.as_json and form is None else form
+    chosen = format_of(form, output, on_terminal=sys.stdout.isatty())
+    if output == "-" and chosen in ("parquet", "arrow") and sys.stdout.isatty():
+        fix = f"Write it to a file: --output result.{chosen}"
+        raise CommandError(f"{chosen} is not for a terminal", where="--format", fix=fix, exit_code=ExitCode.USAGE)
+    with exit_codes(), _client(options) as client:
+        bounds = _bounds(given)
+        with SqlSession(client, memory_limit=memory_limit, bounds=bounds) as session:
+            if statement is None and sys.stdin.isatty():
+                from understudy.sql.prompt import converse  # noqa: PLC0415  # readline
+
+                converse(session, lambda each: _run(session, each, chosen, output))
+            else:
+                _run(session, sys.stdin.read() if statement is None else statement, chosen, output)
+
+
+def _run(session: SqlSession, statement: str, form: str, output: str) -> None:
+    with session.run(statement) as answer:
+        rows, is_cut = write(answer, form, output)
+        sys.stdout.flush()
+        for line in footer(answer, rows, is_cut=is_cut):
+            click.echo(line, err=True)
+
+
+def footer(answer: Answer, rows: int, *, is_cut: bool) -> Iterator[str]:
+    """Yield what is said of a result: rows, the version of all stores, how each was read, and what is missing."""
+    more = ", and more: LIMIT, or --format csv or json" if is_cut else ""
+    of = "" if answer.version is None else f" of version {answer.version}"
+    committed = answer.lease.get("committed_at")
+    yield f"{rows} row{'' if rows == 1 else 's'}{of}{f', committed at {committed}' if committed else ''}{more}"
+    yield from dict.fromkeys(f"  {each}" for each in answer.account)
+    problems = max((each.problems for each in answer.account), default=0)
+    cut = max((each.cut_lists for each in answer.account), default=0)
+    if problems:
+        yield f"  {problems} keys could not be read: the column problem says why"
+    if cut:
+        yield f"  {cut} keys have more elements than are shown: the column next_cursor has the place"
+
+
+def _bounds(given: dict[str, Any]) -> SnapshotBounds:
+    found = given_bounds(given)
+    wait_ms = found.pop("wait_ms", None)
+    waits = {} if wait_ms is None else {"wait": timedelta(milliseconds=wait_ms)}
+    return cast("SnapshotBounds", {**found, **waits})
+
+
+@contextmanager
+def _client(options: ServerOptions) -> Iterator[Client]:
+    """Give a client of the server that the options name."""
+    from understudy.client.sync import Client  # noqa: PLC0415
+
+    context = client_context(os.environ) if options.url.startswith("https:") else None
+    scan_timeout_s = max(options.timeout_s, SCAN_TIMEOUT_S)
+    with Client(
+        options.url.split(","), timeout=options.timeout_s, scan_timeout=scan_timeout_s, ssl_context=context
+    ) as client:
+        yield client
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Give the errors of the client and of statements the exit codes of commands."""
+    try:
+        yield
+    except CommandError:
+        raise
+    except UnderstudyError as error:
+        fix = FIXES.get(error.type, error.fix) if isinstance(error, ServerProblemError) else error.fix
+        raise CommandError(error.what, where=error.where, fix=fix, exit_code=_exit_code(error)) from None
+
+
+def _exit_code(error: UnderstudyError) -> ExitCode:
+    match error:
+        case UnreachableError():
+            return ExitCode.UNREACHABLE
+        case MemoryLimitError():
+            return ExitCode.REFUSED
+        case SqlError() | UsageError() | BadRequestError() | UnknownStoreError() | BadSizeError():
+            return ExitCode.USAGE
+        case _:
+            return ExitCode.REFUSED

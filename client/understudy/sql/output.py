@@ -1,0 +1,119 @@
+"""The rows of a result in the form that was asked for: a table for people, lines, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import orjson
+
+from understudy.console import print_page
+from understudy.export_files import WrittenArrow, WrittenParquet, written_whole
+from understudy.pages import Sheet
+from understudy.sql.cells import json_of
+from understudy.values import shown
+from understudy_shared.base.printable import printable
+from understudy_shared.spark.names import unique_names
+
+if TYPE_CHECKING:
+    from understudy.sql.session import Answer
+
+MAX_TABLE_ROWS: Final = 1_000
+"""Number of rows of a table for people: it is laid out when all of them are there."""
+
+FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
+_BY_SUFFIX: Final = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+}
+
+Values = Sequence[Any]
+
+
+def format_of(form: str | None, out: str, *, on_terminal: bool) -> str:
+    """Return the form of the output: that which was asked for, that of the file's name, else a table on a terminal."""
+    return form or _BY_SUFFIX.get(Path(out).suffix.lower()) or ("table" if on_terminal and out == "-" else "json")
+
+
+def write(answer: Answer, form: str, out: str) -> tuple[int, bool]:
+    """Write all rows. Returns how many were written, and whether there are more, which a table leaves out."""
+    if form == "table" and out == "-":
+        return _print_table(answer)
+    with written_whole(out) as file:
+        return _WRITERS[form](answer, file), False
+
+
+def _print_table(answer: Answer) -> tuple[int, bool]:
+    rows = list(islice(_rows(answer), MAX_TABLE_ROWS + 1))
+    some = rows[:MAX_TABLE_ROWS]
+    print_page((Sheet([printable(each) for each in answer.schema.names], [tuple(map(shown, row)) for row in some]),))
+    return len(some), len(rows) > len(some)
+
+
+def _rows(answer: Answer) -> Iterator[Values]:
+    for batch in answer.batches():
+        columns = [[json_of(each) for each in column] for column in batch.columns]
+        yield from zip(*columns, strict=True)
+
+
+def _write_lines(lines: Iterable[bytes], file: BinaryIO) -> int:
+    rows = 0
+    for line in lines:
+        file.write(line)
+        rows += 1
+    return rows
+
+
+def _write_json(answer: Answer, file: BinaryIO) -> int:
+    names = unique_names(answer.schema.names)
+    found = (dict(zip(names, row, strict=True)) for row in _rows(answer))
+    return _write_lines((orjson.dumps(row) + b"\n" for row in found), file)
+
+
+def _write_csv(answer: Answer, file: BinaryIO) -> int:
+    file.write(_csv_line(answer.schema.names))
+    return _write_lines(map(_csv_line, _rows(answer)), file)
+
+
+def _csv_line(row: Values) -> bytes:
+    return ",".join(map(_csv_cell, row)).encode("utf-8", "replace") + b"\n"
+
+
+def _csv_cell(value: Any) -> str:
+    """Return a field: null is empty, an empty text is quoted, what is nested is JSON; as in an export."""
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return '"' + text.replace('"', '""') + '"' if not text or any(each in text for each in ',"\r\n#') else text
+
+
+def _write_columns(written: WrittenArrow | WrittenParquet, answer: Answer) -> int:
+    import pyarrow as pa  # noqa: PLC0415
+
+    rows = 0
+    written.write([pa.RecordBatch.from_pylist([], answer.schema)])  # a result without rows has its columns, too
+    for batch in answer.batches():
+        written.write([batch])
+        rows += batch.num_rows
+    written.finish()
+    return rows
+
+
+def _write_table(answer: Answer, file: BinaryIO) -> int:
+    return _write_csv(answer, file)
+
+
+_WRITERS: Final[Mapping[str, Callable[[Answer, BinaryIO], int]]] = {
+    "table": _write_table,
+    "csv": _write_csv,
+    "json": _write_json,
+    "parquet": lambda answer, file: _write_columns(WrittenParquet(file), answer),
+    "arrow": lambda answer, file: _write_columns(WrittenArrow(file), answer),
+}

@@ -1,0 +1,197 @@
+"""A session: statements over the stores of a server, each at one version. DuckDB is started by the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from understudy.client.core.values import SnapshotBounds
+from understudy.client.sync import Client
+from understudy.sql.extra import imported
+from understudy.sql.reads import Read, Reads
+from understudy.sql.table_columns import Table, tables_of
+from understudy_shared.base.errors import UnderstudyError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from understudy.sql.engine import Engine
+
+Parameters = Sequence[object] | dict[str, object] | None
+
+MEMORY_LIMIT = "512MiB"
+
+
+class Answer:
+    """The answer to a statement, whose rows are read as they are taken."""
+
+    def __init__(self, reader: pa.RecordBatchReader, first: Sequence[pa.RecordBatch], seen: _Seen) -> None:
+        self._first, self._seen = first, seen
+        self._reader: pa.RecordBatchReader | None = reader
+        self._reads = seen.reads
+        self.schema: pa.Schema = reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises the error of the server, or of the statement."""
+        yield from self._first
+        while self._reader is not None and (batch := self._seen.next_batch(self._reader)) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Drop what has not been taken: DuckDB stops to work on it."""
+        self._reader = None
+
+    def table(self) -> pa.Table:
+        """Return all rows."""
+        return imported("pyarrow").Table.from_batches(list(self.batches()), self.schema)
+
+    @property
+    def version(self) -> int | None:
+        """The version of all stores that were read; None of a statement that reads no store."""
+        return self._reads.version
+
+    @property
+    def lease(self) -> Mapping[str, Any]:
+        """The lease of that version, as the server describes it."""
+        return self._reads.lease
+
+    @property
+    def account(self) -> Sequence[Read]:
+        """The account of each scan of a table."""
+        return self._reads.account
+
+
+class SqlSession:
+    """The tables of a server, and what answers statements over them. Not for several threads at once."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        memory_limit: str = MEMORY_LIMIT,
+        bounds: SnapshotBounds | None = None,
+    ) -> None:
+        """Start DuckDB. `bounds` name the version that each statement leases; without them it is the newest.
+
+        Raises MissingExtraError where DuckDB or pyarrow is not installed.
+        """
+        imported("duckdb")
+        imported("pyarrow")
+        from understudy.sql.engine import Engine  # noqa: PLC0415  # needs duckdb
+
+        self._client, self._bounds = client, bounds or {}
+        self._engine: Engine = Engine(memory_limit)
+        self.tables: Mapping[str, Table] = {}
+
+    def __enter__(self) -> SqlSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop DuckDB, and remove its files."""
+        self._engine.close()
+
+    def statements(self, text: str) -> list[str]:
+        """Return the statements of a text. Raises SqlError."""
+        return self._engine.statements(text)
+
+    def refresh(self) -> Mapping[str, Table]:
+        """Read which stores there are."""
+        self.tables = tables_of(each.schema for each in self._client.stores())
+        return self.tables
+
+    @contextmanager
+    def run(self, text: str, parameters: Parameters = None) -> Iterator[Answer]:
+        """Run one statement, and give its answer. The end of the block ends the lease of its version.
+
+        Raises SqlError for a statement that is wrong, and the errors of the client.
+        """
+        statement = self._engine.check(text)
+        tables = self.refresh()
+        named = {each.casefold() for each in self._engine.table_names(statement)}
+        used = [table for name, table in tables.items() if name in named]
+        reads = Reads(self._client, [each.store for each in used], self._bounds)
+        seen = _Seen(reads, used, [each.name for each in tables.values()])
+        try:
+            with self._engine.cursor() as cursor:
+                answer = Answer(*self._begun(cursor, statement, parameters, seen), seen)
+                try:
+                    yield answer
+                finally:
+                    answer.close()
+        finally:
+            seen.close()
+            reads.close()
+
+    def _begun(
+        self, cursor: Any, statement: str, parameters: Parameters, seen: _Seen
+    ) -> tuple[pa.RecordBatchReader, list[pa.RecordBatch]]:
+        """Start a statement and read its first batch; over tables that are loaded whole, where a filter needs it."""
+        from understudy.sql import engine  # noqa: PLC0415  # needs duckdb
+        from understudy.sql.dataset import StoreDataset  # noqa: PLC0415  # needs pyarrow
+
+        for table in self.tables.values():
+            seen.datasets[table.name] = StoreDataset(table, seen.reads)
+            cursor.register(table.name, seen.datasets[table.name])
+        try:
+            return seen.first(lambda: engine.run(cursor, statement, parameters))
+        except UnderstudyError:
+            if not any(each.unread for each in seen.datasets.values()):
+                raise
+        for table in seen.tables:
+            seen.datasets[table.name].unread = None
+            cursor.unregister(table.name)
+            seen.guarded(partial(engine.load, cursor, table.name, seen.datasets[table.name]))
+        return seen.first(lambda: engine.run(cursor, statement, parameters))
+
+
+class _Seen:
+    """A running statement: its reads and tables, and the one place where exceptions of DuckDB become errors."""
+
+    def __init__(self, reads: Reads, tables: Sequence[Table], known: Sequence[str]) -> None:
+        self.reads, self.tables, self._known = reads, tables, known
+        self.datasets: dict[str, Any] = {}
+
+    def first(self, start: Callable[[], pa.RecordBatchReader]) -> tuple[pa.RecordBatchReader, list[pa.RecordBatch]]:
+        """Start, and read the first batch, so that what cannot begin is an error of the start."""
+        reader = self.guarded(start)
+        batch = self.next_batch(reader)
+        return reader, [] if batch is None else [batch]
+
+    def next_batch(self, reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
+        """Return the next rows; None at the end."""
+        return self.guarded(lambda: next(reader, None))
+
+    def guarded(self, act: Callable[[], Any]) -> Any:
+        """Do something by DuckDB. Raises SqlError, KeyboardInterrupt, or the error of the read that failed."""
+        import duckdb  # noqa: PLC0415
+        import pyarrow as pa  # noqa: PLC0415
+
+        from understudy.sql.errors import statement_error  # noqa: PLC0415
+
+        try:
+            return act()
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, UnderstudyError) as error:
+            if self.reads.error is not None:
+                raise self.reads.error from None
+            if any(each.unread for each in self.datasets.values()):
+                raise next(each.unread for each in self.datasets.values() if each.unread) from None
+            if isinstance(error, UnderstudyError):
+                raise
+            if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in str(error):
+                raise KeyboardInterrupt from None
+            raise statement_error(error, self.tables, self._known) from None
+
+    def close(self) -> None:
+        """Close the scans that were not read to their ends."""
+        for dataset in self.datasets.values():
+            for batches in dataset.open:
+                with suppress(ValueError):  # a thread of DuckDB is still in it: the end of its reads ends it
+                    batches.close()
