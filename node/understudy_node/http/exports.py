@@ -48,7 +48,7 @@ from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import PartPage, Place, Room, bound_at
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
-from understudy_shared.server.exports import cut_pieces
+from understudy_shared.server.bulk_answers import cut_pieces
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.scan_turns import Asker
 
@@ -171,7 +171,7 @@ def _cursor_record(form: ExportFormat, schema: Any, cursor: str) -> bytes:
             return b""
 
 
-class _PiecesResponse(Response):
+class PiecesResponse(Response):
     """The reply to a router: the pieces of a part, behind each other."""
 
     def __init__(self, pieces: Sequence[bytes | memoryview]) -> None:
@@ -198,7 +198,7 @@ def export_hop_routes(exports: NodeExports) -> APIRouter:
             hop = decode_export_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         asker = Asker()
         found = await asker.while_it_waits(request.receive, exports.part_for_router(hop, asker))
-        return _PiecesResponse(() if found is None else encode_export_part(found))
+        return PiecesResponse(() if found is None else encode_export_part(found))
 
     @routes.post(END_PATH)
     async def end(request: Request) -> Response:

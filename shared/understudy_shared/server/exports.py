@@ -7,31 +7,25 @@ problem document. What is sent ends with a record that says how many rows there 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.shown import shown_problem
+from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import Receive, Scope, Send, bug
+from understudy_shared.http.edge import Scope
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.scan_requests import ExportRequest, parse_export
 from understudy_shared.reads.bounds import ReadVersion, Refusal
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, csv_line, ndjson_line
 from understudy_shared.reads.export_hop import ExportPart
-from understudy_shared.reads.export_parts import FetchPart, NumberedPart, PartsAhead
-from understudy_shared.reads.scan_page import Place
+from understudy_shared.reads.export_parts import NumberedPart, PartsAhead
 from understudy_shared.server.app import is_head
-from understudy_shared.server.connection_limits import ENDLESS
+from understudy_shared.server.bulk_answers import BulkResponse, SendMessage, body_message, cut_pieces, head_message
 from understudy_shared.server.scan_turns import Asker, ScanTurn, scan_turn
 from understudy_shared.server.scans import Scans, given_members
-
-PIECE_BYTES: Final = 256 * 1024
-"""Number of bytes that are given to the connection at a time: it takes the next when the reader has read."""
 
 PATIENCE_S: Final = 20.0
 """Time for which a part is asked for again while it cannot be read for a reason that may pass."""
@@ -49,8 +43,7 @@ stream would read like a whole one.
 ERROR_RECORD_S: Final = 1.0
 """Time in which a node says how an Arrow stream tells an error."""
 
-log = logging.getLogger(__name__)
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -126,59 +119,40 @@ class _Stream:
             return b""
 
 
-class ExportResponse(Response):
-    """The answer to a request for an export. It reads no faster than its reader, and ends when he leaves."""
+class ExportResponse(BulkResponse):
+    """The answer to a request for an export."""
+
+    noun = "an export"
+    action = "export-cut"
 
     def __init__(self, scans: Scans, store: str, given: Mapping[str, object], accept: str) -> None:
         super().__init__()
         self._scans, self._store, self._given, self._accept = scans, store, given, accept
+        self._stream: _Stream | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[ENDLESS] = True  # a service that stops does not wait for its end
-        asker = Asker()
-        await asker.while_it_waits(receive, self._answer(scope, send, asker))
+    async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
+        """See `BulkResponse`."""
+        with self._scans.counted("export", self._store, asker):
+            store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
+            bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
+            turn = scan_turn(store, asked.scan, bound, authorization)
+            with self._scans.long_reads.begun_export(asked.format):
+                version, start = await self._scans.begins(turn)
+                read = patient(self._scans.export_reader(turn, version, asked.format, asker))
+                stream = _Stream(self._scans, turn, asked, version, PartsAhead(start, turn.partitions, read))
+                self._stream = stream
+                try:
+                    await self._send(stream, await stream.first(), send, only_head=is_head(Request(scope)))
+                finally:
+                    await stream.parts.close()
 
-    async def _answer(self, scope: Scope, send: Send, asker: Asker) -> None:
-        """Send the answer. Raises the problem of an export that cannot begin. One that cannot go on ends without its
-        end record, and with a broken connection.
-        """
-        stream: _Stream | None = None
-        has_begun = False
+    async def broken_off(self, problem: Problem) -> bytes:
+        """See `BulkResponse`."""
+        assert self._stream is not None, "it has begun"
+        return await self._stream.broken_off(problem)
 
-        async def sent(message: dict[str, Any]) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            with self._scans.counted("export", self._store, asker):
-                store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
-                bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
-                turn = scan_turn(store, asked.scan, bound, authorization_of(scope))
-                with self._scans.long_reads.begun_export(asked.format):
-                    version, start = await self._scans.begins(turn)
-                    read = patient(self._scans.export_reader(turn, version, asked.format, asker))
-                    stream = _Stream(self._scans, turn, asked, version, PartsAhead(start, turn.partitions, read))
-                    try:
-                        await self._send(stream, await stream.first(), sent, only_head=_is_head(scope))
-                    finally:
-                        await stream.parts.close()
-        except Exception as error:
-            if not has_begun or stream is None:
-                raise
-            problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
-            log.warning("an export ended before its end: %s", problem.detail, extra={"action": "export-cut"})
-            await send(_body(await stream.broken_off(shown_problem(authorization_of(scope).principal, problem))))
-
-    async def _send(
-        self,
-        stream: _Stream,
-        first: NumberedPart,
-        send: Callable[[dict[str, Any]], Awaitable[None]],
-        *,
-        only_head: bool,
-    ) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _headers(stream, first.part)})
+    async def _send(self, stream: _Stream, first: NumberedPart, send: SendMessage, *, only_head: bool) -> None:
+        await send(_head(stream, first.part))
         if not only_head:
             part: NumberedPart | None = first
             await self._send_pieces(stream, [stream.head(first.part)], send)
@@ -186,38 +160,24 @@ class ExportResponse(Response):
                 await self._send_pieces(stream, stream.counted(part.part), send)
                 part = await stream.parts.next()
             await self._send_pieces(stream, [await stream.end()], send)
-        await send(_body(b"", more=False))
+        await send(body_message(b"", more=False))
 
-    async def _send_pieces(
-        self,
-        stream: _Stream,
-        pieces: Iterable[bytes | memoryview],
-        send: Callable[[dict[str, Any]], Awaitable[None]],
-    ) -> None:
+    async def _send_pieces(self, stream: _Stream, pieces: Iterable[bytes | memoryview], send: SendMessage) -> None:
         for piece in cut_pieces(pieces):
             self._scans.long_reads.exported_bytes[stream.asked.format] += len(piece)
-            await send(_body(piece))
+            await send(body_message(piece))
 
 
-def cut_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces that are not empty, and not longer than `PIECE_BYTES`."""
-    for piece in pieces:
-        if isinstance(piece, bytes) and len(piece) <= PIECE_BYTES:
-            if piece:
-                yield piece
-            continue
-        for at in range(0, len(piece), PIECE_BYTES):
-            yield bytes(piece[at : at + PIECE_BYTES])
-
-
-def patient(read: FetchPart) -> FetchPart:
-    """Return the same function, which asks again for a while where the reason may pass."""
+def patient(read: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """Return the same function, which asks again for a while where the reason may pass; at first only while an older
+    version is being opened.
+    """
     is_first = True
 
-    async def read_patiently(place: Place, following: int | None) -> ExportPart:
+    async def read_patiently(*args: P.args, **kwargs: P.kwargs) -> T:
         nonlocal is_first
         only_opening, is_first = is_first, False
-        return await patiently(lambda: read(place, following), only_opening=only_opening)
+        return await patiently(lambda: read(*args, **kwargs), only_opening=only_opening)
 
     return read_patiently
 
@@ -238,25 +198,10 @@ async def patiently(ask: Callable[[], Awaitable[T]], *, only_opening: bool = Fal
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def _is_head(scope: Scope) -> bool:
-    return is_head(Request(scope))
-
-
-def _headers(stream: _Stream, first: ExportPart) -> list[tuple[bytes, bytes]]:
-    position = first.page.stamp.get("position")
-    return [
-        (b"content-type", MEDIA_TYPES[stream.asked.format].encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
-        (b"vary", b"accept"),
-        (b"understudy-version", b"%d" % stream.version.number),
-        (b"understudy-partitions", b"%d" % len(stream.parts.partitions)),
-        (b"understudy-position", str(position).encode()),
-    ]
-
-
-def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": more}
+def _head(stream: _Stream, first: ExportPart) -> dict[str, Any]:
+    position = str(first.page.stamp.get("position")).encode()
+    more = ((b"vary", b"accept"), (b"understudy-position", position))
+    return head_message(MEDIA_TYPES[stream.asked.format], stream.version.number, len(stream.parts.partitions), *more)
 
 
 def export_routes(scans: Scans) -> APIRouter:
