@@ -13,6 +13,7 @@ from typing import Protocol
 from fastapi import APIRouter, FastAPI
 
 from understudy_node.bulk.process import BulkProcess
+from understudy_node.http.changes import NodeChanges, changes_hop_routes
 from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.histories import NodeHistories, history_hop_routes
@@ -35,6 +36,7 @@ from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.changes import changes_routes
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
@@ -166,6 +168,9 @@ def _reading_routes(
     yield scan_hop_routes(scans)
     yield export_routes(scans)
     yield export_hop_routes(scans.exports)
+    changes = NodeChanges(reads, scans)
+    yield changes_routes(changes)
+    yield changes_hop_routes(changes)
     histories = NodeHistories(reads)
     yield history_routes(histories)
     yield history_hop_routes(histories)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from understudy_node.checkpoint.lineage import why_not_next
-from understudy_node.checkpoint.snapshots import StateFile
+from understudy_node.checkpoint.snapshots import StateFile, parse_state_files
 from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.operations import resolve_operations
 from understudy_node.engine.spill import Spill, write_spill
@@ -148,6 +148,24 @@ class StoreReplica:
         self._attempts = {version: unique_id} if unique_id else {}
         if unique_id is None:  # in format v2 a name is given once: its file is never rewritten
             self._changelogs.applied(read)
+
+    def changes_of(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
+        """Read what a committed version changed, without the state that it changed; None where no file says that."""
+        before = self._committed.record(record.version - 1)
+        unique_id = None if before is None or not self.place.fits(before) else self.place.unique_id(before)
+        self._attempts = {record.version - 1: unique_id} if unique_id else {}
+        return (yield from self._continuation(record))
+
+    def changelogs(self) -> tuple[int, int] | None:
+        """Return the first and the last of the newest versions whose changelogs are there without a gap."""
+        listed = parse_state_files(self._around.files.list(self.place.directory) or ())
+        versions = {file.version for file in listed if not file.is_snapshot}
+        if not versions:
+            return None
+        first = last = max(versions)
+        while first - 1 in versions:
+            first -= 1
+        return first, last
 
     def prefetch(self) -> Steps:
         """Read the probable next changelog, before its commit exists."""

@@ -25,7 +25,7 @@ from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
 from understudy_node.replica.stall import Stall
 from understudy_node.replica.surroundings import StorePlace, Surroundings
-from understudy_node.replica.task_stores import Job, TaskStores
+from understudy_node.replica.task_stores import Job, TaskStores, VersionChanges
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import UnderstudyError, VanishedError
 from understudy_shared.base.reminders import LogThrottle
@@ -211,6 +211,15 @@ class TaskReplica:
     def read_each(self, first: ReadVersion, last: int, disk: LocalBases) -> Iterator[TaskView]:
         """Yield each version from `first` to `last`, read from the checkpoint into the folder of `disk`."""
         return self._stores.read_each(first, last, disk)
+
+    def read_changes(self, name: str, first: int, last: int) -> Iterator[VersionChanges]:
+        """Yield what each version from `first` to `last` changed in a store, read from its changelogs."""
+        return self._stores.read_changes(name, first, last)
+
+    def changelogs(self, name: str) -> tuple[int, int] | None:
+        """Return the first and the last version whose changes can be read; None for a store without changelogs."""
+        found, retained = self._stores.changelogs(name), self._retained()
+        return found if found is None or retained is None else (max(found[0], retained[0]), found[1])
 
     def in_thread(self, work: Callable[[LocalBases], T]) -> Future[T]:
         """Run a function that reads older versions in a thread for that, with a folder of its own. Raises an overloaded

@@ -5,10 +5,13 @@ A job is a generator: each `next` does one piece of work. One worker at a time r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
+from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.engine.tier import release_tiers
+from understudy_node.follow.history import CommitRecord
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.restore_progress import of_all
@@ -21,6 +24,17 @@ from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.position import LineageChangedError
 
 Job = Generator[None, None, None]
+T = TypeVar("T")
+
+
+class VersionChanges(NamedTuple):
+    """The changes of a version in a store: first all of `changes`, of which None is a deletion, then `operations` in
+    order. `view` is the version without its state.
+    """
+
+    view: TaskView
+    changes: Mapping[bytes, bytes | None]
+    operations: Sequence[ChangelogOperation]
 
 
 class TaskStores:
@@ -136,7 +150,28 @@ class TaskStores:
             self._require_readable(first if number == first.number else ReadVersion(number, of_any_commit=True))
             yield stores._view_at(number)
 
-    def _require_readable(self, wanted: ReadVersion) -> None:
+    def read_changes(self, name: str, first: int, last: int) -> Iterator[VersionChanges]:
+        """Yield what each version from `first` to `last` changed in a store, by its changelogs alone. Called by any
+        thread. Raises MissingVersionError for a version of which the checkpoint has no changelog in this layout.
+        """
+        store = self._new_store(name)
+        for number in range(first, last + 1):
+            record = self._require_readable(ReadVersion(number, of_any_commit=True))
+            read = _result(store.changes_of(record))
+            if read is None:
+                raise _gone(number, "there is no changelog of it")
+            of = (store.place.task, store.place.lineage)
+            view = task_view(*of, version=number, stores={}, record=record, marks=frozenset())
+            yield VersionChanges(view, read.changes, read.operations)
+
+    def changelogs(self, name: str) -> tuple[int, int] | None:
+        """Return the first and the last version whose changes can be read; None for a store without changelogs."""
+        return self._new_store(name).changelogs()
+
+    def _new_store(self, name: str) -> StoreReplica:
+        return StoreReplica(next(each for each in self._places if each.name == name), self._around)
+
+    def _require_readable(self, wanted: ReadVersion) -> CommitRecord:
         record = self._around.history.record(wanted.number)
         if record is None:
             raise _gone(wanted.number, "Spark purged its commit")
@@ -145,6 +180,7 @@ class TaskStores:
         if not self._places[0].fits(record):
             why = "it was written with another number of partitions, or by another state store provider"
             raise _gone(wanted.number, why)
+        return record
 
     def _view_at(self, version: int) -> TaskView:
         """Bring all stores to a version, and return it."""
@@ -182,6 +218,16 @@ class TaskStores:
 
     def _new_stores(self) -> list[StoreReplica]:
         return [StoreReplica(place, self._around) for place in self._places]
+
+
+def _result(steps: Generator[None, None, T]) -> T:
+    """Take all steps, and return what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
 
 def _rewound(version: int) -> LineageChangedError:

@@ -137,11 +137,7 @@ class RowMaker:
     def _said(self, key: ScannedKey, key_row: bytes, reading: Reading, partition: int) -> Said:
         reader = self.reader
         if not isinstance(reader, FindingReader):
-            # Past the cache of printed rows: a scan would fill it with rows that no lookup needs.
-            try:
-                return reader.store.print_found(key.value[len(reader.row_prefix) :])
-            except UnderstudyError as error:
-                return problem_of(error)
+            return said_of_record(reader, key.value)
         (said,) = reader.find_many([key_row], reading, partition, self.selection)
         if said is None:
             raise CorruptFileError("a key is stored, and a lookup does not find it", where=f"store {reader.store.name}")
@@ -184,6 +180,16 @@ class RowMaker:
             elif member in fields:
                 shown[member] = {name: each for name, each in content.items() if name in fields[member]}
         return orjson.dumps(shown)[1:-1]
+
+
+def said_of_record(reader: StoreReader, value: bytes) -> Said:
+    """Return what a stored value says of its key, in a store that prints what is stored. It goes past the cache of
+    printed rows: a scan would fill it with rows that no lookup needs.
+    """
+    try:
+        return reader.store.print_found(value[len(reader.row_prefix) :])
+    except UnderstudyError as error:
+        return problem_of(error)
 
 
 def row_maker(

@@ -32,6 +32,8 @@ from understudy_router.transport.wire import WireError
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
+from understudy_shared.reads.changes import MAX_CHANGES_PART_BYTES, ChangesHop, VersionLines, decode_changes
+from understudy_shared.reads.changes import PATH as CHANGES_PATH
 from understudy_shared.reads.export_hop import (
     END_PATH,
     EXPORT_PATH,
@@ -148,6 +150,18 @@ class ScanForwarder:
         """
         call = Call(HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
         return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())
+
+    async def changes(self, route: StoreRoute, hop: ChangesHop) -> tuple[VersionLines, ...]:
+        """Return a part of the changes of a partition, by the first replica that can read them. Raises the problem of
+        versions that cannot be read.
+        """
+        first = hop.scan.version.number
+
+        def decode(body: bytes) -> tuple[VersionLines, ...]:
+            return decode_changes(body, first)
+
+        call = Call(CHANGES_PATH, hop.encode(), MAX_CHANGES_PART_BYTES, decode, PART_TYPE)
+        return await self._of_replica(route, hop.scan.partition, NO_BOUND, call, monotonic() + EXPORT_PART_S)
 
     async def _of_replica(self, route: StoreRoute, partition: int, bound: Bound, call: Call[T], until_s: float) -> T:
         """Ask the replicas of a partition, one after another, until one answers."""

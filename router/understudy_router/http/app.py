@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
 from understudy_router.forwarding.scanning import ScanForwarder
+from understudy_router.http.changes import RouterChanges
 from understudy_router.http.histories import RouterHistories
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
@@ -29,6 +30,7 @@ from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.changes import changes_routes
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
@@ -92,6 +94,7 @@ def create_app(
     http.include_router(read_routes(router, reads, scans))
     http.include_router(scan_routes(scans))
     http.include_router(export_routes(scans))
+    http.include_router(changes_routes(RouterChanges(reads, scans, forwarder)))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
     snapshots = RouterSnapshots(router, reads, forwarder)
     http.include_router(several_routes(SeveralStores(app, reads, snapshots.position)))

@@ -55,7 +55,7 @@ class RouterScans(Scans):
         self._moments.note_use(turn.bound)
 
         async def read(place: Place, room: Room) -> PartPage:
-            part = await self._forwarder.part(route, _hop(route, turn, version, place, room), room.until_s)
+            part = await self._forwarder.part(route, scan_hop(route, turn, version, place, room), room.until_s)
             self.long_reads.count(part)
             return part
 
@@ -66,7 +66,7 @@ class RouterScans(Scans):
 
         async def read(place: Place, following: int | None) -> ExportPart:
             resume = None if turn.is_confined else ResumePoint(turn.digest, following)
-            hop = ExportHop(_hop(route, turn, version, place, _part_room()), form, resume)
+            hop = ExportHop(scan_hop(route, turn, version, place, _part_room()), form, resume)
             part = await self._forwarder.export_part(route, hop)
             self.long_reads.count(part.page)
             return part
@@ -75,7 +75,7 @@ class RouterScans(Scans):
 
     async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
         route = self._reads.route(turn.store.name)
-        hop = _hop(route, turn, version, Place(turn.partitions[0]), _part_room())
+        hop = scan_hop(route, turn, version, Place(turn.partitions[0]), _part_room())
         return await self._forwarder.arrow_last(route, EndHop(hop, ExportFormat.ARROW, said))
 
 
@@ -83,7 +83,8 @@ def _part_room() -> Room:
     return Room(PART_ROWS, PART_BYTES, monotonic() + PART_MS / 1000)
 
 
-def _hop(route: StoreRoute, turn: ScanTurn, version: ReadVersion, place: Place, room: Room) -> ScanHop:
+def scan_hop(route: StoreRoute, turn: ScanTurn, version: ReadVersion, place: Place, room: Room) -> ScanHop:
+    """Return the question that nodes are asked for a part."""
     return ScanHop(
         route.application_id,
         route.lineage,

@@ -76,7 +76,7 @@ def _of_a_store(store: str, call: list[str]) -> Need:
             return Need(NeedKind.STORE, Action.POINT, store)
         case ["scan" | "count" | "windows", *_]:
             return Need(NeedKind.STORE, Action.SCAN, store)
-        case ["export", *_]:
+        case ["export" | "changes", *_]:
             return Need(NeedKind.STORE, Action.EXPORT, store)
         case ["watch", *_]:
             return Need(NeedKind.STORE, Action.WATCH, store)

@@ -42,6 +42,8 @@ class LongReads:
         self.exports_begun: Counter[ExportFormat] = Counter()
         self.exported: Counter[ExportFormat] = Counter()
         self.exported_bytes: Counter[ExportFormat] = Counter()
+        self.changes_sent = 0
+        """Number of changes that reads of changes sent."""
         self._max_exports = max_exports
         self._parts = asyncio.Semaphore(max_exports)
         self._waiting_parts = 0
@@ -65,11 +67,19 @@ class LongReads:
     @contextmanager
     def begun_export(self, form: ExportFormat) -> Iterator[None]:
         """Count one more export in flight. Raises an overloaded problem above the limit."""
+        with self.begun_changes():
+            self.exports_begun[form] += 1
+            yield
+
+    @contextmanager
+    def begun_changes(self) -> Iterator[None]:
+        """Count one more read of changes in flight, which takes a place of exports. Raises an overloaded problem above
+        their limit.
+        """
         if self.exports_in_flight >= self._max_exports:
             detail = f"{self.exports_in_flight} exports are in flight, as many as max_exports_in_flight"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry when another one has ended"))
         self.exports_in_flight += 1
-        self.exports_begun[form] += 1
         try:
             yield
         finally:
@@ -135,6 +145,7 @@ class LongReads:
             for form in ExportFormat:
                 family.add_metric((form,), by_form[form])
             yield family
+        yield CounterMetricFamily("understudy_changes_sent", "Changes of versions that were sent", self.changes_sent)
 
 
 async def turn_of_part(turn: asyncio.Lock | asyncio.Semaphore) -> None:

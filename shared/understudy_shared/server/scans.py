@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
+from typing import Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -139,7 +140,7 @@ class Scans(ABC):
         return _body(turn, page, version)
 
     @contextmanager
-    def counted(self, operation: ScanOperation, name: str, asker: Asker) -> Iterator[None]:
+    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> Iterator[None]:
         """Count a request by its outcome, and its time."""
         began_s, outcome = monotonic(), "internal"
         try:

@@ -68,6 +68,28 @@ def read_operators(
         return dict(zip(wanted, found, strict=True))
 
 
+def read_changes(
+    spark: SparkSession, checkpoint: Path, operator_id: int, first_batch: int, last_batch: int
+) -> dict[int, dict[tuple[int, object], tuple[tuple[Value, ...], tuple[Value, ...] | None]]]:
+    """What Spark's change feed says of each batch of an operator's default store: by partition and key, in canonical
+    form, the key and its value; None for a deletion. Spark writes a key of these stores once in a batch.
+    """
+    with settings(spark, reader_conf(checkpoint)):
+        reader = spark.read.format("statestore").option("operatorId", operator_id).option("readChangeFeed", True)
+        reader = reader.option("changeStartBatchId", first_batch).option("changeEndBatchId", last_batch)
+        frame = reader.load(str(checkpoint))
+        cells = [comparable(frame, name).alias(name) for name in ("key", "value")]
+        rows = frame.select("batch_id", "change_type", "partition_id", *cells).collect()
+    found: dict[int, dict[tuple[int, object], tuple[tuple[Value, ...], tuple[Value, ...] | None]]] = {}
+    for batch, kind, partition, key, value in rows:
+        assert kind in {"update", "delete"}
+        of_batch = found.setdefault(batch, {})
+        place = (partition, canonical(_struct(key)))
+        assert place not in of_batch, "a key twice in one batch"
+        of_batch[place] = (_struct(key), None if kind == "delete" else _struct(value))
+    return found
+
+
 def ordered_keys(
     spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int
 ) -> list[tuple[int, tuple[Value, ...]]]:

@@ -49,7 +49,7 @@ def judge(document: Json, call: str, status: int, content_type: str, body: bytes
     content = resolved(document, responses[str(status)]).get("content", {})
     kind = content_type.partition(";")[0]
     assert kind in content, f"{call}: {status} with {kind}, not {list(content)}"
-    if kind.endswith("json"):
+    if kind.endswith(("/json", "+json")):
         close = strict(document)
         validator(close, strict(content[kind]["schema"])).validate(orjson.loads(body))
 

@@ -75,6 +75,7 @@ EXPECTED = {
     "scan": OF_READERS,
     "scan_by_body": OF_READERS,
     "export": OF_READERS,
+    "changes": OF_READERS,
     "export_by_body": OF_READERS,
     "count": OF_READERS,
     "windows": {**OF_READERS, "reader": 400},
@@ -100,6 +101,7 @@ EXPECTED = {
 
 
 _BY_JSON = {"look_up_exactly", "key_history_by_json", "windows_by_json", "watch_key_by_json"}
+_QUERIES = {"changes": "?from=1"}
 _ENDLESS = {"events", "watch_key", "watch_key_by_json"}
 
 
@@ -110,7 +112,7 @@ def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
         target = target.replace("{snapshot}", LEASE.encode())
         for method, operation in methods.items():
             name = operation["operationId"]
-            query = f"?key={quote(json.dumps([WORD]))}" if name in _BY_JSON else ""
+            query = f"?key={quote(json.dumps([WORD]))}" if name in _BY_JSON else _QUERIES.get(name, "")
             # What has no end is asked for its head.
             yield "HEAD" if name in _ENDLESS else method.upper(), path, target + query, name
 

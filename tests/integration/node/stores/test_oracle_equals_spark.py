@@ -33,7 +33,8 @@ from tests.support.oracle.json import as_text, json_array, json_object, path_seg
 from tests.support.oracle.record import record
 from tests.support.oracle.scanned import scan_target, scanned
 from tests.support.oracle.serving import Asked, served_by_a_process
-from tests.support.oracle.spark_reader import OracleRow, canonical_rows, ordered_keys
+from tests.support.oracle.spark_reader import OracleRow, canonical_rows, ordered_keys, read_changes
+from tests.support.services.changes import changes_of
 from tests.support.spark.formats import HDFS_V1, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
 from tests.support.spark.queries import wait_until
 from tests.support.spark.shapes import BRANCH_NAMES
@@ -45,6 +46,12 @@ FORMATS = [
     pytest.param(each, id=each.id, marks=() if each in STATE_FORMATS_CI else pytest.mark.full)
     for each in dict.fromkeys((*STATE_FORMATS_CI, *STATE_FORMATS_FULL))
 ]
+CHANGED = [
+    pytest.param(("window",), id="window"),
+    pytest.param(tuple(sorted(set(BRANCH_NAMES) - {"window"})), id="others", marks=pytest.mark.full),
+]
+"""Shapes whose changes are compared: windows are evicted, so that there are deletions."""
+
 BATCH_KEYS = 200
 """More than one batch for the largest store."""
 
@@ -173,6 +180,40 @@ def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_
                 assert len(rows) == len(wanted)
             assert_exported(served, shape.store, rows, oracle.last)
             _assert_filtered(served, shape, rows)
+
+
+@pytest.mark.parametrize("names", CHANGED)
+def test_the_changes_of_each_version_are_those_of_sparks_change_feed(
+    names: tuple[str, ...], oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Q33."""
+    first, last = oracle.versions[1], oracle.last
+    deleted = 0
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait_for_the_end(oracle, served)
+        for shape in (oracle.shapes[name] for name in names):
+            if not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog):
+                reply = served.get(scan_target(shape.store, "changes", **{"from": first}))
+                assert (reply.status, reply.problem) == (400, "bad-bound"), "there is no changelog to read"
+                continue
+            ours = changes_of(served, first, store=shape.store)
+            assert ours.end["to"] == last
+            theirs = read_changes(spark, oracle.path, shape.operator_id, first - 1, last - 1)
+            for version in range(first, last + 1):
+                found = {
+                    (each["partition"], as_text(each["key"])): as_text(each["value"]) if each["found"] else None
+                    for each in ours.of(version)
+                }
+                assert len(found) == len(ours.of(version))
+                assert found == {
+                    (partition, as_text(json_object(key, shape.key_type))): (
+                        None if value is None else as_text(json_object(value, shape.value_type))
+                    )
+                    for (partition, _), (key, value) in theirs.get(version - 1, {}).items()
+                }, f"{shape.name} at version {version}"
+                deleted += list(found.values()).count(None)
+    if "window" in names and (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog):
+        assert deleted > 0, "no window was evicted"
 
 
 def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_its_between(
