@@ -42,6 +42,7 @@ from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import SeveralStores, several_routes
@@ -174,7 +175,7 @@ def _reading_routes(
     histories = NodeHistories(reads)
     yield history_routes(histories)
     yield history_hop_routes(histories)
-    yield watch_routes(watches)
+    yield watch_routes(watches, PrefixWatches(watches, changes).begin)
     yield watch_hop_routes(watches)
     snapshots = NodeSnapshots(node, reads)
     yield several_routes(SeveralStores(app, reads, snapshots.position))

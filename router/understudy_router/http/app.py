@@ -35,6 +35,7 @@ from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.exports import export_routes
 from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
+from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes
 from understudy_shared.server.several_reads import SeveralStores, several_routes
@@ -94,13 +95,15 @@ def create_app(
     http.include_router(read_routes(router, reads, scans))
     http.include_router(scan_routes(scans))
     http.include_router(export_routes(scans))
-    http.include_router(changes_routes(RouterChanges(reads, scans, forwarder)))
+    changes = RouterChanges(reads, scans, forwarder)
+    http.include_router(changes_routes(changes))
     http.include_router(history_routes(RouterHistories(reads, forwarder)))
     snapshots = RouterSnapshots(router, reads, forwarder)
     http.include_router(several_routes(SeveralStores(app, reads, snapshots.position)))
     http.include_router(snapshot_routes(snapshots))
     app.watch_streams = WatchStreams(router.settings.max_watchers)
-    http.include_router(watch_routes(RouterWatches(reads, app.watch_streams, forwarder.context, router)))
+    watches = RouterWatches(reads, app.watch_streams, forwarder.context, router)
+    http.include_router(watch_routes(watches, PrefixWatches(watches, changes).begin))
 
     http.include_router(drain_route(router))
     report = ProcessReport(

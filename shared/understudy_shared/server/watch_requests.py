@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -76,6 +76,17 @@ def parse_watch_body(codec: KeyCodec, body: bytes, query: bytes, last_event_id: 
     return _request(rows, bounds, last_event_id, longs_as_text=longs)
 
 
+def members_with_prefix(body: bytes) -> Mapping[str, Any] | None:
+    """Return the members of a body that names a prefix in place of keys; None for any other."""
+    if b'"prefix"' not in body:
+        return None
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return members if isinstance(members, dict) and "prefix" in members else None
+
+
 def _parsed(codec: KeyCodec, index: int, key: object) -> Row:
     try:
         return codec.parse_json(key)
@@ -91,13 +102,18 @@ def _request(
     if unknown:
         fix = f"Known are {_KNOWN}: a watch tells the newest version, and then what comes"
         raise BadBoundError(f"a watch has no bound {clipped(unknown[0])}", where="bounds", fix=fix)
+    selection = {name: params[name] for name in SELECTION_PARAMETERS if name in params}
+    return WatchRequest(rows, position_to_go_on(params, last_event_id), selection, longs_as_text)
+
+
+def position_to_go_on(params: Mapping[str, object], last_event_id: str) -> Position | None:
+    """Return the position that a watch goes on behind; None for a new one. Raises the problem of one that does not
+    parse.
+    """
     # The header counts first: a browser that connects again sends it to the address of the first time.
     where, token = ("last-event-id", last_event_id) if last_event_id else ("from", params.get("from"))
-    selection = {name: params[name] for name in SELECTION_PARAMETERS if name in params}
-    return WatchRequest(rows, None if token is None else _position(where, token), selection, longs_as_text)
-
-
-def _position(where: str, token: object) -> Position:
+    if token is None:
+        return None
     if not isinstance(token, str):
         raise BadBoundError(f"{where} must be a text", where=where, fix="Send the `position` of an answer")
     try:

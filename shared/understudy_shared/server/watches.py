@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -24,6 +24,7 @@ from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.server.watch_requests import (
     WatchedStore,
     WatchRequest,
+    members_with_prefix,
     parse_watch,
     parse_watch_body,
 )
@@ -32,6 +33,8 @@ from understudy_shared.server.watch_streams import WatchStream, WatchStreams
 from understudy_shared.spark.key_codec import KeyCodec
 
 Parse = Callable[[KeyCodec], WatchRequest]
+WatchPrefix = Callable[[str, Mapping[str, Any], bytes, str, Scope], Awaitable[Begun]]
+"""A function that begins a watch of a prefix: of a store, with the members of a body, the query, and a last id."""
 
 
 class WatchQuestion(NamedTuple):
@@ -73,9 +76,13 @@ class Watches(ABC):
 
     async def begin(self, name: str, parse: Parse, scope: Scope) -> Begun:
         """Return the stream, its events, and the first of them. Raises the problem of a watch that cannot begin."""
+        return await self.counted(name, self._begun(name, parse, scope))
+
+    async def counted(self, name: str, beginning: Awaitable[Begun]) -> Begun:
+        """Return what has begun, and count it. Raises the problem of a watch that cannot begin."""
         began_s, outcome = monotonic(), "internal"
         try:
-            found = await self._begun(name, parse, scope)
+            found = await beginning
             outcome = "answered"
             return found
         except UnderstudyError as error:
@@ -90,15 +97,18 @@ class Watches(ABC):
         store = self.store(name)
         request = parse(store.codec)
         keys = store.keys(request.rows, authorization_of(scope))
-        after = request.after
+        self.require_own(request.after)
+        selection = self.bound(store, request.selection).selection
+        asked = WatchQuestion(keys, request.after, selection, request.longs_as_text)
+        stream = self.streams.enter(len(keys), grants_of(scope, keys))
+        return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
+
+    def require_own(self, after: Position | None) -> None:
+        """Raise the problem of a position of another application."""
         if after is not None and after.application_id != self.application_id:
             what = f"the position is of the application {after.application_id!r}, this is {self.application_id!r}"
             fix = "Send the id of an event of this store, or none"
             raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
-        selection = self.bound(store, request.selection).selection
-        asked = WatchQuestion(keys, after, selection, request.longs_as_text)
-        stream = self.streams.enter(len(keys), grants_of(scope, keys))
-        return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
 
 
 def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndReason | None]:
@@ -118,7 +128,7 @@ def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndRe
     return check
 
 
-def watch_routes(watches: Watches) -> APIRouter:
+def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
     """Make the calls by which readers watch keys."""
     routes = APIRouter()
 
@@ -142,9 +152,15 @@ def watch_routes(watches: Watches) -> APIRouter:
 
     @routes.post("/v1/stores/{store}/watch", response_class=WatchResponse)
     async def many(store: str, request: Request) -> Response:
-        """Send the values of up to a thousand keys, and each change of them."""
+        """Send the values of up to a thousand keys, or of all with a prefix, and each change of them."""
         body = await read_body(request.receive)
         query, last_event_id = request.scope["query_string"], request.headers.get("last-event-id", "")
+        members = members_with_prefix(body)
+        if members is not None:
+            given = (members, query, last_event_id)
+            return WatchResponse(
+                watches.streams, lambda scope: watches.counted(store, watch_prefix(store, *given, scope))
+            )
         return answered(store, lambda codec: parse_watch_body(codec, body, query, last_event_id))
 
     return routes

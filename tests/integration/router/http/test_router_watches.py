@@ -92,6 +92,20 @@ def test_a_watch_of_keys_of_all_partitions_has_each_change_once_while_nodes_come
         changing.join()
 
 
+def test_a_prefix_is_watched_across_nodes_and_routers_that_end(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
+    with Watcher(world.routers[0].port, "op0/watch", {"prefix": [WORDS[0]]}) as watcher:
+        assert (watcher.take().kind, watcher.last_event_id is not None) == ("snapshot", True)
+        checkpoint.add(FIRST + 1)
+        assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
+        world.end("n1")
+        checkpoint.add(FIRST + 2, FIRST + 3)
+        assert_is_each(watcher.until(FIRST + 3), range(FIRST + 2, FIRST + 4))
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST + 4)
+    with Watcher(world.routers[1].port, "op0/watch", {"prefix": [WORDS[0]]}, last_event_id=seen) as watcher:
+        assert_is_each(watcher.until(FIRST + 4), range(FIRST + 4, FIRST + 5))
+
+
 def test_a_router_that_stops_says_so_and_another_one_goes_on(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
     target = f"op0/watch/{WORDS[1]}"
     with Watcher(world.routers[1].port, target) as watcher:
