@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.changed import assert_changed
 from tests.support.oracle.custom_compared import assert_every_version_equal, entries_of
 from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
 from tests.support.oracle.exported import assert_exported
@@ -136,6 +137,14 @@ def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
                 assert_scanned(rows, store, oracle.last)
             assert_exported(served, store.name, rows, oracle.last)
             assert_sought(served, store, oracle.last)
+
+
+def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """Q33, where several records make an answer."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle, oracle.last)
+        count = assert_changed(served, oracle)
+    assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
 
 
 def test_timers_in_a_range_of_time_are_those_that_spark_reads_in_the_order_of_time(

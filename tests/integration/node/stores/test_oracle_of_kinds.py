@@ -20,6 +20,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.changed import assert_changed
 from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
@@ -286,6 +287,14 @@ def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsChe
                 assert_scanned(rows, store, oracle.last)
             assert_exported(served, store.name, rows, oracle.last)
             assert_sought(served, store, oracle.last)
+
+
+def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+    """Q33, where several records make an answer."""
+    with served_node(oracle.path, tmp_path / "data") as served:
+        _wait(served, oracle)
+        count = assert_changed(served, oracle)
+    assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
 
 
 def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
