@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from understudy.client.errors import UnreachableError as UnreachableError
     from understudy.client.errors import UsageError as UsageError
     from understudy.client.errors import VersionGoneError as VersionGoneError
+    from understudy.client.events import WatchEvent as WatchEvent
     from understudy.client.results import Result as Result
     from understudy.client.sync import Client as Client
     from understudy_shared.base.errors import UnderstudyError as UnderstudyError
@@ -35,6 +36,7 @@ _HOMES = {
     "Client": "understudy.client.sync",
     "Result": "understudy.client.results",
     "UnderstudyError": "understudy_shared.base.errors",
+    "WatchEvent": "understudy.client.events",
     **dict.fromkeys(
         (
             *("BadReplyError", "BadRequestError", "DeadlineError", "ForbiddenError", "LineageChangedError"),

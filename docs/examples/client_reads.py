@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from understudy import AsyncClient, Client, Result
+from understudy import AsyncClient, Client, Result, WatchEvent
 from understudy.client.pages import Count, Row
 
 
@@ -35,6 +35,16 @@ def typed(client: Client) -> int | None:
     result = client.store("aircraft", value=Aircraft).get("N14228")
     assert_type(result, Result[Aircraft | None])
     return result.value.flights if result.value is not None else None
+
+
+def newest(client: Client) -> int | None:
+    """Wait for the next version that changes a key."""
+    with client.store("aircraft", value=Aircraft).watch("N14228") as watch:
+        for event in watch:
+            assert_type(event, WatchEvent[Aircraft | None])
+            if event.kind == "value":
+                return event.version
+    return None
 
 
 async def awaited(client: AsyncClient) -> list[int]:

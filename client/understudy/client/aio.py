@@ -10,13 +10,25 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
+from understudy.client.aio_watch import AsyncWatch
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.exchange import Send, Steps, Together
+from understudy.client.core.exchange import (
+    Close,
+    Failure,
+    Outcome,
+    Receive,
+    Send,
+    Step,
+    Steps,
+    Together,
+    Wait,
+)
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import ClientState, Duration, Routing, client_state
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
+from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
 from understudy.client.transports.base import AsyncTransport
@@ -42,18 +54,31 @@ class AsyncDriver:
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Send):
+                if isinstance(step, Send) and not step.request.streams:
                     step = steps.send(await self.transport.exchange(step))
                 elif isinstance(step, Together):
                     step = steps.send(await self._together(step))
                 else:
-                    await asyncio.sleep(step.seconds)
-                    step = steps.send(None)
+                    step = steps.send(await self.take(step))
         except StopIteration as stop:
             found: T = stop.value
             return found
         finally:
             steps.close()
+
+    async def take(self, step: Step) -> Outcome:
+        """Take a step, and return what came of it."""
+        match step:
+            case Send():
+                return await (self.transport.open(step) if step.request.streams else self.transport.exchange(step))
+            case Receive():
+                piece: bytes | Failure = await step.stream.receive(step.deadline_s)
+                return piece
+            case Close():
+                step.stream.close()
+            case Wait():
+                await asyncio.sleep(step.seconds)
+        return None
 
     async def _together(self, step: Together) -> tuple[Any, ...]:
         tasks = [asyncio.ensure_future(self.run(each)) for each in step.calls]
@@ -130,6 +155,22 @@ class AsyncStore(Generic[V]):
             if following is None:
                 return
             first = following
+
+    def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> AsyncWatch[V]:
+        """Iterate over the value of a key and each version that changes it, or over what is behind a position.
+
+        The watch goes on by itself, at any server. `timeout` is that of its beginning.
+        """
+        return self._watched(WatchQuestion([key], options), timeout)
+
+    def watch_many(
+        self, keys: Sequence[Any], *, timeout: Duration | None = None, **options: Unpack[WatchOptions]
+    ) -> AsyncWatch[V]:
+        """Iterate over the same of up to 1,000 keys. Events of one key are in the order of their versions."""
+        return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
+
+    def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> AsyncWatch[V]:
+        return AsyncWatch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))
 
 
 class AsyncPages(Generic[T]):

@@ -24,10 +24,11 @@ class UsageError(UnderstudyError, ValueError):
 
 
 class ServerProblemError(UnderstudyError):
-    """A problem that a server sent (RFC 9457). `problem` has all of its members."""
+    """A problem that a server sent (RFC 9457). `problem` has all of its members; `body` is its JSON as it came."""
 
-    def __init__(self, problem: Mapping[str, Any], status: int = 0) -> None:
+    def __init__(self, problem: Mapping[str, Any], status: int = 0, body: bytes = b"") -> None:
         self.problem: Mapping[str, Any] = problem
+        self.body = body
         stated = problem.get("status")
         self.status: int = stated if isinstance(stated, int) else status
         self.type: str = _text(problem, "type")
@@ -117,14 +118,14 @@ _BY_STATUS: Mapping[int, type[ServerProblemError]] = {
 }
 
 
-def problem_error(problem: Mapping[str, Any], status: int) -> ServerProblemError:
+def problem_error(problem: Mapping[str, Any], status: int, body: bytes = b"") -> ServerProblemError:
     """Return the error of a problem."""
     if problem.get("type") == "unknown-store":
-        return UnknownStoreError(problem, status)
+        return UnknownStoreError(problem, status, body)
     kind = _BY_STATUS.get(status)
     if kind is None:
         kind = BadRequestError if 400 <= status < 500 and status != 421 else UnavailableError
-    return kind(problem, status)
+    return kind(problem, status, body)
 
 
 def _text(problem: Mapping[str, Any], name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -12,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.exchange import Send, Steps, Together
+from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
-from understudy.client.core.state import ClientState, Duration, Routing, client_state
+from understudy.client.core.state import Duration, Routing, client_state
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
+from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
+from understudy.client.driver import Driver
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
 from understudy.client.transports.base import Transport
 from understudy.client.transports.sockets import SocketTransport
 from understudy.client.transports.trust import trust
+from understudy.client.watch import Watch
 from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
@@ -29,31 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M")
-
-
-class Driver:
-    """The driver of calls: it takes their steps by one transport, for one state."""
-
-    def __init__(self, state: ClientState, transport: Transport) -> None:
-        self.state, self.transport = state, transport
-
-    def run(self, steps: Steps[T]) -> T:
-        """Take the steps of a call, and return what they end with."""
-        try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Send):
-                    step = steps.send(self.transport.exchange(step))
-                elif isinstance(step, Together):
-                    step = steps.send(tuple([self.run(each) for each in step.calls]))
-                else:
-                    time.sleep(step.seconds)
-                    step = steps.send(None)
-        except StopIteration as stop:
-            found: T = stop.value
-            return found
-        finally:
-            steps.close()
 
 
 class Store(Generic[V]):
@@ -121,6 +98,22 @@ class Store(Generic[V]):
             if following is None:
                 return
             first = following
+
+    def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> Watch[V]:
+        """Iterate over the value of a key and each version that changes it, or over what is behind a position.
+
+        The watch goes on by itself, at any server. `timeout` is that of its beginning.
+        """
+        return self._watched(WatchQuestion([key], options), timeout)
+
+    def watch_many(
+        self, keys: Sequence[Any], *, timeout: Duration | None = None, **options: Unpack[WatchOptions]
+    ) -> Watch[V]:
+        """Iterate over the same of up to 1,000 keys. Events of one key are in the order of their versions."""
+        return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
+
+    def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> Watch[V]:
+        return Watch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))
 
 
 class Pages(Generic[T]):

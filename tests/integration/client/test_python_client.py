@@ -186,6 +186,28 @@ def test_the_history_of_a_key_tells_each_change(client: Asking) -> None:
     assert [each.version for each in client.ask(lambda each: each.store(STORE).history("born-1", last=2))][-1] == 2
 
 
+def test_a_watch_begins_with_the_present_value_or_behind_a_position(client: Asking, kind: str) -> None:
+    position = client.ask(lambda each: each.at(version=1).store(STORE).get("born-1")).position
+
+    def first(watch: Any, count: int) -> Any:
+        return _first(watch, count) if kind == "async" else [next(watch) for _ in range(count)]
+
+    (event,) = client.ask(lambda each: first(each.store(STORE).watch("born-1"), 1))
+    assert (event.kind, event.value["count"], event.version) == ("snapshot", 2, VERSION)
+    events = client.ask(lambda each: first(each.store(STORE).watch("born-1", position=position), 2))
+    assert [(each.kind, each.version, each.value["count"]) for each in events] == [("value", 2, 1), ("value", 3, 2)]
+    many = client.ask(lambda each: first(each.store(STORE).watch_many(["born-0", ["born-2"], "no"]), 3))
+    assert sorted((each.key["word"], each.found) for each in many) == [
+        ("born-0", True),
+        ("born-2", True),
+        ("no", False),
+    ]
+
+
+async def _first(watch: Any, count: int) -> list[Any]:
+    return [await anext(watch) for _ in range(count)]
+
+
 def test_stores_are_read_at_one_version(client: Asking) -> None:
     reads = client.ask(lambda each: each.read({STORE: ["born-0", ["no"], {"nope": 1}]}))
     first, absent, wrong = reads[STORE]

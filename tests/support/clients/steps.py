@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from understudy.client.core.endpoints import parse_endpoint
-from understudy.client.core.exchange import Failure, Outcome, Reply, Results, Send, Steps, Together, Wait
+from understudy.client.core.exchange import (
+    Close,
+    Failure,
+    FailureKind,
+    Opened,
+    Outcome,
+    Receive,
+    Reply,
+    Results,
+    Send,
+    Step,
+    Steps,
+    Tell,
+    Together,
+    Wait,
+)
 from understudy.client.core.state import ClientState, Settings
 from understudy.client.credentials import Credential
 
 T = TypeVar("T")
+
+CUT = Failure(FailureKind.CUT, "the server closed the connection")
+SILENCE = Failure(FailureKind.TIMEOUT, "silence until the deadline")
+"""Pieces of a stream: its end by a cut, which is the default, and a time without anything."""
 
 Served = Callable[[Send, "World"], Outcome]
 
@@ -27,6 +46,7 @@ class World:
     now_s: float = 1000.0
     sent: list[Send] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    closed: int = 0
 
     def state(self, *urls: str, retries: int = 2, key: str = "", session: bool = False, seed: int = 1) -> ClientState:
         """The state of a client of these servers."""
@@ -39,22 +59,46 @@ class World:
         """Take the steps of a call."""
         outcome: Outcome | Results = None
         try:
-            step = next(steps)
             while True:
-                if isinstance(step, Wait):
-                    assert step.seconds > 0
-                    self.waits.append(step.seconds)
-                    self.now_s += step.seconds
-                    outcome = None
-                elif isinstance(step, Together):
+                step = steps.send(outcome)
+                if isinstance(step, Together):
                     outcome = tuple([self.run(each) for each in step.calls])
                 else:
-                    self.sent.append(step)
-                    outcome = self.served(step, self)
-                step = steps.send(outcome)
+                    outcome = self._outcome(step)
         except StopIteration as stop:
             found: T = stop.value
             return found
+
+    def told(self, steps: Steps[None]) -> Iterator[Any]:
+        """The events that the steps of a watch tell. It has no end but an error."""
+        outcome: Outcome = None
+        while True:
+            step = steps.send(outcome)
+            outcome = None
+            if isinstance(step, Tell):
+                yield step.event
+            else:
+                outcome = self._outcome(step)
+
+    def _outcome(self, step: Step) -> Outcome:
+        match step:
+            case Wait():
+                assert step.seconds > 0
+                self.waits.append(step.seconds)
+                self.now_s += step.seconds
+            case Send():
+                self.sent.append(step)
+                return self.served(step, self)
+            case Receive():
+                assert step.deadline_s >= self.now_s
+                piece = next(step.stream, CUT)
+                if piece is SILENCE:
+                    self.now_s = step.deadline_s
+                    return Failure(FailureKind.TIMEOUT, "nothing came in time")
+                return piece
+            case Close():
+                self.closed += 1
+        return None
 
     @property
     def asked(self) -> list[str]:
@@ -62,7 +106,7 @@ class World:
         return [each.endpoint.host for each in self.sent]
 
 
-def scripted(*outcomes: Reply | Failure, lasting_s: float = 0.0) -> World:
+def scripted(*outcomes: Outcome, lasting_s: float = 0.0) -> World:
     """A world in which each request has the next of these outcomes, the last one again and again."""
 
     def served(send: Send, world: World) -> Outcome:
@@ -75,6 +119,11 @@ def scripted(*outcomes: Reply | Failure, lasting_s: float = 0.0) -> World:
 def answer(document: object, status: int = 200) -> Reply:
     """An answer of a server."""
     return Reply(status, "application/json", orjson.dumps(document))
+
+
+def stream(*pieces: bytes | Failure, kind: str = "text/event-stream") -> Opened:
+    """The answer to a watch: what comes, piece after piece, and then its end."""
+    return Opened(kind, {}, iter(pieces))
 
 
 def problem(slug: str, status: int, *, retry_after: str = "", **members: object) -> Reply:

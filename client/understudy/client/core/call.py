@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import FailureKind, Request, Send, Steps, Wait
+from understudy.client.core.exchange import Close, FailureKind, Opened, Reply, Request, Send, Steps, Wait
 from understudy.client.core.judging import Judged, Meaning, judge
 from understudy.client.core.retries import MIN_ATTEMPT_S, Tries, Where, attempt_s, decide
 from understudy.client.core.state import ClientState
@@ -13,13 +13,19 @@ from understudy.client.errors import Attempt, BadReplyError, DeadlineError, Serv
 from understudy_shared.base.errors import UnderstudyError
 
 _START_ONE = "Start a server with: understudy serve CHECKPOINT; or name others in urls, or in UNDERSTUDY_URL"
-_OTHER_URL = "Check urls: each is the address of a router or node, without a path; a proxy must pass its answers on"
+OTHER_URL = "Check urls: each is the address of a router or node, without a path; a proxy must pass its answers on"
 
 
 class Call:
-    """A request on its way. `steps` is what the shell drives; it ends with the JSON of the answer."""
+    """A request on its way. `steps` is what the shell drives; it ends with the JSON of the answer, or with a stream.
+
+    `endpoint` is the server that answered, `document` what the steps end with, and `body` the JSON as it came.
+    """
 
     def __init__(self, state: ClientState, request: Request, deadline_s: float) -> None:
+        self.endpoint: Endpoint | None = None
+        self.document: Any = None
+        self.body = b""
         self._state, self._request, self._deadline_s = state, request, deadline_s
         self._tried: set[Endpoint] = set()
         self._attempts: list[Attempt] = []
@@ -42,10 +48,15 @@ class Call:
             )
             shown = state.credential.key
             outcome = yield Send(endpoint, self._request, state.headers(self._request), until_s)
-            judged = judge(outcome)
+            judged = judge(outcome, self._request.streams)
             if judged.meaning is Meaning.ANSWER:
                 state.servers.answered(endpoint)
+                self.endpoint, self.document = endpoint, judged.document
+                if isinstance(outcome, Reply):
+                    self.body = outcome.body
                 return judged.document
+            if isinstance(outcome, Opened):
+                yield Close(outcome.stream)
             pause_s, endpoint = self._again(endpoint, judged, shown)
             if pause_s > 0:
                 yield Wait(pause_s)
@@ -94,7 +105,7 @@ class Call:
         if self._said is not None:  # what a server said tells more than that another one did not answer
             return self._said
         if judged.kind is FailureKind.BAD_REPLY:
-            return BadReplyError("the reply is not one of an Understudy server", self._attempts, fix=_OTHER_URL)
+            return BadReplyError("the reply is not one of an Understudy server", self._attempts, fix=OTHER_URL)
         if left_s < MIN_ATTEMPT_S or judged.kind is FailureKind.TIMEOUT:
             fix = "Try again, or give the call more time with timeout"
             return DeadlineError("no answer came within the time of the call", self._attempts, fix=fix)
@@ -109,4 +120,4 @@ def call(state: ClientState, request: Request, deadline_s: float) -> Steps[Any]:
 def require(is_so: object, what: str) -> None:
     """Raise BadReplyError for an answer that has not the form of one."""
     if not is_so:
-        raise BadReplyError(f"the answer is not as the API describes it: {what}", [], fix=_OTHER_URL)
+        raise BadReplyError(f"the answer is not as the API describes it: {what}", [], fix=OTHER_URL)

@@ -14,16 +14,19 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Endpoint(NamedTuple):
-    """A server's address. `tls_name` is the name that its certificate must have, where that is not its host."""
+    """A server's address. `tls_name` is the name of its certificate, where that is not its host; `prefix` is
+    the path that a proxy has before the server's own.
+    """
 
     scheme: str
     host: str
     port: int
     tls_name: str = ""
+    prefix: str = ""
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{self.authority}"
+        return f"{self.scheme}://{self.authority}{self.prefix}"
 
     @property
     def server_name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,13 +16,17 @@ Headers = tuple[tuple[str, str], ...]
 class Request(NamedTuple):
     """A request to any server. Each can be sent twice: reads, and leases, which end by themselves.
 
-    `wait_s` is how long the server was asked to wait; it comes on top of the call's time.
+    `wait_s` is how long the server was asked to wait; it comes on top of the call's time. `streams` are the media types
+    of an answer that is read while it comes; without them it is a whole JSON document. `last_event_id` is the position
+    to go on behind.
     """
 
     method: str
     target: str
     body: bytes | None = None
     wait_s: float = 0.0
+    streams: tuple[str, ...] = ()
+    last_event_id: str = ""
 
 
 class Send(NamedTuple):
@@ -44,6 +48,33 @@ class Together(NamedTuple):
     """The step to take the steps of several calls, at the same time where the shell can."""
 
     calls: tuple[Generator[Any, Any, Any], ...]
+
+
+class Receive(NamedTuple):
+    """The step to wait for more of a stream until `deadline_s` of the monotonic clock."""
+
+    stream: Any
+    deadline_s: float
+
+
+class Close(NamedTuple):
+    """The step to close a stream."""
+
+    stream: Any
+
+
+class Tell(NamedTuple):
+    """The step to hand an event to the program."""
+
+    event: Any
+
+
+class Opened(NamedTuple):
+    """A reply with status 200 whose body is still coming. `stream` is the transport's own; `headers` are lower case."""
+
+    content_type: str
+    headers: Mapping[str, str]
+    stream: Any
 
 
 class Reply(NamedTuple):
@@ -77,9 +108,11 @@ class Failure(NamedTuple):
     why: str
 
 
-Step = Send | Wait | Together
-Outcome = Reply | Failure | None
-"""The outcome of a request; None after a wait."""
+Step = Send | Wait | Together | Receive | Close | Tell
+Outcome = Reply | Failure | Opened | bytes | None
+"""The outcome of a step: of a request what came back, of `Receive` bytes, which are empty at the whole end of a body;
+None of the others.
+"""
 
 Results = tuple[Any, ...]
 """The results of calls that were made together."""

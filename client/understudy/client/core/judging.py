@@ -6,12 +6,13 @@ a stranger.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import orjson
 
-from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Results
+from understudy.client.core.exchange import Failure, FailureKind, Opened, Outcome, Reply, Results
 from understudy.client.errors import ServerProblemError, problem_error
 from understudy_shared.base.printable import clipped, printable
 
@@ -57,20 +58,24 @@ _NOT_AGAIN = {"internal", "too-many-viewers"}
 """Problems above 500 that a second attempt meets again."""
 
 
-def judge(outcome: Outcome | Results) -> Judged:
-    """Return what an outcome means."""
+def judge(outcome: Outcome | Results, streams: Collection[str] = ()) -> Judged:
+    """Return what an outcome means. `streams` are the media types of a stream that was asked for."""
     if isinstance(outcome, Failure):
         meaning = _OF_FAILURE.get(outcome.kind, Meaning.FAILED)
         return Judged(meaning, why=outcome.why, blames_server=outcome.kind is not FailureKind.STALE, kind=outcome.kind)
+    if isinstance(outcome, Opened):
+        kind = _media_type(outcome.content_type)
+        is_wanted = kind in streams
+        return Judged(Meaning.ANSWER, outcome) if is_wanted else bad_reply(f"status 200, {kind or 'no content type'}")
     assert isinstance(outcome, Reply)
     status, kind = outcome.status, outcome.content_type
-    if status == 204:
+    if status == 204 and not streams:
         return Judged(Meaning.ANSWER)
     document = _json(outcome.body)
     if isinstance(document, dict):
         kind = kind.partition(";")[0].strip().lower()
         is_absent = status == 404 and document.get("found") is False
-        if kind == "application/json" and (200 <= status < 300 or is_absent):
+        if kind == "application/json" and not streams and (200 <= status < 300 or is_absent):
             return Judged(Meaning.ANSWER, document)
         if kind == "application/problem+json" and status >= 400:
             return _of_problem(document, outcome)
@@ -84,7 +89,7 @@ def bad_reply(why: str) -> Judged:
 
 def _of_problem(document: dict[str, Any], reply: Reply) -> Judged:
     status, slug = reply.status, document.get("type")
-    error = problem_error(document, status)
+    error = problem_error(document, status, reply.body)
     retry_after_s = _retry_after_s(reply.retry_after) if status in (429, 503) else 0.0
     if status == 401:
         meaning = Meaning.UNAUTHENTICATED
@@ -112,9 +117,13 @@ def _retry_after_s(text: str) -> float:
 
 
 def _described(reply: Reply) -> str:
-    kind = printable(reply.content_type.partition(";")[0].strip()[:60]) or "no content type"
+    kind = _media_type(reply.content_type) or "no content type"
     start = reply.body[:60].decode(errors="replace")
     return f"{kind}, {clipped(start)}" if start else f"{kind}, an empty body"
+
+
+def _media_type(text: str) -> str:
+    return printable(text.partition(";")[0].strip().lower()[:60])
 
 
 def _json(body: bytes) -> object:

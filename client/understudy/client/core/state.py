@@ -59,9 +59,11 @@ class ClientState:
         *,
         rng: random.Random | None = None,
         now_s: Callable[[], float] = monotonic,
+        trace: str | None = None,
     ) -> None:
         self.settings = settings
         self.now_s = now_s
+        self._trace = trace
         self.rng = rng or random.SystemRandom()  # not one that forked children have in common: it spreads load
         self.servers = Servers(endpoints, self.rng)
         self.credential = shown
@@ -73,8 +75,13 @@ class ClientState:
 
     def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
         """Return the end of a call that begins now. Raises UsageError for a timeout that is no time."""
-        default_s = self.settings.scan_timeout_s if is_scan else self.settings.timeout_s
-        return self.now_s() + (default_s if timeout is None else seconds(timeout, "timeout"))
+        return self.now_s() + self.timeout_s(timeout, is_scan=is_scan)
+
+    def timeout_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
+        """Return the time of a call in seconds. Raises UsageError for a timeout that is no time."""
+        if timeout is not None:
+            return seconds(timeout, "timeout")
+        return self.settings.scan_timeout_s if is_scan else self.settings.timeout_s
 
     def headers(self, request: Request) -> Headers:
         """Return the headers of a request, besides those of the connection."""
@@ -86,7 +93,12 @@ class ClientState:
             of_body = (*of_get, *_JSON_BODY)
             self._headers = (key, of_get, of_body)
         headers = of_get if request.body is None else of_body
-        trace = traceparent()
+        if request.streams:
+            # No other request follows a stream on its connection.
+            headers = (("accept", ", ".join(request.streams)), *headers[1:], ("connection", "close"))
+            if request.last_event_id:
+                headers = (*headers, ("last-event-id", request.last_event_id))
+        trace = traceparent() or self._trace
         return headers if trace is None else (*headers, ("traceparent", trace))
 
 

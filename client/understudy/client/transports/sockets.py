@@ -10,14 +10,15 @@ import os
 import select
 import socket
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 
 from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Failure, FailureKind, Reply, Send
-from understudy.client.transports.base import MAX_REPLY_BYTES
+from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
+from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
 from understudy.client.transports.resolving import addresses
 from understudy.client.transports.trust import Trust, failure_text
-from understudy.client.transports.wire import ReplyParser, request_bytes
+from understudy.client.transports.wire import ReplyParser, StreamParser, request_bytes
 
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""
@@ -55,6 +56,13 @@ class SocketTransport:
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.STALE:
             self._drop(send.endpoint)  # the server has left: the others are as old
         return outcome
+
+    def open(self, send: Send) -> Opened | Reply | Failure:
+        """Send a request, by a connection of its own, and return its reply by its deadline: with status 200 its head,
+        and a `Stream` of the rest.
+        """
+        opened = self._open(send.endpoint, send.deadline_s)
+        return opened if isinstance(opened, Failure) else opened.open(send, self._max_reply_bytes)
 
     def close(self) -> None:
         """Close the connections that are kept."""
@@ -154,6 +162,26 @@ class _Connection:
     def close(self) -> None:
         self._socket.close()
 
+    def open(self, send: Send, max_reply_bytes: int) -> Opened | Reply | Failure:
+        """Return what came of a request. Its stream, if there is one, takes the connection over."""
+        parser = StreamParser(max_reply_bytes)
+        outcome: Opened | Reply | Failure | None = None
+        try:
+            self._socket.settimeout(max(0.001, send.deadline_s - monotonic()))
+            self._socket.sendall(request_bytes(send))
+            while outcome is None:
+                failure = _read(self._socket, parser, send.deadline_s)
+                if parser.headers is not None and parser.failure is None:
+                    outcome = parser.opened(SocketStream(self._socket, parser))
+                else:
+                    outcome = parser.reply or parser.failure or failure
+        except OSError as error:
+            outcome = Failure(FailureKind.CUT, failure_text(error))
+        finally:
+            if not isinstance(outcome, Opened):
+                self.close()
+        return outcome
+
     def exchange(self, send: Send, max_reply_bytes: int) -> tuple[Reply | Failure, bool]:
         """Return what came of a request, and whether the connection can carry another."""
         parser = ReplyParser(max_reply_bytes)
@@ -185,3 +213,48 @@ class _Connection:
         """Return the failure of a connection that ended. One that was used before may have been closed meanwhile."""
         is_stale = self._is_used and not parser.heard
         return Failure(FailureKind.STALE, failure.why) if is_stale else failure
+
+
+class SocketStream:
+    """The body of a reply as it comes, with the connection that carries it."""
+
+    def __init__(self, made: socket.socket, parser: StreamParser) -> None:
+        self._socket, self._parser = made, parser
+
+    def receive(self, deadline_s: float) -> bytes | Failure:
+        """See `Stream`."""
+        parser = self._parser
+        while True:
+            if data := parser.take():
+                return data
+            ended = parser.ended()
+            if ended is not None:
+                return ended
+            try:
+                failure = _read(self._socket, parser, deadline_s)
+            except OSError as error:
+                failure = Failure(FailureKind.CUT, failure_text(error))
+            if failure is not None:
+                return failure
+
+    def close(self) -> None:
+        """See `Stream`."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
+        self._socket.close()
+
+
+def _read(made: socket.socket, parser: StreamParser, deadline_s: float) -> Failure | None:
+    """Read once. Return the failure of a connection that ended, or on which nothing came in time. Raises OSError."""
+    left_s = deadline_s - monotonic()
+    if left_s <= 0:
+        return LATE
+    made.settimeout(left_s)
+    try:
+        data = made.recv(_READ_BYTES)
+    except TimeoutError:
+        return LATE
+    if not data:
+        return parser.end()
+    parser.feed(data)
+    return None

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
 from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Failure, FailureKind, Reply, Send
+from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
 from understudy.client.transports.base import MAX_REPLY_BYTES
+from understudy.client.transports.live_stream import LiveStream
 from understudy.client.transports.trust import Trust, failure_text
 from understudy.client.transports.wire import ReplyParser, request_bytes
 
@@ -39,10 +41,10 @@ class StreamTransport:
         loop = asyncio.get_running_loop()
         connection = self._take(send.endpoint, loop)
         if connection is None:
-            opened = await self._open(send.endpoint, send.deadline_s, loop)
-            if isinstance(opened, Failure):
-                return opened
-            connection = opened
+            made = connection = _Connection()
+            failure = await self._connect(send, lambda: made)
+            if failure is not None:
+                return failure
         try:
             outcome = await connection.exchange(send, self._max_reply_bytes, loop)
         except BaseException:
@@ -53,6 +55,19 @@ class StreamTransport:
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.STALE:
             self._drop(send.endpoint)  # the server has left: the others are as old
         return outcome
+
+    async def open(self, send: Send) -> Opened | Reply | Failure:
+        """Send a request, by a connection of its own, and return its reply by its deadline: with status 200 its head,
+        and an `AsyncStream` of the rest.
+        """
+        stream = LiveStream(self._max_reply_bytes)
+        opened: Opened | Reply | Failure | None = None
+        try:
+            opened = await self._connect(send, lambda: stream) or await stream.open(send)
+            return opened
+        finally:
+            if not isinstance(opened, Opened):
+                stream.close()
 
     async def aclose(self) -> None:
         """Close the connections that are kept."""
@@ -80,14 +95,14 @@ class StreamTransport:
         for connection in self._idle.pop(endpoint, ()):
             connection.abort()
 
-    async def _open(
-        self, endpoint: Endpoint, deadline_s: float, loop: asyncio.AbstractEventLoop
-    ) -> _Connection | Failure:
+    async def _connect(self, send: Send, make: Callable[[], asyncio.Protocol]) -> Failure | None:
+        """Connect the protocol that `make` returns; return the failure where that cannot be done."""
+        endpoint = send.endpoint
         context = self._trust.context() if endpoint.scheme == "https" else None
         try:
-            async with asyncio.timeout(max(0.001, deadline_s - monotonic())):
-                _, connection = await loop.create_connection(
-                    _Connection,
+            async with asyncio.timeout(max(0.001, send.deadline_s - monotonic())):
+                await asyncio.get_running_loop().create_connection(
+                    make,
                     endpoint.host,
                     endpoint.port,
                     ssl=context,
@@ -97,7 +112,7 @@ class StreamTransport:
             return Failure(FailureKind.NOT_SENT, "no connection in time")
         except (OSError, ValueError) as error:
             return Failure(FailureKind.NOT_SENT, f"cannot connect: {failure_text(error)}")
-        return connection
+        return None
 
 
 class _Connection(asyncio.Protocol):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import httptools
 
-from understudy.client.core.exchange import Failure, FailureKind, Reply, Send
+from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest head of a reply in bytes; those of servers have some hundred."""
@@ -17,7 +19,8 @@ def request_bytes(send: Send) -> bytes:
     """Return the bytes of a request."""
     request, body = send.request, send.request.body
     lines = "".join([f"{name}: {value}\r\n" for name, value in send.headers])
-    head = f"{request.method} {request.target} HTTP/1.1\r\nhost: {send.endpoint.authority}\r\n{lines}"
+    target = send.endpoint.prefix + request.target
+    head = f"{request.method} {target} HTTP/1.1\r\nhost: {send.endpoint.authority}\r\n{lines}"
     if body is None:
         return f"{head}\r\n".encode("ascii")
     return f"{head}content-length: {len(body)}\r\n\r\n".encode("ascii") + body
@@ -108,3 +111,58 @@ class ReplyParser:
             return
         kind, advice, tag = [headers.get(name, b"").decode("latin-1") for name in _READ_HEADERS]
         self.reply = Reply(status, kind, b"".join(self._body), advice, tag)
+
+
+class StreamParser(ReplyParser):
+    """A parser of one reply whose body, with status 200, is taken while it comes. `headers` are there then.
+
+    After the whole end of the body `is_whole` is true. A reply of another status is kept whole, as `reply`.
+    """
+
+    __slots__ = ("headers", "is_whole")
+
+    def __init__(self, max_body_bytes: int) -> None:
+        super().__init__(max_body_bytes)
+        self.headers: dict[str, str] | None = None
+        self.is_whole = False
+
+    @property
+    def held(self) -> int:
+        """The number of bytes that wait to be taken."""
+        return sum(map(len, self._body))
+
+    def take(self) -> bytes:
+        """Return what came of the body since the last call."""
+        found = b"".join(self._body)
+        self._body.clear()
+        return found
+
+    def opened(self, stream: object) -> Opened:
+        """Return the reply as it begins."""
+        assert self.headers is not None
+        return Opened(self.headers.get("content-type", ""), self.headers, stream)
+
+    def ended(self) -> bytes | Failure | None:
+        """Return how the body ended, when all of it is taken; None while more may come."""
+        return self.failure or (b"" if self.is_whole else None)
+
+    # ---- callbacks of httptools
+
+    def on_headers_complete(self) -> None:
+        if self._parser.get_status_code() != 200:
+            return
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers.items()}
+        self._max_body = sys.maxsize
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            self._fail("a compressed reply, which was not asked for")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self.is_whole:
+            self._fail("more than one reply")
+
+    def on_message_complete(self) -> None:
+        if self.headers is None:
+            super().on_message_complete()
+        else:
+            self.is_whole = True

@@ -11,10 +11,12 @@ from tests.support.clients.steps import answer, found, scripted
 
 import understudy
 from understudy.client import aio, sync
+from understudy.client.aio_watch import AsyncWatch
 from understudy.client.core.lookups import get, get_many
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.errors import BadRequestError, UsageError
 from understudy.client.results import Json
+from understudy.client.watch import Watch
 
 PAIRS = [
     (sync.Client, aio.AsyncClient),
@@ -22,6 +24,7 @@ PAIRS = [
     (sync.View, aio.AsyncView),
     (sync.Snapshot, aio.AsyncSnapshot),
     (sync.Pages, aio.AsyncPages),
+    (Watch, AsyncWatch),
 ]
 LONGER = {"close": "aclose"}
 

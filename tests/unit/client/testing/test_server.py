@@ -231,3 +231,17 @@ def test_a_schema_is_read_back_as_it_was_written(kind: str) -> None:
     schema = parse_type_name(f"struct<a:{kind},b:map<int,{kind}>>")
     assert isinstance(schema, StructType)
     assert parse_schema(schema_json(schema).decode()) == schema
+
+
+def test_a_watch_gets_each_commit_by_both_clients() -> None:
+    with Server({"aircraft": STORES["aircraft"]}) as server:
+        with server.client() as client, client.store("aircraft").watch("N1") as watch:
+            assert next(watch).value["flights"] == 3
+            server.commit({"aircraft": {"N1": {"flights": 4}}})
+            assert (next(watch).value["flights"], watch.position is None) == (4, False)
+
+        async def first() -> Any:
+            async with server.async_client() as client, client.store("aircraft").watch("N1") as watch:
+                return (await anext(watch)).value["flights"]
+
+        assert asyncio.run(first()) == 4

@@ -1,0 +1,232 @@
+"""A watch without I/O: it goes on behind its position, tells each version once and in order, and ends honestly."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.clients.steps import CUT, SILENCE, World, answer, found, problem, scripted, stream
+
+from understudy.client.core.exchange import Failure, Opened, Outcome, Send
+from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.watches import Watching, WatchQuestion
+from understudy.client.errors import (
+    BadReplyError,
+    DeadlineError,
+    ForbiddenError,
+    LineageChangedError,
+    UnreachableError,
+    UsageError,
+    VersionGoneError,
+)
+from understudy.client.events import WatchEvent
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.watch_events import EndReason, end_event, reset_event, version_event
+
+PAGE = stream(b"<html></html>", kind="text/html; charset=utf-8")
+GONE = problem("version-gone", 410, retained_versions=[7, 9])
+
+
+def token(version: int, lineage: str = "l") -> str:
+    return Position(ApplicationId("a"), Lineage(lineage), version, None).encode()
+
+
+def event(kind: str, version: int, key: str = "a", *, is_last: bool = True, lineage: str = "l") -> bytes:
+    """An event of a key; `is_last`: with its id."""
+    data = {**found(key, version=version, position=token(version, lineage)), "found": kind != "deleted"}
+    end = f"id: {token(version, lineage)}\n\n" if is_last else "\n"
+    return b"event: %b\ndata: %b\n%b" % (kind.encode(), orjson.dumps(data), end.encode())
+
+
+def watching(world: World, *urls: str, keys: list[Any] | None = None, **options: Any) -> Watching:
+    store = StoreReader(Reader(world.state(*urls)), "words")
+    return Watching(store, WatchQuestion([("a",)] if keys is None else keys, options, is_many=keys is not None), 5.0)
+
+
+def told(world: World, *urls: str, **options: Any) -> tuple[list[WatchEvent[Any]], UnderstudyError]:
+    """The events of a watch, and the error that it ends with."""
+    events: list[WatchEvent[Any]] = []
+    with pytest.raises(UnderstudyError) as raised:
+        events.extend(islice(world.told(watching(world, *urls, **options).steps()), 1000))
+    return events, raised.value
+
+
+def shown(events: list[WatchEvent[Any]]) -> list[tuple[str, int | None]]:
+    return [(each.kind, each.version) for each in events]
+
+
+def test_events_have_what_the_server_said_and_positions_to_go_on_behind() -> None:
+    coalesced = b'event: coalesced\ndata: {"store":"words","key":{"word":"a"},"from":5,"to":7,"changes":3}\n\n'
+    first = event("snapshot", 3) + coalesced + event("value", 7) + event("deleted", 8) + version_event(9, token(9))
+    events, error = told(scripted(stream(first), GONE), versions=True)
+    assert shown(events) == [("snapshot", 3), ("coalesced", 7), ("value", 7), ("deleted", 8), ("version", 9)]
+    assert [bool(each) for each in events] == [True, False, True, False, False]
+    assert [each.position for each in events] == [token(each) for each in (3, 3, 7, 8, 9)]
+    value, deleted, version = events[2:]
+    assert (value.key, value.value, value.deleted, deleted.deleted) == ({"word": "a"}, {"count": 7}, False, True)
+    assert (events[1].first_version, events[1].changes, version.key, version.value) == (5, 3, None, None)
+    assert isinstance(error, VersionGoneError)
+    assert error.retained_versions == (7, 9)
+
+
+def test_a_stream_that_ends_is_gone_on_with_behind_its_position_at_another_server() -> None:
+    world = scripted(stream(event("snapshot", 3)), stream(event("value", 4), b""), stream(event("value", 5)), GONE)
+    events, _ = told(world, "http://a", "http://b")
+    assert shown(events) == [("snapshot", 3), ("value", 4), ("value", 5)]
+    assert [each.request.last_event_id for each in world.sent] == ["", token(3), token(4), token(5)]
+    assert [dict(each.headers).get("last-event-id") for each in world.sent] == [None, token(3), token(4), token(5)]
+    assert world.asked[0] != world.asked[1]
+    assert world.closed == 3, "no stream is left open"
+
+
+def test_a_position_that_is_given_is_gone_on_behind_without_a_snapshot() -> None:
+    world = scripted(stream(event("value", 4)), GONE)
+    events, _ = told(world, position=token(3))
+    assert (shown(events), world.sent[0].request.last_event_id) == ([("value", 4)], token(3))
+
+
+def test_the_pause_before_a_watch_goes_on_is_what_the_server_said() -> None:
+    ended = event("snapshot", 3) + end_event(EndReason.STOPPING, 4321)
+    world = scripted(stream(ended), stream(event("value", 4)), GONE)
+    told(world)
+    assert world.waits == [4.321, 4.321]
+    world = scripted(stream(b"retry: 0\n\n" + event("snapshot", 3)), GONE)
+    told(world)
+    assert world.waits == [0.1], "a server cannot make its watchers spin"
+
+
+def test_what_a_server_refuses_ends_the_watch_with_its_error() -> None:
+    for refusal, error in (
+        (problem("lineage-changed", 409), LineageChangedError),
+        (problem("forbidden", 403), ForbiddenError),
+        (GONE, VersionGoneError),
+    ):
+        assert isinstance(told(scripted(refusal))[1], error)
+        revoked = event("snapshot", 3) + end_event(EndReason.FORBIDDEN, 1000)
+        assert isinstance(told(scripted(stream(revoked), refusal))[1], error)
+
+
+def test_servers_that_are_away_are_asked_again_until_the_patience_is_over() -> None:
+    world = scripted(stream(event("snapshot", 3)), CUT)
+    started_s = world.now_s
+    events, error = told(world, "http://a", "http://b", patience=20.0)
+    assert (shown(events), isinstance(error, UnreachableError)) == ([("snapshot", 3)], True)
+    assert 20 <= world.now_s - started_s < 26
+    assert 3 <= len(world.sent) < 60
+    world = scripted(
+        stream(event("snapshot", 3)), CUT, CUT, CUT, problem("not-initialised", 503), stream(event("value", 4)), GONE
+    )
+    assert shown(told(world)[0]) == [("snapshot", 3), ("value", 4)]
+
+
+def test_a_watch_that_cannot_begin_says_so_within_its_timeout() -> None:
+    for outcome, error in ((CUT, UnreachableError), (PAGE, BadReplyError), (answer({"found": True}), BadReplyError)):
+        world = scripted(outcome)
+        started_s = world.now_s
+        assert isinstance(told(world)[1], error)
+        assert world.now_s - started_s <= 5
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_server_that_opens_streams_and_says_nothing_is_given_up(has_begun: bool) -> None:
+    opened = 0
+
+    def served(_: Send, __: World) -> Outcome:
+        nonlocal opened
+        opened += 1
+        return stream(event("snapshot", 3), SILENCE) if has_begun and opened == 1 else stream(b"d", b"a", SILENCE)
+
+    world = World(served)
+    started_s = world.now_s
+    _, error = told(world, patience=30.0)
+    assert isinstance(error, DeadlineError)
+    assert "nothing came in time" in str(error)
+    assert error.fix
+    assert world.now_s - started_s <= (45 + 30 + 5 if has_begun else 6)
+    assert world.closed == opened
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"event: value\ndata: {\n\n",
+        b"event: value\ndata: []\n\n",
+        b'event: value\ndata: {"store":"words","key":{"word":"a"},"found":true,"version":4}\n\n'.replace(b"4", b'"4"'),
+        event("value", 4).replace(b'"words"', b'"other"'),
+        event("value", 4).replace(b"us1.", b"us2."),
+        b'event: value\ndata: {"found":true,"version":4}\n\n',
+        b'event: coalesced\ndata: {"key":{"word":"a"}}\n\n',
+        b"event: value\ndata: \xf0\x9f\n\n",
+    ],
+)  # fmt: skip
+def test_a_stream_that_lies_ends_the_watch_with_the_name_of_the_server(piece: bytes) -> None:
+    events, error = told(scripted(stream(event("snapshot", 3), piece)))
+    assert shown(events) == [("snapshot", 3)]
+    assert isinstance(error, BadReplyError)
+    assert error.attempts[0].url == "http://a:1"
+
+
+def test_a_history_that_was_created_anew_is_told_and_begins_anew() -> None:
+    anew = reset_event("m") + event("snapshot", 1, lineage="m")
+    world = scripted(stream(event("snapshot", 7)), stream(anew), GONE)
+    assert shown(told(world)[0]) == [("snapshot", 7), ("reset", None), ("snapshot", 1)]
+    assert world.sent[-1].request.last_event_id == token(1, "m")
+
+
+KEYS = ("a", "b", "c")
+
+
+@given(
+    data=st.data(),
+    streams=st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 9), st.booleans()), max_size=8),
+            st.integers(0, 2000),
+        ),
+        max_size=5,
+    ),
+)
+def test_no_version_of_a_key_is_told_twice_or_behind_a_later_one_wherever_streams_are_cut(
+    data: st.DataObject, streams: list[tuple[list[tuple[str, int, bool]], int]]
+) -> None:
+    """Whatever a server repeats, and in whatever order: what is told of a key only goes forward."""
+    outcomes: list[Opened | Failure] = [stream(event("snapshot", 1, is_last=False))]
+    for events, place in streams:
+        sent = b"".join(event("value", version, key, is_last=is_last) for key, version, is_last in events)
+        outcomes.append(stream(sent[: place % (len(sent) + 1)]))
+    world = scripted(*outcomes, GONE)
+    events_told, error = told(world, keys=list(KEYS))
+    assert isinstance(error, VersionGoneError)
+    for key in KEYS:
+        versions = [each.version or 0 for each in events_told if each.key == {"word": key}]
+        assert versions == sorted(set(versions))
+
+
+def test_many_keys_and_keys_with_no_form_in_a_path_go_into_a_body() -> None:
+    for keys, body in (([["a"], {"word": "b"}, "c"], [["a"], {"word": "b"}, ["c"]]), (["x" * 7000], [["x" * 7000]])):
+        world = scripted(GONE)
+        told(world, keys=keys, limit=5, include_expired=False)
+        assert orjson.loads(world.sent[0].request.body or b"") == {
+            "keys": body,
+            "bounds": {"limit": 5, "include_expired": False},
+        }
+    world = scripted(GONE)
+    told(world, limit=5)
+    assert world.sent[0].request.target == "/v1/stores/words/watch/a?limit=5"
+
+
+def test_what_cannot_be_watched_is_refused_before_anything_is_sent() -> None:
+    world = scripted(GONE)
+    wrongs: list[dict[str, Any]] = [{"keys": []}, {"keys": ["a"] * 1001}, {"max_lag": 1}, {"patience": 0}]
+    for wrong in wrongs:
+        with pytest.raises(UsageError):
+            watching(world, **wrong)
+    with pytest.raises(UsageError, match="newest"):
+        Watching(StoreReader(Reader(world.state()).at(None, 3), "words"), WatchQuestion([("a",)], {}), 5.0)
+    assert world.sent == []
