@@ -22,6 +22,8 @@ _COMMANDS = {
     "scan": ("understudy.scanning", "Print the rows of a store, all or those that match."),
     "count": ("understudy.scanning", "Count them."),
     "windows": ("understudy.windowing", "Print the windows of a key, or its sessions, in a range of time."),
+    "history": ("understudy.histories", "Print what each version changed for a key."),
+    "watch": ("understudy.watching", "Print the value of a key, and each version that changes it."),
     "snapshot": ("understudy.snapshotting", "Lease one version of all stores, for reads that go on for a while."),
     "export": ("understudy.exporting", "Write all rows into a file, as Parquet, Arrow, CSV or lines of JSON."),
     "sql": ("understudy.sql.command", "Run SQL over stores, with DuckDB in this process, all at one version."),

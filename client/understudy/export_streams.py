@@ -6,7 +6,7 @@ Rule: a stream without its end record, or with another number of rows than that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from http.client import HTTPException, HTTPResponse
+from io import BufferedIOBase
 from typing import Any, NamedTuple
 
 import orjson
@@ -35,15 +35,15 @@ class Piece(NamedTuple):
     cursor: str | None
 
 
-ReadStream = Callable[[HTTPResponse], Iterator[Piece]]
+ReadStream = Callable[[BufferedIOBase], Iterator[Piece]]
 """A function that yields the pieces of a stream. Raises CutError, and ServerProblemError where the server says why."""
 
 
-def read_ndjson(response: HTTPResponse) -> Iterator[Piece]:
+def read_ndjson(body: BufferedIOBase) -> Iterator[Piece]:
     """Yield lines with the JSON of a row each."""
     held: list[bytes] = []
     rows, size_bytes, total = 0, 0, 0
-    for line in _lines(response):
+    for line in _lines(body):
         if line.startswith(b'{"row":'):
             held.append(line[7:-1])
             rows += 1
@@ -65,12 +65,12 @@ def read_ndjson(response: HTTPResponse) -> Iterator[Piece]:
     raise CutError("the stream has no end record")
 
 
-def read_csv(response: HTTPResponse) -> Iterator[Piece]:
+def read_csv(body: BufferedIOBase) -> Iterator[Piece]:
     """Yield lines of CSV, the names first, without the comment at the end."""
     tail, counting = b"", _Lines()
     cut: CutError | None = None
     try:
-        for data in _pieces(response):
+        for data in _pieces(body):
             tail += data
             if len(tail) > MAX_TAIL_BYTES:
                 done, tail = tail[:-MAX_TAIL_BYTES], tail[-MAX_TAIL_BYTES:]
@@ -89,14 +89,14 @@ def read_csv(response: HTTPResponse) -> Iterator[Piece]:
     yield Piece(rest, rows, len(rest), None)
 
 
-def read_arrow(response: HTTPResponse) -> Iterator[Piece]:
+def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
     """Yield lists of record batches."""
     import pyarrow as pa  # noqa: PLC0415
 
     held: list[Any] = []
     rows, total = 0, 0
     try:
-        reader = pa.ipc.open_stream(pa.PythonFile(response, "r"))
+        reader = pa.ipc.open_stream(pa.PythonFile(body, "r"))
         while True:
             batch, metadata = reader.read_next_batch_with_custom_metadata()
             said = {} if metadata is None else _said(metadata[b"understudy"])
@@ -116,7 +116,7 @@ def read_arrow(response: HTTPResponse) -> Iterator[Piece]:
                 return
     except StopIteration:
         raise CutError("the stream has no end record") from None
-    except (HTTPException, OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid) as error:
         raise CutError(f"the stream was cut: {error}") from None
 
 
@@ -136,18 +136,18 @@ class _Lines:
         return found
 
 
-def _pieces(response: HTTPResponse) -> Iterator[bytes]:
+def _pieces(body: BufferedIOBase) -> Iterator[bytes]:
     try:
-        while data := response.read1(READ_BYTES):
+        while data := body.read1(READ_BYTES):
             yield data
-    except (HTTPException, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise CutError(f"the stream was cut: {error or type(error).__name__}") from None
 
 
-def _lines(response: HTTPResponse) -> Iterator[bytes]:
+def _lines(body: BufferedIOBase) -> Iterator[bytes]:
     """Yield whole lines; what stands behind the last is no line."""
     left = b""
-    for data in _pieces(response):
+    for data in _pieces(body):
         *lines, left = (left + data).split(b"\n")
         yield from lines
 

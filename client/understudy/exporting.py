@@ -144,10 +144,10 @@ class _Export:
         wait_ms = wait_ms_of(self._question)
         with self._server.streamed(self._path, orjson.dumps(self._question), wait_ms=wait_ms) as response:
             if not self._has_begun:
-                self._position = response.headers.get("Understudy-Position", "")
-                self._progress.begin(response.headers.get("Understudy-Partitions", ""))
+                self._position = response.headers.get("understudy-position", "")
+                self._progress.begin(response.headers.get("understudy-partitions", ""))
             self._has_begun = True
-            for piece in self._read(response):
+            for piece in self._read(response.body):
                 self._written.write(piece.content)
                 self._progress.add(piece)
                 self._attempts = ATTEMPTS

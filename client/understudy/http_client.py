@@ -1,38 +1,44 @@
-"""An HTTP call to a node or router, and the meaning of its reply. Every call has a timeout.
+"""Calls of commands to nodes and routers, through the core of the Python client, which takes them to another server
+where several are named.
 
-Rule: only a JSON body that says `found: false` means that a key is absent; any other 404 is an error.
+Rule: what a server answered reaches the command as it came, to the byte; what went wrong is a `CommandError`.
 """
 
 from __future__ import annotations
 
+import io
 import os
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http import HTTPStatus
-from http.client import HTTPException, HTTPResponse
+from time import monotonic
 from types import TracebackType
 from typing import Any, NamedTuple
-from urllib.error import URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import Request
 
 import orjson
 
-from understudy.credentials import FIXES, authorization
+from understudy.client import errors
+from understudy.client.core.call import Call
+from understudy.client.core.endpoints import Endpoint, parse_endpoint
+from understudy.client.core.exchange import Failure, Opened, Request, Send
+from understudy.client.core.state import ClientState, Settings
+from understudy.client.driver import Driver
+from understudy.client.transports.base import Stream, Transport
+from understudy.client.transports.sockets import SocketTransport
+from understudy.client.transports.trust import Trust
+from understudy.credentials import FIXES, shown_credential
 from understudy.exits import CommandError, ExitCode
 from understudy.flag_words import in_flags, place_in_flags
 from understudy.trust import UNTRUSTED_FIX, client_context
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
-from understudy_shared.http.opener import url_opener
 from understudy_shared.telemetry.trace import parse_traceparent
-from understudy_shared.tls.trouble import TlsReason, tls_trouble
 
-PROBLEM_TYPE = "application/problem+json"
 STREAM_TIMEOUT_S = 60.0
 """Time without bytes after which a stream counts as cut. Its server looks for another replica for 20 s."""
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+EXPORT_TYPES = ("application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream")
+_READ_BYTES = 256 * 1024
 _NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
 
@@ -52,26 +58,29 @@ class ServerProblemError(CommandError):
         self.body = body
 
 
-class ServerReply(NamedTuple):
-    """The reply of a server."""
+class Streamed(NamedTuple):
+    """An answer that is read while it comes."""
 
-    status: int
-    content_type: str
-    body: bytes
+    headers: Mapping[str, str]
+    body: io.BufferedIOBase
 
 
 class Server:
-    """A node or router at `url`; `http://` may be left out. Each call has a connection of its own, and shows the key of
-    the environment.
+    """The nodes or routers at `url`, with commas between several; `http://` may be left out. Calls show the key of the
+    environment. Each server is asked once in a call: scripts that try again decide so themselves.
     """
 
     def __init__(self, url: str, *, timeout_s: float, is_own: bool = False) -> None:
         """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity."""
-        self._url = server_url(url)
-        self._authorization = authorization(os.environ)
+        endpoints = [_endpoint(each.strip()) for each in url.split(",")]
+        self.url = ", ".join(each.url for each in endpoints)
         self._timeout_s = timeout_s
-        context = client_context(os.environ, is_own=is_own) if self._url.startswith("https:") else None
-        self._opener = url_opener(context, uses_proxies=urlsplit(self._url).hostname not in _LOOPBACK)
+        settings = Settings(timeout_s, timeout_s, retries=len(endpoints) - 1, session=False)
+        trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))  # this command is a part of that trace
+        self.state = ClientState(
+            settings, endpoints, shown_credential(os.environ), trace=None if trace is None else trace.traceparent
+        )
+        self.driver = Driver(self.state, _transport(endpoints, is_own=is_own))
 
     def __enter__(self) -> Server:
         return self
@@ -79,101 +88,144 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opener.close()
+        self.driver.transport.close()
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
         """Return the JSON of a reply. The timeout comes on top of `wait_ms`, which the server was asked to wait."""
-        return self._call("GET", path, parameters=parameters, content=None, wait_ms=wait_ms)
+        return self._call(Request("GET", path + _query(parameters), None, wait_ms / 1000)).body
 
     def post(
         self, path: str, content: bytes, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0
     ) -> bytes:
         """Return the JSON of a reply to a JSON body."""
-        return self._call("POST", path, parameters=parameters, content=content, wait_ms=wait_ms)
-
-    @contextmanager
-    def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[HTTPResponse]:
-        """Give the answer to a JSON body, to be read while it comes. Raises as `post` does, before it is read. Between
-        two parts of it a server may take longer than for others.
-        """
-        timeout_s = max(self._timeout_s, STREAM_TIMEOUT_S) + wait_ms / 1000
-        with self._failing_clearly(timeout_s):
-            response: HTTPResponse = self._opener.open(self._request("POST", path, content), timeout=timeout_s)
-        with response:
-            if response.status != HTTPStatus.OK:
-                with self._failing_clearly(timeout_s):
-                    body = response.read()
-                reply_of(response.status, response.headers.get("Content-Type", ""), body)
-            yield response
+        return self._call(Request("POST", path + _query(parameters), content, wait_ms / 1000)).body
 
     def delete(self, path: str) -> None:
         """Send a DELETE, whose answer has no body."""
-        self._call("DELETE", path, parameters=None, content=None, wait_ms=0)
+        self._call(Request("DELETE", path))
+
+    @contextmanager
+    def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[Streamed]:
+        """Give the answer to a JSON body, to be read while it comes. Raises as `post` does, before it is read. Between
+        two parts of it a server may take longer than for others.
+        """
+        limit_s = max(self._timeout_s, STREAM_TIMEOUT_S)
+        request = Request("POST", path, content, wait_ms / 1000, EXPORT_TYPES)
+        opened = self._call(request, limit_s).document
+        assert isinstance(opened, Opened)
+        with io.BufferedReader(_Body(opened.stream, limit_s), _READ_BYTES) as body:
+            yield Streamed(opened.headers, body)
 
     def not_ready(self) -> list[str]:
         """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""
-        try:
-            request = Request(self._url + "/readyz", None, self._authorization)  # noqa: S310  # checked: http or https
-            reply = self._send(request, self._timeout_s)
-        except (OSError, HTTPException, ValueError) as error:
-            return [f"it does not answer: {_cause(error)}"]
+        request = Request("GET", "/readyz")
+        endpoint = self.state.servers.best(monotonic(), ())
+        reply = self.driver.transport.exchange(
+            Send(endpoint, request, self.state.headers(request), monotonic() + self._timeout_s)
+        )
+        if isinstance(reply, Failure):
+            return [f"it does not answer: {reply.why}"]
         document = _json(reply.body)
         reasons = document.get("reasons") if isinstance(document, dict) else None
         return list(map(str, reasons)) if isinstance(reasons, list) else [f"/readyz has status {reply.status}"]
 
-    def _call(
-        self, method: str, path: str, *, parameters: Mapping[str, str] | None, content: bytes | None, wait_ms: int
-    ) -> bytes:
-        timeout_s = self._timeout_s + wait_ms / 1000
-        query = f"?{urlencode(parameters)}" if parameters else ""
-        with self._failing_clearly(timeout_s):
-            reply = self._send(self._request(method, path + query, content), timeout_s)
-        return reply_of(reply.status, reply.content_type, reply.body)
-
-    def _request(self, method: str, target: str, content: bytes | None) -> Request:
-        kind = {} if content is None else {"Content-Type": "application/json"}
-        headers = {**kind, **_trace_header(), **self._authorization}
-        return Request(self._url + target, content, headers, method=method)  # noqa: S310  # checked: http or https
-
     @contextmanager
-    def _failing_clearly(self, timeout_s: float) -> Iterator[None]:
-        """Raise CommandError for what fails on the way to the server."""
+    def failing_clearly(self, limit_s: float) -> Iterator[None]:
+        """Raise the `CommandError` of what the client raises."""
         try:
             yield
-        except (OSError, HTTPException, ValueError) as error:
-            cause = _cause(error)
-            if isinstance(cause, TimeoutError):
-                raise self._unreachable(
-                    f"there was no answer within {timeout_s:g} s", "Try again, or wait longer with --timeout-s"
-                ) from None
-            trouble = tls_trouble(cause) if isinstance(cause, ssl.SSLError) else None
-            if trouble is not None:
-                plain = trouble.reason is TlsReason.NO_TLS
-                fix = "Write http://, or name the port for TLS" if plain else UNTRUSTED_FIX
-                raise self._unreachable(f"cannot reach the server by TLS: {trouble.why}", fix) from None
-            raise self._unreachable(
-                f"cannot reach the server: {cause}",
-                "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL",
-            ) from None
+        except CommandError:
+            raise
+        except UnderstudyError as error:
+            raise command_error(error, self.url, limit_s) from None
 
-    def _send(self, request: Request, timeout_s: float) -> ServerReply:
-        with self._opener.open(request, timeout=timeout_s) as response:
-            return ServerReply(response.status, response.headers.get("Content-Type", ""), response.read())
-
-    def _unreachable(self, what: str, fix: str) -> CommandError:
-        return CommandError(what, where=self._url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+    def _call(self, request: Request, limit_s: float | None = None) -> Call:
+        limit_s = self._timeout_s if limit_s is None else limit_s
+        call = Call(self.state, request, monotonic() + limit_s + request.wait_s)
+        with self.failing_clearly(limit_s + request.wait_s):
+            self.driver.run(call.steps())
+        return call
 
 
-def _trace_header() -> dict[str, str]:
-    """Return the trace that this command is a part of. A caller hands it over in the variable TRACEPARENT."""
-    trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))
-    return {} if trace is None else {"traceparent": trace.traceparent}
+class _Body(io.RawIOBase):
+    """The body of a stream as a file. A stream that was cut is an `OSError`."""
+
+    def __init__(self, stream: Stream, limit_s: float) -> None:
+        self._stream, self._limit_s = stream, limit_s
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            piece = self._stream.receive(monotonic() + self._limit_s)
+            if isinstance(piece, Failure):
+                raise OSError(piece.why)
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
-def _cause(error: Exception) -> object:
-    """Return the cause of an error: urllib wraps errors of the socket."""
-    cause = error.reason if isinstance(error, URLError) else error
-    return cause if isinstance(cause, TimeoutError) or str(cause) else type(cause).__name__
+def command_error(error: UnderstudyError, url: str, limit_s: float) -> CommandError:
+    """Return the error of a command for an error of the client, which was asked at `url` within a time."""
+    match error:
+        case errors.ServerProblemError():
+            return ServerProblemError(error.problem, error.body)
+        case errors.DeadlineError():
+            what, fix = f"there was no answer within {limit_s:g} s", "Try again, or wait longer with --timeout-s"
+        case errors.UnreachableError():
+            return _unreachable(error, url)
+        case _:
+            is_usage = isinstance(error, errors.UsageError)
+            code = ExitCode.USAGE if is_usage else ExitCode.REFUSED
+            return CommandError(error.what, where=error.where, fix=error.fix, exit_code=code)
+    return CommandError(what, where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _unreachable(error: errors.UnreachableError, url: str) -> CommandError:
+    why = printable(error.attempts[-1].why if error.attempts else error.what).removeprefix("cannot connect: ")
+    if isinstance(error, errors.BadReplyError) and why.startswith("status "):
+        return CommandError(
+            f"the reply is not one of an Understudy server: {why}",
+            fix="Check --url: it names a node's or router's address without a path",
+            exit_code=ExitCode.REFUSED,
+        )
+    if why.startswith("by TLS: "):
+        is_plain = "does not speak TLS" in why
+        fix = "Write http://, or name the port for TLS" if is_plain else UNTRUSTED_FIX
+        return CommandError(f"cannot reach the server {why}", where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+    fix = "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL"
+    return CommandError(f"cannot reach the server: {why}", where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _transport(endpoints: list[Endpoint], *, is_own: bool) -> Transport:
+    """Return sockets, or what asks through the proxy that is set for the servers."""
+    context = client_context(os.environ, is_own=is_own) if any(each.scheme == "https" for each in endpoints) else None
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        from understudy.proxied import ProxiedTransport, is_proxied  # noqa: PLC0415  # urllib is slow to import
+
+        if is_proxied(endpoints[0]):
+            return ProxiedTransport(context)
+    return SocketTransport(Trust({}, context))
+
+
+def _query(parameters: Mapping[str, str] | None) -> str:
+    return f"?{urlencode(parameters)}" if parameters else ""
+
+
+def _endpoint(url: str) -> Endpoint:
+    """Return the address of a server. A path before its own is kept: proxies have such."""
+    parts = urlsplit(server_url(url))
+    try:
+        return parse_endpoint(f"{parts.scheme}://{parts.netloc}")._replace(prefix=parts.path)
+    except errors.UsageError as error:
+        raise CommandError(error.what, where="--url", fix=error.fix, exit_code=ExitCode.USAGE) from None
 
 
 def server_url(url: str) -> str:
@@ -192,24 +244,6 @@ def server_url(url: str) -> str:
             exit_code=ExitCode.USAGE,
         )
     return whole
-
-
-def reply_of(status: int, content_type: str, body: bytes) -> bytes:
-    """Return the body of an answer. Raises ServerProblemError for a problem, CommandError for a foreign reply."""
-    if status == 204:
-        return b""
-    kind = content_type.partition(";")[0].strip().lower()
-    document = _json(body)
-    if kind == PROBLEM_TYPE and isinstance(document, dict):
-        raise ServerProblemError(document, body)
-    is_absent_key = status == 404 and isinstance(document, dict) and document.get("found") is False
-    if kind == "application/json" and isinstance(document, dict) and (status < 300 or is_absent_key):
-        return body
-    raise CommandError(
-        f"the reply is not one of an Understudy server: status {status}, {kind or 'no content type'}",
-        fix="Check --url: it names a node's or router's address without a path",
-        exit_code=ExitCode.REFUSED,
-    )
 
 
 def problem_exit_code(problem: Mapping[str, Any]) -> ExitCode:

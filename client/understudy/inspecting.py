@@ -12,8 +12,8 @@ from understudy.http_client import Server, path_segment
 from understudy.lag_reports import SORTS, STATES, arranged, lag_page
 from understudy.options import ServerOptions, server_options
 from understudy.pages import FieldList, Page
+from understudy.refreshing import watch_pages
 from understudy.reports import store_fields, stores_page
-from understudy.watching import watch_pages
 from understudy_shared.base.errors import UnderstudyError
 
 

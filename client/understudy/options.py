@@ -57,7 +57,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     flags = (
         click.option(
             "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
-            help="Address of a node or router; http:// may be left out.",
+            help="Address of a node or router, several with commas; http:// may be left out.",
         ),
         click.option(
             "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,

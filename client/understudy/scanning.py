@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -19,9 +19,19 @@ from understudy.options import (
     server_options,
     wait_ms_of,
 )
+from understudy.paging import entry_of, pages
 from understudy.questions import question_of, question_options
 from understudy.reading import longs_option
-from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
+from understudy.row_output import (
+    ALL_FORMATS,
+    TEXT_FORMATS,
+    Batched,
+    Columned,
+    JsonLines,
+    RowOutput,
+    checked_format,
+    format_option,
+)
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -31,12 +41,14 @@ from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
 @click.option("--order", help="Rows in the order of this column, or of all key columns: key.")
 @click.option("--reverse", is_flag=True, help="Turn the order around.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many rows.  [default: all]")
+@format_option(ALL_FORMATS, what="rows")
 @longs_option
 @bound_options
 @server_options
 def scan(
     store: str,
     *,
+    form: str | None,
     fields: str | None,
     order: str | None,
     reverse: bool,
@@ -45,37 +57,47 @@ def scan(
     options: ServerOptions,
     **given: Any,
 ) -> None:
-    """Print the rows of STORE, a JSON object per line, all of one version.
+    """Print the rows of STORE, all of one version: a JSON object per line, or in another --format.
 
-    With --json the pages of the server are printed instead, with the version and the cursor of each.
+    With --json the pages of the server are printed instead, with the version and the cursor of each. All rows of a
+    large store come quicker by understudy export.
 
     \b
     Examples:
       understudy scan aircraft --limit 10
       understudy scan aircraft --where '["flights", ">", 100]' --fields flights
       understudy scan aircraft --order flights --reverse --limit 3
+      understudy scan aircraft --where '["flights", ">", 100]' --format csv > busy.csv
       understudy scan aircraft --json > aircraft.jsonl
     """
     question = {**question_of(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
     question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
-    left = limit
+    form = checked_format(form, as_json=options.as_json)
     with options.server() as server, _Progress() as progress:
-        while True:
-            asked = {**question, "limit": MAX_SCAN_ROWS if left is None else min(left, MAX_SCAN_ROWS)}
-            body = server.post(
-                f"/v1/stores/{path_segment(store)}/scan", orjson.dumps(asked), wait_ms=wait_ms_of(question)
-            )
-            page = orjson.loads(body)
-            if options.as_json:
-                print_json(body)
+        output = None if options.as_json else _output(form, server, store, question.get("fields"))
+        for listed in pages(_asking(server, store), question, "rows", limit):
+            if output is None:
+                print_json(listed.body)
             else:
-                for row in page["rows"]:
-                    print_json(orjson.dumps(row))
-            progress.add(len(page["rows"]), page["version"])
-            left = None if left is None else left - len(page["rows"])
-            if page["next_cursor"] is None or left == 0:
-                return
-            question["cursor"] = page["next_cursor"]
+                output.print_rows(listed.items)
+            progress.add(len(listed.items), listed.page["version"])
+        if output is not None:
+            output.finish()
+
+
+def _asking(server: Server, store: str) -> Callable[[dict[str, Any]], bytes]:
+    path = f"/v1/stores/{path_segment(store)}/scan"
+    return lambda asked: server.post(path, orjson.dumps(asked), wait_ms=wait_ms_of(asked))
+
+
+def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:
+    if form == "ndjson":
+        return JsonLines()
+    entry = entry_of(server, store)
+    columns = entry.exported().columns(None if fields is None else entry.named().by_part(fields))
+    if form in TEXT_FORMATS:
+        return Columned(form, {each.name: each.path for each in columns.columns})
+    return Batched(form, store, columns)
 
 
 @click.command(epilog=EXIT_CODES_HELP)

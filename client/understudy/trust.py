@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from understudy.client.transports.trust import VARIABLES
+from understudy.client.errors import UsageError
+from understudy.client.transports.trust import VARIABLES, trust
 from understudy.exits import CommandError, ExitCode
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,19 +55,10 @@ def client_context(environ: Mapping[str, str], *, is_own: bool = False) -> ssl.S
     """
     context = click.get_current_context(silent=True)
     given: Mapping[str, str] = {} if context is None else context.meta.get(_META, {})
-    named = {name: given.get(name) or environ.get(variable) or None for name, variable in VARIABLES.items()}
     try:
-        made = ssl.create_default_context(cafile=named["ca_file"])
-        if named["cert_file"] is not None:
-            made.load_cert_chain(named["cert_file"], named["key_file"])
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise CommandError(
-            f"the files for TLS cannot be used: {why}",
-            where=", ".join(filter(None, named.values())),
-            fix="Give files in PEM format; the key must be that of the certificate",
-            exit_code=ExitCode.USAGE,
-        ) from None
+        made = trust(environ, None, **{name: given.get(name) for name in VARIABLES}).context()
+    except UsageError as error:
+        raise CommandError(error.what, where=error.where, fix=error.fix, exit_code=ExitCode.USAGE) from None
     if is_own:
         made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
     return made

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import orjson
 
 from understudy.console import print_json
 from understudy.exits import EXIT_CODES_HELP
-from understudy.http_client import path_segment
 from understudy.options import ServerOptions, as_parameters, bound_options, given_bounds, server_options, wait_ms_of
+from understudy.paging import entry_of, key_path, pages
 from understudy.reading import KeyCommand, longs_option
-from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
+from understudy.row_output import TEXT_FORMATS, checked_format, format_option, output_of, window_columns
 from understudy_shared.reads.windows import BYS
 
 
@@ -30,13 +29,22 @@ from understudy_shared.reads.windows import BYS
     help="Whether to show closed windows.  [default: the store's]",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many windows.  [default: all]")
+@format_option(TEXT_FORMATS, what="windows")
 @longs_option
 @bound_options
 @server_options
 def windows(
-    store: str, key: tuple[str, ...], *, limit: int | None, longs: str | None, options: ServerOptions, **given: Any
+    store: str,
+    key: tuple[str, ...],
+    *,
+    limit: int | None,
+    form: str | None,
+    longs: str | None,
+    options: ServerOptions,
+    **given: Any,
 ) -> None:
-    """Print the windows of one key of STORE, a JSON object per line: a word per key column but the window.
+    """Print the windows of one key of STORE, a JSON object per line or in another --format: a word per key column but
+    the window.
 
     With --json the pages of the server are printed instead. A key with nulls or empty texts is one JSON array:
     understudy windows STORE '[null]'.
@@ -44,26 +52,23 @@ def windows(
     \b
     Examples:
       understudy windows airport_hours JFK --from 2013-01-01T05:00:00Z --to 2013-01-02T00:00:00Z
+      understudy windows airport_hours JFK --format table --limit 20
       understudy windows visits visitor-7 --by overlap --from 2013-01-01T05:00:00Z
     """
     asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
-    path = f"/v1/stores/{path_segment(store)}/windows"
-    if not key or (len(key) == 1 and key[0].startswith("[")):
-        asked["key"] = key[0] if key else "[]"
-    else:
-        path = "/".join([path, *map(path_segment, key)])
-    left = limit
+    path, named = key_path(store, "windows", key)
+    asked |= named
+    form = checked_format(form, as_json=options.as_json)
     with options.server() as server:
-        while True:
-            asked["limit"] = MAX_SCAN_ROWS if left is None else min(left, MAX_SCAN_ROWS)
-            body = server.get(path, as_parameters(asked), wait_ms=wait_ms_of(asked))
-            page = orjson.loads(body)
+        output = output_of(form, lambda: window_columns(entry_of(server, store)))
+
+        def ask(asked: dict[str, Any]) -> bytes:
+            return server.get(path, as_parameters(asked), wait_ms=wait_ms_of(asked))
+
+        for listed in pages(ask, asked, "windows", limit):
             if options.as_json:
-                print_json(body)
+                print_json(listed.body)
             else:
-                for window in page["windows"]:
-                    print_json(orjson.dumps(window))
-            left = None if left is None else left - len(page["windows"])
-            if page["next_cursor"] is None or left == 0:
-                return
-            asked["cursor"] = page["next_cursor"]
+                output.print_rows(listed.items)
+        if not options.as_json:
+            output.finish()

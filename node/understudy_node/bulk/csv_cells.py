@@ -11,8 +11,8 @@ import numpy as np
 from understudy_node.bulk.cells import AnyCells, FixedCells, VariableCells, is_text, printed
 from understudy_node.bulk.joining import joined
 from understudy_node.bulk.json_cells import cell_printer
-from understudy_node.stores.gathered import csv_field
 from understudy_shared.http.lookup_requests import numbers_as_text
+from understudy_shared.reads.csv_rows import csv_field
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.types import (
     BooleanType,

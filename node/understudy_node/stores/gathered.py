@@ -8,6 +8,7 @@ from typing import Protocol
 import orjson
 
 from understudy_shared.reads.columns import walk
+from understudy_shared.reads.csv_rows import csv_row
 from understudy_shared.reads.export_columns import ExportColumns
 
 
@@ -83,19 +84,3 @@ class CsvRows:
 def csv_head(columns: ExportColumns) -> bytes:
     """Return the line with the names of the columns."""
     return csv_row([each.name for each in columns.columns])
-
-
-def csv_row(values: list[object]) -> bytes:
-    """Return a line. Its first field is quoted where it would begin a comment."""
-    return b",".join([csv_field(value, is_first=not at) for at, value in enumerate(values)]) + b"\n"
-
-
-def csv_field(value: object, *, is_first: bool) -> bytes:
-    """Return a field. Null is empty; `is_first`: of the first column."""
-    if value is None:
-        return b""
-    text = value.encode() if isinstance(value, str) else orjson.dumps(value)
-    is_special = not text or any(each in text for each in (b",", b'"', b"\n", b"\r"))
-    if is_special or text[:1] in b" \t" or text[-1:] in b" \t" or (is_first and text[:1] == b"#"):
-        return b'"%b"' % text.replace(b'"', b'""')
-    return text

@@ -42,10 +42,10 @@ def batch(*items: bytes) -> Canned:
 
 
 def run(
-    arguments: Sequence[str], replies: Sequence[Canned], *, stdin: bytes = b""
+    arguments: Sequence[str], replies: Sequence[Canned], *, stdin: bytes = b"", url: str = ""
 ) -> tuple[Result, list[tuple[str, bytes]]]:
-    """The command's result, and what the server was asked."""
+    """The command's result, and what the server was asked: this one, unless another is named."""
     with canned_server(replies) as served:
-        result = CliRunner().invoke(cli, [*arguments, "--url", served.url], input=stdin)
+        result = CliRunner().invoke(cli, [*arguments, "--url", url or served.url], input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return result, served.requests

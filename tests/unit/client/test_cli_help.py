@@ -28,6 +28,8 @@ COMMANDS = [
     "scan",
     "count",
     "windows",
+    "history",
+    "watch",
     "sql",
     "explain",
     "stores",

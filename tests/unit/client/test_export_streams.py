@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from http.client import HTTPException
 from typing import Any
 
 import pyarrow as pa
@@ -62,12 +61,12 @@ class Response(io.BytesIO):
 
     def _or_broken(self, data: bytes) -> bytes:
         if not data and self._is_broken:
-            raise HTTPException("broken")
+            raise OSError("broken")
         return data
 
 
 def pieces(read: ReadStream, body: bytes, *, is_broken: bool = False) -> list[Piece]:
-    return list(read(Response(body, is_broken=is_broken)))  # type: ignore[arg-type]
+    return list(read(Response(body, is_broken=is_broken)))
 
 
 def test_a_whole_stream_is_read_in_pieces_from_which_one_can_go_on() -> None:

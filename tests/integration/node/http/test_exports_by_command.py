@@ -85,7 +85,7 @@ def test_the_standard_output_takes_rows_and_nothing_else(node: ServedNode) -> No
 def test_an_export_goes_on_after_each_broken_connection(form: str, node: ServedNode, tmp_path: Path) -> None:
     """Q11: connections break after more and more bytes, as those through a failing proxy do."""
     out = tmp_path / f"rows.{form}"
-    with cutting(node.port, at=[300, 700, 900, 1_500, 2_500, 4_000]) as proxy:
+    with cutting(node.port, at=[500, 700, 900, 1_500, 2_500, 4_000]) as proxy:
         result = exported(proxy.port, out)
         assert result.exit_code == 0, result.output
         assert proxy.connections > 1

@@ -18,7 +18,7 @@ from tests.support.spark.queries import wait_until
 from understudy.commands import cli
 from understudy.exits import CommandError, ExitCode
 from understudy.pages import Lines
-from understudy.watching import watch_pages
+from understudy.refreshing import watch_pages
 
 REPORT = Canned(json.dumps(router_report()).encode())
 BROKEN = Canned(b"oops", 500, "text/plain")
