@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from understudy_node.stores.key_changes import KeyChange, KeyChanges, SeenKey, read_changes
 from understudy_node.stores.watched_task import NodeKey, WatchedTask
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
-from understudy_shared.http.problems import ProblemError, ProblemType, problem_of, refused
-from understudy_shared.reads.bounds import Refusal
+from understudy_shared.http.problems import ProblemError, ProblemType, problem_of
 
 PASS_S: Final = 2.0
 """Time after which a pass over the versions ends: what is missing is another one."""
@@ -93,9 +92,7 @@ class CatchingUp:
                 return await asyncio.wrap_future(task.replica.in_thread(work))
             except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
                 retained = await asyncio.to_thread(task.replica.retained)
-                candidate = task.replica.origin.as_candidate(None, Refusal.VERSION_GONE)
-                gone = refused(Refusal.VERSION_GONE, candidates=[candidate], retained=retained)
-                raise ProblemError(gone) from None
+                raise ProblemError(task.replica.origin.as_gone(retained)) from None
             except ProblemError as error:
                 if problem_of(error).type is not ProblemType.OVERLOADED or monotonic() >= until_s:
                     raise

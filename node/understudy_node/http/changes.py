@@ -15,7 +15,7 @@ from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
 from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.http.edge import read_body
-from understudy_shared.http.problems import RETAINED, Problem, ProblemError, refused
+from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.changes import (
     PATH,
@@ -78,8 +78,7 @@ class NodeChanges(Changes):
                 readable = await asyncio.to_thread(replica.changelogs, reader.store.store_name)
         if readable is None:
             raise no_changelogs(reader)
-        candidate = replica.origin.as_candidate(None, Refusal.VERSION_GONE)
-        raise ProblemError(refused(Refusal.VERSION_GONE, candidates=[{**candidate, RETAINED: readable}]))
+        raise ProblemError(replica.origin.as_gone(readable))
 
 
 def changes_hop_routes(changes: NodeChanges) -> APIRouter:

@@ -73,9 +73,7 @@ class NodeHistories(Histories):
             return await asyncio.wrap_future(replica.in_thread(partial(read_history, reader, replica, asked)))
         except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
             retained = await asyncio.to_thread(replica.retained)
-            candidate = replica.origin.as_candidate(None, Refusal.VERSION_GONE)
-            gone = refused(Refusal.VERSION_GONE, candidates=[candidate], retained=retained)
-            raise ProblemError(gone) from None
+            raise ProblemError(replica.origin.as_gone(retained)) from None
 
 
 def _printed(partition: int, page: HistoryPage) -> bytes:

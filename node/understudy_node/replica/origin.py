@@ -10,6 +10,8 @@ import threading
 import orjson
 
 from understudy_shared.base.words import HostInfo, LagInfo, ReplicaState, Role
+from understudy_shared.http.problems import RETAINED, Problem, refused
+from understudy_shared.reads.bounds import Refusal
 
 
 class Origin:
@@ -36,6 +38,13 @@ class Origin:
         if role is not self.role:
             self.role = role
             self._encode()
+
+    def as_gone(self, retained: tuple[int, int] | None) -> Problem:
+        """Return the problem of a version that is gone. `retained` are the first and the last version that can be read,
+        and part of the candidate: a router passes on what candidates say.
+        """
+        candidate = self.as_candidate(None, Refusal.VERSION_GONE)
+        return refused(Refusal.VERSION_GONE, candidates=[{**candidate, RETAINED: retained} if retained else candidate])
 
     def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
         """Return the replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""

@@ -115,7 +115,9 @@ def bound_members(bounds: Mapping[str, Any], session: str | None = None) -> dict
 def wait_s(members: Mapping[str, Any]) -> float:
     """Return how long the server may wait by these bounds, which are JSON."""
     waits = not members.keys().isdisjoint(("min_position", *VERSIONS))
-    milliseconds: int = members.get("wait_ms", WAIT_WITH_POSITION_MS if waits else 0)
+    milliseconds: int | None = members.get("wait_ms")
+    if milliseconds is None:
+        milliseconds = WAIT_WITH_POSITION_MS if waits else 0
     return milliseconds / 1000
 
 

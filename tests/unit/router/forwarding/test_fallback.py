@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_node.replica.origin import Origin
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import (
     Rejection,
@@ -20,7 +21,7 @@ from understudy_router.forwarding.fallback import (
 from understudy_router.routing.choose import Choice, Exclusion, Reason
 from understudy_router.transport.node_requests import Delay
 from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
-from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.position import Position
@@ -299,6 +300,15 @@ def test_refusals_that_show_an_old_view_ask_for_a_new_one(reason: str, outdated:
 )
 def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], expected: ProblemType) -> None:
     assert plan_after(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
+
+
+def test_a_refusal_passes_on_which_versions_a_replica_can_read() -> None:
+    gone = Origin(HostInfo("h", 1), "n0", Role.ACTIVE).as_gone((3, 7))
+    plan = ReplicaPlan(choice(1))
+    step(plan, 0)
+    plan.ended(0, rejection_by_problem(gone.body()))
+    refusal = plan.refused(NO_BOUND, late=False, after_ms=5)
+    assert (refusal.type, refusal.extra["retained_versions"]) == (ProblemType.VERSION_GONE, [3, 7])
 
 
 def test_when_the_next_attempt_cannot_be_paid_for_the_refusal_says_why_to_come_back() -> None:
