@@ -17,7 +17,7 @@ DEADLINE = timedelta(milliseconds=5)
 
 @dataclass(frozen=True)
 class Features:
-    """What the model takes of an aircraft."""
+    """The features of one aircraft, as the model takes them."""
 
     flights: int | None
     delay_sum: int | None

@@ -35,7 +35,7 @@ class Why(StrEnum):
     BOUND = "bound"
     """A bound that routers keep: a version, a cursor, `require_active`, a long wait."""
     KEY = "key"
-    """A value that is no key of the store: a server says what is wrong with it."""
+    """The key does not fit the store. A router says what is wrong with it."""
     NO_ACTIVE = "no-active"
     """The metadata names no node for the partition, or one that may not be asked."""
     PAUSED = "paused"

@@ -159,7 +159,7 @@ class TaskStores:
             record = self._require_readable(ReadVersion(number, of_any_commit=True))
             read = _result(store.changes_of(record))
             if read is None:
-                raise _gone(number, "there is no changelog of it")
+                raise _gone(number, "it has no changelog")
             of = (store.place.task, store.place.lineage)
             view = task_view(*of, version=number, stores={}, record=record, marks=frozenset())
             yield VersionChanges(view, read.changes, read.operations)

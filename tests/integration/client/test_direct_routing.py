@@ -20,7 +20,7 @@ STORE = "op0"
 
 
 class Reads:
-    """What the readers saw: `wrong` has what should not be."""
+    """The answers that readers got. `wrong` lists those that differ from the checkpoint."""
 
     def __init__(self, checkpoint: HandmadeCheckpoint) -> None:
         self._counts = {version: checkpoint.counts(version) for version in range(1, VERSION + 3)}

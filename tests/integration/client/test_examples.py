@@ -42,7 +42,7 @@ def example(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 def troubles(server: Server, *others: Callable[[], Trouble]) -> list[Callable[[], Trouble]]:
-    """What may go wrong at a server that a program asks for fresh state."""
+    """Return the troubles of a server in which a program gets no fresh state."""
     return [lambda: server.lag(120 * SECOND), server.fail, server.cut, *others]
 
 

@@ -51,7 +51,7 @@ class NodeAddresses:
 
 
 def _is_loopback(host: str) -> bool | None:
-    """Whether a host is this machine; None for what is no address of a host, as `0.0.0.0`."""
+    """Whether a host is this machine. None: it cannot be asked at all, such as `0.0.0.0`."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -93,7 +93,7 @@ class Placement:
 
 
 _NO_KEY = (UnderstudyError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error)
-"""Errors of a value that is no key of the store."""
+"""The errors that a value raises when it does not fit the key of the store."""
 
 
 def parse_placement(reply: Reply, store: str, addresses: NodeAddresses, router: Endpoint) -> Placement:

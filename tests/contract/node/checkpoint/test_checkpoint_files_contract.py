@@ -1,4 +1,4 @@
-"""What every way to reach a checkpoint's files promises: on local disk, through fsspec, in memory."""
+"""The contract of all classes that read a checkpoint's files: on local disk, through fsspec, in memory."""
 
 from __future__ import annotations
 
