@@ -42,8 +42,8 @@ from benchmarks.servers import (
     tree_env,
 )
 from benchmarks.wrk import drive_posts, has_wrk
+from understudy.commands.reading import expanded
 from understudy.demo.local_redis import local_redis
-from understudy.reading import expanded
 
 PEER = "FastAPI + redis-py MGET"
 BATCH_KEYS = 100

@@ -1,4 +1,4 @@
-"""The `understudy` command: what the console script calls. The commands are in `commands.py`."""
+"""The `understudy` command: what the console script calls. The commands are in `commands`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from understudy_shared.base.extras import install_fix
 def main() -> None:
     """Run the command line. Without the packages it needs, say which extra brings them."""
     try:
-        from understudy.commands import cli  # noqa: PLC0415  # the one import that may fail, and must say why
+        from understudy.commands.group import cli  # noqa: PLC0415  # the one import that may fail, and must say why
     except ModuleNotFoundError as error:
         sys.exit(f"error: the command line needs {error.name}\n  fix: {install_fix('client')}")
     cli(prog_name="understudy")

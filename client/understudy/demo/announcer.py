@@ -18,10 +18,10 @@ import orjson
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from understudy.console import print_json, print_lines
 from understudy.demo.examples import Example, answer_line
 from understudy.demo.plan import APPLICATION_ID, Plan, shell_line
 from understudy.demo.processes import PROGRAM, Child, command_of
+from understudy.terminal.console import print_json, print_lines
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.printable import printable
 from understudy_shared.spark.times import utc_text

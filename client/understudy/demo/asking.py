@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from understudy.calls.http_client import Server, path_segment
 from understudy.demo.examples import FIRST, SECOND, Example, hour_examples
 from understudy.demo.plan import DemoPart
-from understudy.http_client import Server, path_segment
 from understudy_shared.base.errors import UnderstudyError
 
 _TIMEOUT_S = 5.0

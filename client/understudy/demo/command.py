@@ -16,7 +16,7 @@ import click
 from understudy.demo.announcer import JsonAnnouncer, TextAnnouncer, own_program
 from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
 from understudy.demo.run import Demo
-from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.extras import install_fix
 

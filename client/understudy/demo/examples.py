@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from understudy.values import shown
+from understudy.terminal.values import shown
 from understudy_shared.base.printable import printable
 
 AIRCRAFT = "N14228"

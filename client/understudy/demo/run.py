@@ -18,7 +18,7 @@ from understudy.demo.plan import DemoOptions, DemoPart, Plan, make_plan, wanted_
 from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop, stop_started_by_hand
 from understudy.demo.signals import Signals
 from understudy.demo.tables import changes, unplaced
-from understudy.exits import CommandError, ExitCode
+from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.ports import free_ports
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from understudy.calls.credentials import FIXES
+from understudy.calls.options import ServerOptions, given_bounds, server_options
+from understudy.calls.trust import client_context
 from understudy.client.errors import (
     BadRequestError,
     ServerProblemError,
@@ -18,13 +21,10 @@ from understudy.client.errors import (
     UnreachableError,
     UsageError,
 )
-from understudy.credentials import FIXES
-from understudy.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.options import ServerOptions, given_bounds, server_options
 from understudy.sql.errors import MemoryLimitError, SqlError
 from understudy.sql.output import FORMATS, format_of, write
 from understudy.sql.session import MEMORY_LIMIT, SqlSession
-from understudy.trust import client_context
+from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.sizes import BadSizeError
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
-from understudy.console import print_page
-from understudy.export_files import WrittenArrow, WrittenParquet, written_whole
-from understudy.pages import Sheet
 from understudy.sql.cells import json_of
-from understudy.values import shown
+from understudy.terminal.console import print_page
+from understudy.terminal.export_files import WrittenArrow, WrittenParquet, written_whole
+from understudy.terminal.pages import Sheet
+from understudy.terminal.values import shown
 from understudy_shared.base.printable import printable
 from understudy_shared.spark.names import unique_names
 

@@ -16,7 +16,7 @@ from tests.support.repository import ROOT
 from tests.support.services.deploy_files import COMPOSE, DOCKERFILE, SETTINGS, known_variables
 from tools.chart import CHART
 
-from understudy.commands import cli
+from understudy.commands.group import cli
 from understudy_shared.server.probes import probe_routes
 
 FILES = [

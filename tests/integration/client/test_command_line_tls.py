@@ -22,8 +22,8 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy.commands import cli
-from understudy.exits import ExitCode
+from understudy.commands.group import cli
+from understudy.terminal.exits import ExitCode
 
 LIMIT_S = 60.0
 

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings
 from ruamel.yaml import YAML
 from tests.support.repository import ROOT
 
-from understudy.commands import cli
+from understudy.commands.group import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings

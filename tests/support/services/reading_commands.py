@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from click.testing import CliRunner, Result
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
-from understudy.commands import cli
+from understudy.commands.group import cli
 
 FOUND = (
     b'{"store":"aircraft","key":{"tailnum":"N1"},"found":true,"value":{"count":15,"avg":1.0},"partition":3,'

@@ -9,8 +9,8 @@ import pytest
 from tests.support.services.canned_server import Canned
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, batch, problem, run
 
-from understudy.exits import CommandError, ExitCode
-from understudy.reading import keys_of_lines
+from understudy.commands.reading import keys_of_lines
+from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 

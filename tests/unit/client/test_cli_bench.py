@@ -16,9 +16,9 @@ from tests.support.cluster.in_process import departing
 from tests.support.services.lifespan import lifespan
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED
 
-from understudy.commands import cli
-from understudy.exits import ExitCode
-from understudy.load import Load
+from understudy.commands.group import cli
+from understudy.load.driving import Load
+from understudy.terminal.exits import ExitCode
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.server.service import Departure
 

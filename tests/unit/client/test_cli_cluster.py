@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 from tests.support.router.replies import EXPLAINED, member, replica, router_report
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
-from understudy.commands import cli
-from understudy.draining import tasks_left
-from understudy.exits import ExitCode
-from understudy.explain_report import explain_page
-from understudy.lag_reports import lag_page
-from understudy.pages import Lines, Page, Sheet
+from understudy.commands.draining import tasks_left
+from understudy.commands.group import cli
+from understudy.terminal.exits import ExitCode
+from understudy.terminal.explain_report import explain_page
+from understudy.terminal.lag_reports import lag_page
+from understudy.terminal.pages import Lines, Page, Sheet
 
 
 def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from understudy.commands import cli
-from understudy.configuring import in_force
-from understudy.service_flags import NODE_FLAGS
-from understudy.service_settings import FLAGS_OF
+from understudy.commands.configuring import in_force
+from understudy.commands.group import cli
+from understudy.services.flags import NODE_FLAGS
+from understudy.services.settings import FLAGS_OF
 
 
 @pytest.fixture(autouse=True)

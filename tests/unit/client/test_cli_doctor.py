@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
-from understudy.commands import cli
-from understudy.exits import ExitCode
+from understudy.commands.group import cli
+from understudy.terminal.exits import ExitCode
 
 LIVE, READY = Canned(b'{"live": true}'), Canned(b'{"ready": true, "reasons": []}')
 STORES = Canned(b'{"stores": [{"store": "aircraft"}], "not_served": []}')

@@ -18,7 +18,7 @@ from tests.support.services.reading_commands import problem, run
 from tests.unit.client.client.test_watch import HEAD, chunk, watched
 from tests.unit.client.client.test_watch_steps import event, token
 
-from understudy.exits import PIPE_CLOSED, ExitCode
+from understudy.terminal.exits import PIPE_CLOSED, ExitCode
 from understudy_shared.reads.watch_events import reset_event
 
 ENTRY = {

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from tests.support.services.command_line import ask
 
-from understudy.commands import cli
-from understudy.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
+from understudy.commands.group import cli
+from understudy.services.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.target import parse_query, split_path
 
@@ -74,7 +74,7 @@ def python(code: str) -> str:
 
 def test_the_help_loads_nothing_heavy() -> None:
     output = python(
-        "import sys\nfrom understudy.commands import cli\ncli(['--help'], standalone_mode=False)\n"
+        "import sys\nfrom understudy.commands.group import cli\ncli(['--help'], standalone_mode=False)\n"
         "print('heavy:', {'rich', 'httpx', 'pydantic', 'orjson', 'asyncio', 'understudy_node'} & set(sys.modules))"
     )
     assert output.startswith("0 ")
@@ -113,7 +113,7 @@ ARRAY = {"name": "items", "type": "array<string>", "example": ["text"]}
 
 def test_a_lookup_loads_nothing_heavy() -> None:
     output = python(
-        "import sys\nfrom understudy.commands import cli\n"
+        "import sys\nfrom understudy.commands.group import cli\n"
         "try:\n    cli(['get', 's', 'k', '--url', 'http://127.0.0.1:1'])\nexcept SystemExit as end:\n"
         "    print('code', end.code, 'heavy:', {'rich', 'httpx', 'pydantic', 'asyncio', 'difflib'} & set(sys.modules))"
     )

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
-from understudy.commands import cli
-from understudy.exits import CommandError, ExitCode
-from understudy.keys import lifetime
-from understudy.running import _shown_stores
-from understudy.welcome import guarded_lines
+from understudy.commands.group import cli
+from understudy.commands.keys import lifetime
+from understudy.services.running import _shown_stores
+from understudy.services.welcome import guarded_lines
+from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.auth.api_keys import KEY
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.presented import presented_in

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from understudy.progress import (
+from understudy.services.progress import (
     BarDisplay,
     LogDisplay,
     RunningNode,
@@ -119,7 +119,7 @@ def test_a_task_changed_when_its_state_did_or_when_it_can_be_asked_now() -> None
 
 
 def test_watching_ends_when_the_service_is_ready_and_logs_each_change(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="understudy.progress")
+    caplog.set_level(logging.INFO, logger="understudy.services.progress")
     assert watch(restoring_service(), LogDisplay(), threading.Event())
     lines = [(record.getMessage(), vars(record).get("version")) for record in caplog.records]
     assert lines == [
@@ -140,7 +140,7 @@ def test_watching_ends_when_the_process_stops() -> None:
 
 
 def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="understudy.progress")
+    caplog.set_level(logging.INFO, logger="understudy.services.progress")
     display = LogDisplay()
     for reason in ("no batch yet", "no batch yet", "the checkpoint is gone"):
         display.show(ServiceProgress(reasons=(reason,)))

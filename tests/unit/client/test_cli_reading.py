@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG, batch, problem, run
 
-from understudy.commands import cli
-from understudy.exits import PIPE_CLOSED, CommandError, ExitCode
-from understudy.http_client import Server, path_segment
+from understudy.calls.http_client import Server, path_segment
+from understudy.commands.group import cli
+from understudy.terminal.exits import PIPE_CLOSED, CommandError, ExitCode
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.reads.position import Position

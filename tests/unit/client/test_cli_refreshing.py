@@ -15,10 +15,10 @@ from tests.support.services.canned_server import Canned, canned_server
 from tests.support.services.command_line import environment
 from tests.support.spark.queries import wait_until
 
-from understudy.commands import cli
-from understudy.exits import CommandError, ExitCode
-from understudy.pages import Lines
-from understudy.refreshing import watch_pages
+from understudy.commands.group import cli
+from understudy.terminal.exits import CommandError, ExitCode
+from understudy.terminal.pages import Lines
+from understudy.terminal.refreshing import watch_pages
 
 REPORT = Canned(json.dumps(router_report()).encode())
 BROKEN = Canned(b"oops", 500, "text/plain")

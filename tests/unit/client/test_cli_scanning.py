@@ -10,7 +10,7 @@ import pytest
 from tests.support.services.canned_server import Canned
 from tests.support.services.reading_commands import problem, run
 
-from understudy.exits import ExitCode
+from understudy.terminal.exits import ExitCode
 
 OF = {"store": "aircraft", "version": 7, "committed_at": None, "watermark": None, "position": "us1.a", "lineage": "l"}
 WHERE = '["flights", ">", 100]'

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from pydantic_settings import BaseSettings
 from tests.support.services.command_line import ask
 
-from understudy.commands import cli
-from understudy.exits import CommandError, ExitCode
-from understudy.running import use_config_file
-from understudy.service_flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
-from understudy.service_settings import given_settings, settings_error
+from understudy.commands.group import cli
+from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
+from understudy.services.running import use_config_file
+from understudy.services.settings import given_settings, settings_error
+from understudy.terminal.exits import CommandError, ExitCode
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.settings import NodeSettings
 from understudy_router.settings import RouterSettings

@@ -8,7 +8,7 @@ from tests.support.page.overviews import lease
 from tests.support.services.canned_server import Canned
 from tests.support.services.reading_commands import problem, run
 
-from understudy.exits import ExitCode
+from understudy.terminal.exits import ExitCode
 
 GRANTED = Canned(json.dumps({"snapshot": "ul1.abc", "version": 418}).encode(), 201)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.lag_reports import lag_page
-from understudy.pages import Lines, Sheet
-from understudy.reports import not_served_lines, store_fields, store_row, unnamed_lines
-from understudy.values import answer_rows, batch_row, count_text, duration_text, quoted, shown
+from understudy.terminal.lag_reports import lag_page
+from understudy.terminal.pages import Lines, Sheet
+from understudy.terminal.reports import not_served_lines, store_fields, store_row, unnamed_lines
+from understudy.terminal.values import answer_rows, batch_row, count_text, duration_text, quoted, shown
 from understudy_shared.base.printable import printable
 
 JSON = st.recursive(

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.services.canned_server import Canned
 from tests.support.services.reading_commands import problem, run
 
-from understudy.exits import ExitCode
+from understudy.terminal.exits import ExitCode
 
 
 def page(*starts: str, cursor: str | None = None) -> Canned:

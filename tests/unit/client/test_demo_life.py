@@ -35,7 +35,7 @@ class RunningDemo:
             f"processes.PROGRAM = (sys.executable, {demo_parts.__file__!r});"
             f"processes.PIPELINE = (*processes.PROGRAM, 'pipeline');"
             f"run.wanted_ports = lambda options: {ports!r};"
-            "from understudy.commands import cli; cli(prog_name='understudy')"
+            "from understudy.commands.group import cli; cli(prog_name='understudy')"
         )
         shared = {"TMPDIR": str(folder), "DEMO_ACTIVE": str(ports[0])}
         self.process = subprocess.Popen(

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from understudy.commands import cli
+from understudy.commands.group import cli
 from understudy.demo import command
 from understudy.demo.plan import (
     APPLICATION_ID,
@@ -20,7 +20,7 @@ from understudy.demo.plan import (
     shell_line,
     wanted_ports,
 )
-from understudy.exits import CommandError, ExitCode
+from understudy.terminal.exits import CommandError, ExitCode
 from understudy_pipeline.demo.settings import DemoSettings
 
 FOLDER = Path("/tmp/a folder")

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from tests.support.services.canned_server import Canned, CannedServer, canned_server
 from tests.support.services.certificates import Signer
 
-from understudy.commands import cli
-from understudy.exits import ExitCode
+from understudy.commands.group import cli
+from understudy.terminal.exits import ExitCode
 
 STORES = Canned(b'{"application_id": "a", "generation": 1, "stores": [], "not_served": []}')
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.support.services.canned_server import Canned, CannedServer, canned_server
 
-from understudy.running import Welcome
+from understudy.services.running import Welcome
 from understudy_shared.base.words import HostInfo
 
 READY = Canned(b'{"ready": true, "reasons": []}')

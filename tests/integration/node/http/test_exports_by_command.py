@@ -18,9 +18,9 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.oracle.scanned import scanned
 
-from understudy import exporting
-from understudy.commands import cli
-from understudy.exits import ExitCode
+from understudy.commands import exporting
+from understudy.commands.group import cli
+from understudy.terminal.exits import ExitCode
 from understudy_node.http import exports as node_exports
 
 VERSION = 3

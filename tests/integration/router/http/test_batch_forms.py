@@ -23,7 +23,7 @@ from tests.support.services.openapi import resolved, validator
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy.reading import expanded
+from understudy.commands.reading import expanded
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.hop import HopGroup
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, HopKey, HopOutcome

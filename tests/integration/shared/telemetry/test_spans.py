@@ -25,7 +25,7 @@ from tests.support.services.received_spans import ACCEPTS, CLIENT, SERVER, Recei
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy.http_client import Server
+from understudy.calls.http_client import Server
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType

@@ -127,7 +127,7 @@ async def test_a_read_without_an_answer_is_told_with_what_came_of_it(caplog: pyt
 def test_the_command_line_sends_the_trace_that_it_is_part_of(
     router: ClusterRouter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from understudy.http_client import Server
+    from understudy.calls.http_client import Server
 
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TRACEPARENT", TRACEPARENT["traceparent"])

@@ -14,7 +14,7 @@ from tests.support.services.reading_commands import problem, run
 from tests.support.spark.values import SCALAR_TYPES, struct_of
 from tests.support.typed.entries import columns_of, entry_of, module_of, struct
 
-from understudy.exits import ExitCode
+from understudy.terminal.exits import ExitCode
 from understudy.typed import bind
 from understudy_shared.spark import types as spark
 from understudy_shared.spark.types import StructType

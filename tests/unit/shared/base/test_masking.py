@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from understudy.exits import say_error
-from understudy.service_settings import settings_error
+from understudy.services.settings import settings_error
+from understudy.terminal.exits import say_error
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.settings import NodeSettings
 from understudy_pipeline.inputs.kafka_config import KafkaConfig

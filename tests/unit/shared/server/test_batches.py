@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.repository import ROOT
 from tests.support.spark.values import struct_of
 
-from understudy.reading import expanded
+from understudy.commands.reading import expanded
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads import hop_columns

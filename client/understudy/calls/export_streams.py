@@ -1,0 +1,167 @@
+"""The streams of an export as they come: read to their end record, in pieces from which one can go on.
+
+Rule: a stream without its end record, or with another number of rows than that says, was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from io import BufferedIOBase
+from typing import Any, NamedTuple
+
+import orjson
+
+from understudy.calls.http_client import ServerProblemError
+from understudy_shared.base.errors import UnderstudyError
+
+READ_BYTES = 256 * 1024
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Size at which rows are handed on although no cursor has come, as for a role of some keys."""
+
+MAX_TAIL_BYTES = 64 * 1024
+"""Size of the end of a CSV that is held back until it is clear whether it is the comment at the end."""
+
+
+class CutError(UnderstudyError):
+    """A stream ended before its end."""
+
+
+class Piece(NamedTuple):
+    """Some rows. `cursor` is the place behind them, None where it is not known."""
+
+    content: Any
+    rows: int
+    size_bytes: int
+    cursor: str | None
+
+
+ReadStream = Callable[[BufferedIOBase], Iterator[Piece]]
+"""A function that yields the pieces of a stream. Raises CutError, and ServerProblemError where the server says why."""
+
+
+def read_ndjson(body: BufferedIOBase) -> Iterator[Piece]:
+    """Yield lines with the JSON of a row each."""
+    held: list[bytes] = []
+    rows, size_bytes, total = 0, 0, 0
+    for line in _lines(body):
+        if line.startswith(b'{"row":'):
+            held.append(line[7:-1])
+            rows += 1
+            size_bytes += len(line)
+            if size_bytes < MAX_HELD_BYTES:
+                continue
+            said = {}
+        else:
+            said = _said(line)
+        if "error" in said:
+            raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
+        total += rows
+        if "end" in said:
+            _require(total, said["end"])
+        yield Piece(b"".join([row + b"\n" for row in held]), rows, size_bytes, said.get("cursor"))
+        held, rows, size_bytes = [], 0, 0
+        if "end" in said:
+            return
+    raise CutError("the stream has no end record")
+
+
+def read_csv(body: BufferedIOBase) -> Iterator[Piece]:
+    """Yield lines of CSV, the names first, without the comment at the end."""
+    tail, counting = b"", _Lines()
+    cut: CutError | None = None
+    try:
+        for data in _pieces(body):
+            tail += data
+            if len(tail) > MAX_TAIL_BYTES:
+                done, tail = tail[:-MAX_TAIL_BYTES], tail[-MAX_TAIL_BYTES:]
+                yield Piece(done, counting.add(done), len(done), None)
+    except CutError as error:
+        cut = error
+    at = tail.rfind(b"\n", 0, -1) + 1
+    last, rest = tail[at:], tail[:at]
+    if not last.startswith(b"# ") or not last.endswith(b"}\n"):
+        raise cut or CutError("the stream has no end record")
+    kind, _, json = last[2:].partition(b" ")
+    if kind == b"error":
+        raise ServerProblemError(_said(json), json)
+    rows = counting.add(rest)
+    _require(counting.lines - 1, _said(json))
+    yield Piece(rest, rows, len(rest), None)
+
+
+def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
+    """Yield lists of record batches."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    held: list[Any] = []
+    rows, total = 0, 0
+    try:
+        reader = pa.ipc.open_stream(pa.PythonFile(body, "r"))
+        while True:
+            batch, metadata = reader.read_next_batch_with_custom_metadata()
+            said = {} if metadata is None else _said(metadata[b"understudy"])
+            if "error" in said:
+                raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
+            held.append(batch)
+            rows += batch.num_rows
+            size_bytes = sum(each.nbytes for each in held)
+            if not said and size_bytes < MAX_HELD_BYTES:
+                continue
+            total += rows
+            if "end" in said:
+                _require(total, said["end"])
+            yield Piece(held, rows, size_bytes, said.get("cursor"))
+            held, rows = [], 0
+            if "end" in said:
+                return
+    except StopIteration:
+        raise CutError("the stream has no end record") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CutError(f"the stream was cut: {error}") from None
+
+
+class _Lines:
+    """The number of lines of CSV: a line break in quotes is in a line."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._is_quoted = False
+
+    def add(self, data: bytes) -> int:
+        """Count the lines that end in these bytes."""
+        parts = data.split(b'"')
+        found = sum(part.count(b"\n") for part in parts[int(self._is_quoted) :: 2])
+        self._is_quoted ^= len(parts) % 2 == 0
+        self.lines += found
+        return found
+
+
+def _pieces(body: BufferedIOBase) -> Iterator[bytes]:
+    try:
+        while data := body.read1(READ_BYTES):
+            yield data
+    except (OSError, ValueError) as error:
+        raise CutError(f"the stream was cut: {error or type(error).__name__}") from None
+
+
+def _lines(body: BufferedIOBase) -> Iterator[bytes]:
+    """Yield whole lines; what stands behind the last is no line."""
+    left = b""
+    for data in _pieces(body):
+        *lines, left = (left + data).split(b"\n")
+        yield from lines
+
+
+def _said(line: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict):
+        raise CutError("the stream has a line that is no JSON")
+    return said
+
+
+def _require(rows: int, end: dict[str, Any]) -> None:
+    if end.get("rows") != rows:
+        raise CutError(f"the stream has {rows} rows, and its end record says {end.get('rows')}")

@@ -1,0 +1,281 @@
+"""Calls of commands to nodes and routers, through the core of the Python client, which takes them to another server
+where several are named.
+
+Rule: what a server answered reaches the command as it came, to the byte; what went wrong is a `CommandError`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from understudy.calls.credentials import FIXES, shown_credential
+from understudy.calls.flag_words import in_flags, place_in_flags
+from understudy.calls.trust import UNTRUSTED_FIX, client_context
+from understudy.client import errors
+from understudy.client.core.call import Call
+from understudy.client.core.endpoints import Endpoint, parse_endpoint
+from understudy.client.core.exchange import Failure, Opened, Request, Send
+from understudy.client.core.state import ClientState, Settings
+from understudy.client.driver import Driver
+from understudy.client.transports.base import Stream, Transport
+from understudy.client.transports.sockets import SocketTransport
+from understudy.client.transports.trust import Trust
+from understudy.terminal.exits import CommandError, ExitCode
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import printable
+from understudy_shared.telemetry.trace import parse_traceparent
+
+STREAM_TIMEOUT_S = 60.0
+"""Time without bytes after which a stream counts as cut. Its server looks for another replica for 20 s."""
+
+EXPORT_TYPES = ("application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream")
+_READ_BYTES = 256 * 1024
+_NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
+"""Statuses below 500 that do not blame the request: the same request may work later or at another server."""
+
+
+class ServerProblemError(CommandError):
+    """A problem that the server sent; `body` is its JSON as it came, `slug` its type."""
+
+    def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
+        self.slug = str(problem.get("type", ""))
+        super().__init__(
+            in_flags(printable(str(problem.get("detail") or problem.get("title") or "the server refused"))),
+            where=place_in_flags(printable(str(problem.get("where", "")))),
+            fix=FIXES.get(self.slug) or in_flags(printable(str(problem.get("fix", "")))),
+            exit_code=problem_exit_code(problem),
+            notes=[printable(candidate_line(candidate)) for candidate in problem.get("candidates", [])],
+        )
+        self.body = body
+
+
+class Streamed(NamedTuple):
+    """An answer that is read while it comes."""
+
+    headers: Mapping[str, str]
+    body: io.BufferedIOBase
+
+
+class Server:
+    """The nodes or routers at `url`, with commas between several; `http://` may be left out. Calls show the key of the
+    environment. Each server is asked once in a call: scripts that try again decide so themselves.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, is_own: bool = False) -> None:
+        """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity."""
+        endpoints = [_endpoint(each.strip()) for each in url.split(",")]
+        self.url = ", ".join(each.url for each in endpoints)
+        self._timeout_s = timeout_s
+        settings = Settings(timeout_s, timeout_s, retries=len(endpoints) - 1, session=False)
+        trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))  # this command is a part of that trace
+        self.state = ClientState(
+            settings, endpoints, shown_credential(os.environ), trace=None if trace is None else trace.traceparent
+        )
+        self.driver = Driver(self.state, _transport(endpoints, is_own=is_own))
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.driver.transport.close()
+
+    def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
+        """Return the JSON of a reply. The timeout comes on top of `wait_ms`, which the server was asked to wait."""
+        return self._call(Request("GET", path + _query(parameters), None, wait_ms / 1000)).body
+
+    def post(
+        self, path: str, content: bytes, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0
+    ) -> bytes:
+        """Return the JSON of a reply to a JSON body."""
+        return self._call(Request("POST", path + _query(parameters), content, wait_ms / 1000)).body
+
+    def delete(self, path: str) -> None:
+        """Send a DELETE, whose answer has no body."""
+        self._call(Request("DELETE", path))
+
+    @contextmanager
+    def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[Streamed]:
+        """Give the answer to a JSON body, to be read while it comes. Raises as `post` does, before it is read. Between
+        two parts of it a server may take longer than for others.
+        """
+        limit_s = max(self._timeout_s, STREAM_TIMEOUT_S)
+        request = Request("POST", path, content, wait_ms / 1000, EXPORT_TYPES)
+        opened = self._call(request, limit_s).document
+        assert isinstance(opened, Opened)
+        with io.BufferedReader(_Body(opened.stream, limit_s), _READ_BYTES) as body:
+            yield Streamed(opened.headers, body)
+
+    def not_ready(self) -> list[str]:
+        """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""
+        request = Request("GET", "/readyz")
+        endpoint = self.state.servers.best(monotonic(), ())
+        reply = self.driver.transport.exchange(
+            Send(endpoint, request, self.state.headers(request), monotonic() + self._timeout_s)
+        )
+        if isinstance(reply, Failure):
+            return [f"it does not answer: {reply.why}"]
+        document = _json(reply.body)
+        reasons = document.get("reasons") if isinstance(document, dict) else None
+        return list(map(str, reasons)) if isinstance(reasons, list) else [f"/readyz has status {reply.status}"]
+
+    @contextmanager
+    def failing_clearly(self, limit_s: float) -> Iterator[None]:
+        """Raise the `CommandError` of what the client raises."""
+        try:
+            yield
+        except CommandError:
+            raise
+        except UnderstudyError as error:
+            raise command_error(error, self.url, limit_s) from None
+
+    def _call(self, request: Request, limit_s: float | None = None) -> Call:
+        limit_s = self._timeout_s if limit_s is None else limit_s
+        call = Call(self.state, request, monotonic() + limit_s + request.wait_s)
+        with self.failing_clearly(limit_s + request.wait_s):
+            self.driver.run(call.steps())
+        return call
+
+
+class _Body(io.RawIOBase):
+    """The body of a stream as a file. A stream that was cut is an `OSError`."""
+
+    def __init__(self, stream: Stream, limit_s: float) -> None:
+        self._stream, self._limit_s = stream, limit_s
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            piece = self._stream.receive(monotonic() + self._limit_s)
+            if isinstance(piece, Failure):
+                raise OSError(piece.why)
+            self._left = memoryview(piece)
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def command_error(error: UnderstudyError, url: str, limit_s: float) -> CommandError:
+    """Return the error of a command for an error of the client, which was asked at `url` within a time."""
+    match error:
+        case errors.ServerProblemError():
+            return ServerProblemError(error.problem, error.body)
+        case errors.DeadlineError():
+            what, fix = f"there was no answer within {limit_s:g} s", "Try again, or wait longer with --timeout-s"
+        case errors.UnreachableError():
+            return _unreachable(error, url)
+        case _:
+            is_usage = isinstance(error, errors.UsageError)
+            code = ExitCode.USAGE if is_usage else ExitCode.REFUSED
+            return CommandError(error.what, where=error.where, fix=error.fix, exit_code=code)
+    return CommandError(what, where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _unreachable(error: errors.UnreachableError, url: str) -> CommandError:
+    why = printable(error.attempts[-1].why if error.attempts else error.what).removeprefix("cannot connect: ")
+    if isinstance(error, errors.BadReplyError) and why.startswith("status "):
+        return CommandError(
+            f"the reply is not one of an Understudy server: {why}",
+            fix="Check --url: it names a node's or router's address without a path",
+            exit_code=ExitCode.REFUSED,
+        )
+    if why.startswith("by TLS: "):
+        is_plain = "does not speak TLS" in why
+        fix = "Write http://, or name the port for TLS" if is_plain else UNTRUSTED_FIX
+        return CommandError(f"cannot reach the server {why}", where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+    fix = "Start one with: understudy serve CHECKPOINT; or name another with --url or UNDERSTUDY_URL"
+    return CommandError(f"cannot reach the server: {why}", where=url, fix=fix, exit_code=ExitCode.UNREACHABLE)
+
+
+def _transport(endpoints: list[Endpoint], *, is_own: bool) -> Transport:
+    """Return sockets, or what asks through the proxy that is set for the servers."""
+    context = client_context(os.environ, is_own=is_own) if any(each.scheme == "https" for each in endpoints) else None
+    if any(name.lower().endswith("_proxy") for name in os.environ):
+        from understudy.calls.proxied import ProxiedTransport, is_proxied  # noqa: PLC0415  # urllib is slow to import
+
+        if is_proxied(endpoints[0]):
+            return ProxiedTransport(context)
+    return SocketTransport(Trust({}, context))
+
+
+def _query(parameters: Mapping[str, str] | None) -> str:
+    return f"?{urlencode(parameters)}" if parameters else ""
+
+
+def _endpoint(url: str) -> Endpoint:
+    """Return the address of a server. A path before its own is kept: proxies have such."""
+    parts = urlsplit(server_url(url))
+    try:
+        return parse_endpoint(f"{parts.scheme}://{parts.netloc}")._replace(prefix=parts.path)
+    except errors.UsageError as error:
+        raise CommandError(error.what, where="--url", fix=error.fix, exit_code=ExitCode.USAGE) from None
+
+
+def server_url(url: str) -> str:
+    """Return the URL of a server without a slash at its end. Raises CommandError when it does not name a server."""
+    whole = (url if "://" in url else f"http://{url}").rstrip("/")
+    try:
+        parts = urlsplit(whole)
+        is_url = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:  # brackets that do not match, a port that is not a number
+        is_url = False
+    if not is_url or not parts.hostname or not whole.isascii() or not whole.isprintable() or " " in whole:
+        raise CommandError(
+            f"{url!r} is not a server's URL",
+            where="--url",
+            fix="Write for example http://127.0.0.1:8080",
+            exit_code=ExitCode.USAGE,
+        )
+    return whole
+
+
+def problem_exit_code(problem: Mapping[str, Any]) -> ExitCode:
+    """Return 2 when the request was wrong, 3 when it was right and is not answered."""
+    status = problem.get("status")
+    is_callers_fault = isinstance(status, int) and 400 <= status < 500 and status not in _NOT_THE_CALLERS_FAULT
+    return ExitCode.USAGE if is_callers_fault else ExitCode.REFUSED
+
+
+def candidate_line(candidate: Mapping[str, Any]) -> str:
+    """Print a replica that may not answer, and why."""
+    host, port = candidate.get("host", "?"), candidate.get("port", "?")
+    facts = [str(candidate[name]) for name in ("role", "state") if candidate.get(name)]
+    facts += [
+        f"{label} unknown" if candidate[name] is None else f"{label} {candidate[name]}{unit}"
+        for name, label, unit in (
+            ("version", "version", ""),
+            ("offset_lag", "versions behind", ""),
+            ("time_lag_ms", "time lag", " ms"),
+        )
+        if name in candidate
+    ]
+    return f"{host}:{port}: {candidate.get('reason', 'no reason given')} ({', '.join(facts)})"
+
+
+def path_segment(text: str) -> str:
+    """Quote a path segment so that it arrives as `text`: dots too, which clients would resolve as folders."""
+    return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="", errors="surrogateescape")
+
+
+def _json(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None

@@ -1,0 +1,132 @@
+"""Options that several commands share: which server, how to print, and the bounds of a read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from understudy.calls.http_client import Server, ServerProblemError
+from understudy.calls.trust import trust_options
+from understudy.terminal.console import print_json, print_report
+from understudy.terminal.pages import Page
+from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
+from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_TIMEOUT_S = 5.0
+_NOT_GIVEN = (("require_active", False),)
+"""A flag is false where it was left out."""
+
+
+class ServerOptions(NamedTuple):
+    """The server that a command asks, and the form in which it prints what the server answers."""
+
+    url: str
+    timeout_s: float
+    as_json: bool
+
+    @contextmanager
+    def server(self) -> Iterator[Server]:
+        """Give the server. With --json, print a problem as it came; its error goes to stderr all the same."""
+        with Server(self.url, timeout_s=self.timeout_s) as server:
+            try:
+                yield server
+            except ServerProblemError as problem:
+                if self.as_json:
+                    print_json(problem.body)
+                raise
+
+    def print_report(self, body: bytes, page_of: Callable[[Any], Page]) -> None:
+        """Print the JSON that the server answered, or the page that is made of it."""
+        print_report(body, page_of, as_json=self.as_json)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --url, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
+
+    @wraps(command)
+    def gathered(*, url: str, timeout_s: float, as_json: bool, **others: Any) -> Any:
+        return command(options=ServerOptions(url, timeout_s, as_json), **others)
+
+    flags = (
+        click.option(
+            "--url", default=DEFAULT_URL, envvar="UNDERSTUDY_URL", show_default=True, show_envvar=True,
+            help="Address of a node or router, several with commas; http:// may be left out.",
+        ),
+        click.option(
+            "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
+            help="Seconds to wait for a reply, on top of --wait-ms.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
+    )  # fmt: skip
+    return _all(trust_options(gathered), flags)
+
+
+def bound_options(command: Command) -> Command:
+    """Add the bounds of a read. Without any, every replica may answer, and the answer says its age."""
+    options = (
+        click.option("--max-lag", type=click.IntRange(min=0), help="Most versions (batches) behind, inclusive."),
+        click.option("--max-staleness-ms", type=click.IntRange(min=0), help="Most milliseconds behind, inclusive."),
+        click.option("--min-position", help="At least as new as the answer that had this `position`."),
+        click.option("--version", type=click.IntRange(min=0), help="Exactly this version, newest or not."),
+        click.option("--snapshot", help="Exactly the version of the answer that had this `position`, or of a lease."),
+        click.option("--at", help="The newest version committed by then: ISO 8601 with an offset, or ms since 1970."),
+        click.option("--require-active", is_flag=True, help="Only the active replica may answer."),
+        click.option(
+            "--unknown-lag", type=click.Choice(["serve", "refuse"]),
+            help="What to do while the lag is unknown.  [default: serve without a lag bound, refuse with one]",
+        ),
+        click.option(
+            "--wait-ms", type=click.IntRange(min=0),
+            help="Time to wait for --min-position, --version or --snapshot, in ms.  "
+            f"[default: {WAIT_WITH_POSITION_MS} with one of them, else 0]",
+        ),
+    )  # fmt: skip
+    return _all(command, options)
+
+
+def selection_options(command: Command) -> Command:
+    """Add the options that select a part of a key's elements."""
+    options = (
+        click.option(
+            "--limit", type=click.IntRange(1, MAX_PAGE_ELEMENTS),
+            help=f"At most so many elements of a key's list.  [default: {MAX_PAGE_ELEMENTS}]",
+        ),
+        click.option("--cursor", help="The next page of a list: the `next_cursor` of the page before."),
+        click.option(
+            "--include-expired/--no-include-expired", default=None,
+            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+            "else show it]",
+        ),
+    )  # fmt: skip
+    return _all(command, options)
+
+
+def given_bounds(bounds: dict[str, Any]) -> dict[str, Any]:
+    """Return the bounds that were given, 0 among them: the server knows its own defaults."""
+    return {name: value for name, value in bounds.items() if value is not None and (name, value) not in _NOT_GIVEN}
+
+
+def as_parameters(bounds: dict[str, Any]) -> dict[str, str]:
+    """Return bounds as query parameters."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in bounds.items()}
+
+
+def wait_ms_of(bounds: dict[str, Any]) -> int:
+    """Return how long the server may wait, in ms: the timeout of the call comes on top."""
+    wait_ms = bounds.get("wait_ms")
+    if wait_ms is None:
+        return WAIT_WITH_POSITION_MS if {"min_position", "version", "snapshot"} & bounds.keys() else 0
+    return int(wait_ms)
+
+
+def _all(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

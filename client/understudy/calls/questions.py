@@ -1,0 +1,56 @@
+"""Options that select the rows of a store, and the question that they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import orjson
+
+from understudy.calls.options import Command, given_bounds
+from understudy.terminal.exits import CommandError, ExitCode
+
+
+def question_options(command: Command) -> Command:
+    """Add the options that select rows."""
+    for option in (
+        click.option(
+            "--include-expired/--no-include-expired", default=None,
+            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+            "else show it]",
+        ),
+        click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
+        click.option("--from", help="The least value of the first key column; of a window, its least start."),
+        click.option("--to", help="The end of the range of the first key column: rows are before it."),
+        click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
+        click.option(
+            "--where", "comparisons", multiple=True,
+            help="A comparison that must hold, as JSON: '[\"flights\", \">\", 100]'. May be given several times.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def question_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of a question. Raises CommandError for an option that is not JSON."""
+    given = given_bounds(given)
+    prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
+    if prefix is not None:
+        given["prefix"] = _json(prefix, "--prefix", "'[\"UA\"]'")
+    if comparisons:
+        given["where"] = [_json(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
+    return given
+
+
+def _json(text: str, where: str, example: str) -> object:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        found, why = None, f"{text!r} is not JSON: {error}"
+    else:
+        why = f"{text!r} is not a JSON array"
+    if isinstance(found, list):
+        return found
+    raise CommandError(why, where=where, fix=f"Write for example {where} {example}", exit_code=ExitCode.USAGE)

@@ -1,0 +1,1 @@
+"""The commands of `understudy`, a module for one or for a few that belong together; `group` names them all."""

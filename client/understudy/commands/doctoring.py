@@ -1,0 +1,146 @@
+"""`understudy doctor`: what is there, what is served, what is wrong and what to change, of a checkpoint or a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+import orjson
+
+from understudy.calls.http_client import Server, ServerProblemError
+from understudy.calls.options import DEFAULT_TIMEOUT_S
+from understudy.calls.trust import trust_options
+from understudy.terminal.console import print_report
+from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.terminal.pages import Lines
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.extras import install_fix
+from understudy_shared.base.printable import printable
+
+Report = dict[str, Any]
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("target", metavar="CHECKPOINT|URL")
+@click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
+              help="Seconds to wait for each reply of a server.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")
+@trust_options
+def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
+    """Examine a checkpoint, or a node or router at a URL: what is there, what is served, what is wrong, what to change.
+
+    A checkpoint is a path or a URL of storage (s3://...); http:// and https:// name a server. It only reads. It ends
+    with 0 when nothing is wrong, also with hints, with 3 when something is, with 4 when the server cannot be reached.
+
+    \b
+    Examples:
+      understudy doctor /data/checkpoints/flights
+      understudy doctor s3://bucket/checkpoints/flights --json | jq .findings
+      UNDERSTUDY_API_KEY_FILE=operations.key understudy doctor https://router-1:8080
+    """
+    is_server = target.lower().startswith(("http://", "https://"))
+    report = _of_server(target, timeout_s) if is_server else _examine()(target)
+    print_report(orjson.dumps(report), lambda shown: (Lines(list(report_lines(shown)), folds=True),), as_json=as_json)
+    wrong = [each for each in report["findings"] if each["state"] == "wrong"]
+    if wrong:
+        raise CommandError(f"{printable(target)} has faults: {len(wrong)}", exit_code=ExitCode.REFUSED)
+
+
+def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the facts, then each finding with what to do (pure)."""
+    facts = {
+        name: value for name, value in report.items() if name not in ("operators", "findings") and value is not None
+    }
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        yield f"  {name:{width}}  {_text(value)}"
+    for each in report.get("operators", ()):
+        stores = ", ".join(each["stores"]) or "not served"
+        name = f"op{each['operator_id']}"
+        yield f"  {name:{width}}  {each['operator']}, {each['partitions']} partitions: {stores}"
+    yield ""
+    for finding in report["findings"]:
+        yield f"  {finding['state']:5}  {printable(finding['what'])}"
+        if finding["fix"]:
+            yield f"         do: {printable(finding['fix'])}"
+    if not report["findings"]:
+        yield "  Nothing was found wrong."
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "unknown"
+        case bool():
+            return "yes" if value else "no"
+        case [first, last]:
+            return f"{first} to {last}"
+        case _:
+            return printable(str(value))
+
+
+def _examine() -> Callable[[str], Report]:
+    """Load the node's part, by its entry point: the command line imports no service."""
+    try:
+        (entry,) = entry_points(group="understudy.services", name="doctor")
+        loaded: Callable[[str], Report] = entry.load()
+    except (ModuleNotFoundError, ValueError) as error:
+        missing = getattr(error, "name", None) or "the service 'doctor'"
+        raise CommandError(
+            f"{missing} is not installed", fix=install_fix("client,node"), exit_code=ExitCode.REFUSED
+        ) from None
+    return loaded
+
+
+def _of_server(url: str, timeout_s: float) -> Report:
+    """Ask a node or router about itself. Raises CommandError when it cannot be reached or trusted at all."""
+    report: Report = {"server": url, "tls": url.lower().startswith("https://")}
+    findings: list[dict[str, str]] = []
+    with Server(url, timeout_s=timeout_s) as server:
+        server.get("/livez")
+        reasons = server.not_ready()
+        report["ready"] = not reasons
+        findings += [_wrong(f"it is not ready: {reason}", 'See docs/operations.md, "Probes"') for reason in reasons]
+        stores = _asked(server, "/v1/stores", "stores", findings)
+        if stores is not None:
+            report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"
+            findings += [
+                _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
+                for each in stores["not_served"]
+            ]
+        health = _asked(server, "/admin/v1/health", "health", findings)
+        if health is not None:
+            report["health"] = health["headline"]
+            findings += [
+                {
+                    "state": "wrong" if each["state"] in {"hurt", "unknown"} else "hint",
+                    "what": f"{each['name']}: {each['symptom']}",
+                    "fix": each["action"],
+                }
+                for each in health["indicators"]
+                if each["state"] != "ok"
+            ]
+    if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
+        findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
+    return {**report, "findings": findings}
+
+
+def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
+    """Ask for a document; None with a finding where the server refuses, without one where it lacks the path."""
+    try:
+        document: Report = orjson.loads(server.get(path))
+    except ServerProblemError as problem:
+        if problem.slug != "unknown-path":
+            findings.append(_wrong(f"it does not show its {what}: {problem.what}", problem.fix))
+        return None
+    except UnderstudyError as error:
+        findings.append(_wrong(f"it does not show its {what}: {error.what}", error.fix))
+        return None
+    return document
+
+
+def _wrong(what: str, fix: str) -> dict[str, str]:
+    return {"state": "wrong", "what": what, "fix": fix}

@@ -1,0 +1,265 @@
+"""`understudy get` and `understudy lookup`: one key as words, or keys as JSON, one or many."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import click
+import orjson
+
+from understudy.calls.http_client import Server, path_segment, problem_exit_code
+from understudy.calls.options import (
+    Command,
+    ServerOptions,
+    as_parameters,
+    bound_options,
+    given_bounds,
+    selection_options,
+    server_options,
+    wait_ms_of,
+)
+from understudy.terminal.console import print_json, print_page
+from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.terminal.reports import answer_page, batch_page
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
+
+
+class KeyCommand(click.Command):
+    """A command that explains what to do about a key that looks like an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            word = dashed_word(given, error.option_name)
+            if word is None or error.possibilities:
+                raise
+            message = f"{word!r} looks like an option: put -- before keys that begin with a dash"
+            raise click.UsageError(message, ctx) from None
+
+
+def dashed_word(words: Sequence[str], option: str) -> str | None:
+    """Return the word in which click saw the unknown `option`: `-UA` for `-U`; None when there is no such word."""
+    letter = option.removeprefix("-")
+    if option.startswith("--"):
+        return next((word for word in words if word.partition("=")[0] == option), None)
+    return next((word for word in words if word[:1] == "-" and word[1:2] != "-" and letter in word), None)
+
+
+def raw_option(command: Command) -> Command:
+    """Add --raw."""
+    return click.option("--raw", is_flag=True, help="Show what Spark stores, too, where a result is computed from it.")(
+        command
+    )
+
+
+def longs_option(command: Command) -> Command:
+    """Add --longs."""
+    return click.option(
+        "--longs", type=click.Choice(["number", "string"]),
+        help="Print whole numbers so: as strings they survive programs whose numbers are doubles.  [default: number]",
+    )(command)  # fmt: skip
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1)
+@raw_option
+@longs_option
+@bound_options
+@selection_options
+@server_options
+def get(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    raw: bool,
+    longs: str | None,
+    options: ServerOptions,
+    **bounds: Any,
+) -> None:
+    """Look up one key of STORE: a word per key column, in schema order.
+
+    Shows the result of the query where it is known, else what Spark stores; --raw shows both.
+
+    A window is two words, its start and its end. Numbers, dates and times are written as in the answers. Keys with
+    nulls, empty texts, structs or arrays need the exact form: understudy lookup.
+
+    \b
+    Examples:
+      understudy get aircraft N14228
+      understudy get flights_per_hour JFK 2013-01-01T05:00:00Z 2013-01-01T06:00:00Z --max-lag 2
+      understudy get balances -- -17
+    """
+    if not key or "" in key:
+        raise CommandError(
+            "a key is written as words, none of them empty",
+            fix=f"Use the exact form: understudy lookup {store} '<JSON array or object>'",
+            exit_code=ExitCode.USAGE,
+        )
+    path = "/".join(["/v1/stores", path_segment(store), "keys", *map(path_segment, key)])
+    _look_up_one(options, path, {}, given_bounds(bounds), _Output(raw, longs))
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1, metavar="[JSON]...")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read keys from standard input, one JSON key per line.")
+@raw_option
+@longs_option
+@bound_options
+@selection_options
+@server_options
+def lookup(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    from_stdin: bool,
+    raw: bool,
+    longs: str | None,
+    options: ServerOptions,
+    **bounds: Any,
+) -> None:
+    """Look up keys of STORE, each a JSON array in schema order or a JSON object by column name.
+
+    One key is one request. Several, or --stdin, are asked in batches of up to 1000; each key has its own outcome, and
+    the exit code is the highest of them. The key of a global aggregate is [].
+
+    \b
+    Examples:
+      understudy lookup aircraft '["N14228"]'
+      understudy lookup aircraft '{"tailnum": null}' '[""]' --json
+      jq -c '[.tailnum]' planes.json | understudy lookup aircraft --stdin --json
+    """
+    if bool(key) == from_stdin:
+        raise click.UsageError("give JSON keys, or --stdin: one of the two")
+    given, output = given_bounds(bounds), _Output(raw, longs)
+    if from_stdin:
+        _look_up_many(options, store, keys_of_lines(sys.stdin.buffer), given, output)
+    elif len(key) == 1:
+        text = checked_json(key[0], where="the key")
+        path = f"/v1/stores/{path_segment(store)}/lookup"
+        _look_up_one(options, path, {"key": text}, given, output)
+    else:
+        checked = [checked_json(text, where=f"key {number}") for number, text in enumerate(key, 1)]
+        _look_up_many(options, store, checked, given, output)
+
+
+def checked_json(text: str, *, where: str) -> str:
+    """Return `text`, when it is JSON: it travels as it was written, so that no digit is lost on the way."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise CommandError(
+            f"{text!r} is not JSON: {error}",
+            where=where,
+            fix="Write an array in schema order or an object by column name: '[\"N14228\", 5]'",
+            exit_code=ExitCode.USAGE,
+        ) from None
+    return text
+
+
+def outcome_of(answer: dict[str, Any]) -> ExitCode:
+    """Return the exit code for one item of a batch."""
+    if "found" in answer:
+        return ExitCode.OK if answer["found"] else ExitCode.ABSENT
+    return problem_exit_code(answer)
+
+
+def expanded(batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """Expand the results of a compact answer: each gets the members of its read in place of the read's index.
+
+    The results of a long answer are returned as they are.
+    """
+    reads, store = batch.get("reads", ()), batch.get("store")
+    return [_expanded(result, store, reads) if "read" in result else result for result in batch["results"]]
+
+
+def _expanded(result: dict[str, Any], store: object, reads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    own = {name: member for name, member in result.items() if name not in {"status", "read"}}
+    return {"status": result["status"], "store": store, **own, **reads[result["read"]]}
+
+
+def chunks(keys: Iterable[str], size: int) -> Iterator[tuple[list[str], CommandError | None]]:
+    """Yield lists of at most `size` keys; with the last, the error that ended them, so that those before are asked."""
+    source = iter(keys)
+    while True:
+        chunk: list[str] = []
+        try:
+            for key in islice(source, size):
+                chunk.append(key)  # noqa: PERF402  # those before an error must stay
+        except CommandError as error:
+            yield chunk, error
+            return
+        if not chunk:
+            return
+        yield chunk, None
+
+
+def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> Iterator[str]:
+    """Yield a JSON key per line, empty lines left out. Raises CommandError naming the first line that is not JSON.
+
+    `source` is what errors call the lines.
+    """
+    for number, line in enumerate(lines, 1):
+        where = f"line {number} of {source}"
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise CommandError(f"not UTF-8 ({error.reason})", where=where, exit_code=ExitCode.USAGE) from None
+        if text:
+            yield checked_json(text, where=where)
+
+
+class _Output(NamedTuple):
+    """The form of values in answers."""
+
+    raw: bool
+    longs: str | None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters by which the server prints answers in this form."""
+        return {} if self.longs is None else {"longs": self.longs}
+
+
+def _look_up_one(
+    options: ServerOptions, path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output
+) -> None:
+    with options.server() as server:
+        asked = {**parameters, **output.parameters, **as_parameters(bounds)}
+        body = server.get(path, asked, wait_ms=wait_ms_of(bounds))
+    options.print_report(body, lambda answer: answer_page(answer, raw=output.raw))
+    sys.exit(outcome_of(orjson.loads(body)))
+
+
+def _look_up_many(
+    options: ServerOptions, store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output
+) -> None:
+    worst = ExitCode.OK
+    path = f"/v1/stores/{path_segment(store)}/lookup"
+    with options.server() as server:
+        for chunk, error in chunks(keys, MAX_BATCH_KEYS):
+            if chunk:
+                answers = _ask(server, path, chunk, bounds, output)
+                worst = max(worst, *map(outcome_of, answers))
+                if options.as_json:
+                    for answer in answers:
+                        print_json(orjson.dumps(answer))
+                else:
+                    print_page(batch_page(chunk, answers, raw=output.raw))
+            if error is not None:
+                raise error
+    sys.exit(worst)
+
+
+def _ask(
+    server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
+) -> list[dict[str, Any]]:
+    content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
+    body = server.post(path, content, {"compact": "true", **output.parameters}, wait_ms=wait_ms_of(bounds))
+    return expanded(orjson.loads(body))

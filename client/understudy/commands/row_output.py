@@ -1,0 +1,162 @@
+"""The forms in which commands print rows: lines of JSON, a table, CSV, an Arrow stream or Parquet.
+
+The columns of all but the first are those of an export. Rows come page by page, so a table is one for each page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import click
+import orjson
+
+from understudy.calls.options import Command
+from understudy.terminal.console import print_json, print_page
+from understudy.terminal.exits import CommandError, ExitCode
+from understudy.terminal.export_files import Written, WrittenArrow, WrittenParquet, require_pyarrow
+from understudy.terminal.pages import Sheet
+from understudy.terminal.values import shown
+from understudy.typed.columns import StoreEntry
+from understudy_shared.base.printable import printable
+from understudy_shared.reads.columns import walk
+from understudy_shared.reads.csv_rows import csv_row
+from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
+
+TEXT_FORMATS = ("ndjson", "table", "csv")
+ALL_FORMATS = (*TEXT_FORMATS, "arrow", "parquet")
+
+Rows = Sequence[Mapping[str, Any]]
+Path = tuple[str, ...]
+
+
+class RowOutput(Protocol):
+    """A form of rows on the standard output."""
+
+    def print_rows(self, rows: Rows) -> None:
+        """Print some rows."""
+
+    def finish(self) -> None:
+        """Print what stands behind the rows."""
+
+
+def format_option(formats: Sequence[str], *, what: str) -> Callable[[Command], Command]:
+    """Return the option --format."""
+    return click.option(
+        "--format", "form", type=click.Choice(formats),
+        help=f"The form of the {what}.  [default: ndjson, a JSON object per line]",
+    )  # fmt: skip
+
+
+def checked_format(form: str | None, *, as_json: bool) -> str:
+    """Return the form that is asked for. Raises CommandError for one that cannot be printed here."""
+    if form is not None and as_json:
+        raise click.UsageError("give --format, or --json: one of the two")
+    if form in ("arrow", "parquet"):
+        require_pyarrow(form)
+        if sys.stdout.isatty():
+            fix = f"Write it into a file: ... --format {form} > rows.{form}"
+            raise CommandError(f"{form} is not for a terminal", where="--format", fix=fix, exit_code=ExitCode.USAGE)
+    return form or "ndjson"
+
+
+class JsonLines:
+    """A JSON object per line."""
+
+    def print_rows(self, rows: Rows) -> None:
+        """See `RowOutput`."""
+        for row in rows:
+            print_json(orjson.dumps(row))
+
+    def finish(self) -> None:
+        """See `RowOutput`."""
+
+
+class Columned:
+    """A table, or CSV. `columns` are names, each with where a row has it."""
+
+    def __init__(self, form: str, columns: Mapping[str, Path]) -> None:
+        self._names, self._paths = tuple(columns), tuple(columns.values())
+        self._is_csv = form == "csv"
+        self._has_head = False
+
+    def print_rows(self, rows: Rows) -> None:
+        """See `RowOutput`."""
+        cells = [[walk(row, path) for path in self._paths] for row in rows]
+        if self._is_csv:
+            self._print_head()
+            click.echo(b"".join(map(csv_row, cells)), nl=False)
+        elif cells:
+            shown_cells = [tuple("" if cell is None else shown(cell) for cell in row) for row in cells]
+            print_page((Sheet([printable(name) for name in self._names], shown_cells),))
+
+    def finish(self) -> None:
+        """See `RowOutput`."""
+        if self._is_csv:
+            self._print_head()
+
+    def _print_head(self) -> None:
+        if not self._has_head:
+            self._has_head = True
+            click.echo(csv_row(self._names), nl=False)
+
+
+def output_of(form: str, columns: Callable[[], Mapping[str, Path]]) -> RowOutput:
+    """Return the output in a form of text. The columns are asked for where the form has columns."""
+    return JsonLines() if form == "ndjson" else Columned(form, columns())
+
+
+class Batched:
+    """An Arrow stream, or a Parquet file."""
+
+    def __init__(self, form: str, store: str, columns: ExportColumns) -> None:
+        from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema  # noqa: PLC0415  # pyarrow
+
+        schema = arrow_schema(columns, {"store": store})
+        self._batches = ArrowBatches(columns, schema)
+        file = sys.stdout.buffer
+        self._written: Written = WrittenArrow(file) if form == "arrow" else WrittenParquet(file)
+        self.print_rows(())  # the schema, also where there are no rows
+
+    def print_rows(self, rows: Rows) -> None:
+        """See `RowOutput`."""
+        self._written.write([_ended(self._batches.steps(rows))])
+
+    def finish(self) -> None:
+        """See `RowOutput`."""
+        self._written.finish()
+        with suppress(ValueError):  # pyarrow has closed it
+            sys.stdout.buffer.flush()
+
+
+def _ended(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def item_columns(entry: StoreEntry, heads: Sequence[str], *, has_key: bool = False) -> dict[str, Path]:
+    """Return the columns of what is listed about a key, by their names: `heads`, and what the store has of a key. Those
+    of value and result have their part before them where two names are equal.
+    """
+    paths: list[Path] = [(head,) for head in heads]
+    paths += [each.path for each in entry.exported().columns().columns if _is_listed(each.path, has_key=has_key)]
+    names = [path[-1] for path in paths]
+    is_flat = len(set(names)) == len(names)
+    return {path[-1] if is_flat else ".".join(path): path for path in paths}
+
+
+def window_columns(entry: StoreEntry) -> dict[str, Path]:
+    """Return the columns of windows: sessions are several of a key, and each has one value."""
+    paths: list[Path] = [("start",), ("end",), ("state",)]
+    paths += [("value", each.name) for each in entry.value] + [("result", each.name) for each in entry.result]
+    is_flat = len({path[-1] for path in paths}) == len(paths)
+    return {path[-1] if is_flat else ".".join(path): path for path in paths}
+
+
+def _is_listed(path: Path, *, has_key: bool) -> bool:
+    return path != (PROBLEM,) and (has_key or path[0] != "key")

@@ -1,0 +1,170 @@
+"""`understudy scan` and `understudy count`: every key of a store, or those that match, at one version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import orjson
+
+from understudy.calls.http_client import Server, path_segment
+from understudy.calls.options import (
+    ServerOptions,
+    as_parameters,
+    bound_options,
+    server_options,
+    wait_ms_of,
+)
+from understudy.calls.paging import entry_of, pages
+from understudy.calls.questions import question_of, question_options
+from understudy.commands.reading import longs_option
+from understudy.commands.row_output import (
+    ALL_FORMATS,
+    TEXT_FORMATS,
+    Batched,
+    Columned,
+    JsonLines,
+    RowOutput,
+    checked_format,
+    format_option,
+)
+from understudy.terminal.console import print_json
+from understudy.terminal.exits import EXIT_CODES_HELP
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@question_options
+@click.option("--fields", help="The value and result columns to show, with commas between them.")
+@click.option("--order", help="Rows in the order of this column, or of all key columns: key.")
+@click.option("--reverse", is_flag=True, help="Turn the order around.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many rows.  [default: all]")
+@format_option(ALL_FORMATS, what="rows")
+@longs_option
+@bound_options
+@server_options
+def scan(
+    store: str,
+    *,
+    form: str | None,
+    fields: str | None,
+    order: str | None,
+    reverse: bool,
+    limit: int | None,
+    longs: str | None,
+    options: ServerOptions,
+    **given: Any,
+) -> None:
+    """Print the rows of STORE, all of one version: a JSON object per line, or in another --format.
+
+    With --json the pages of the server are printed instead, with the version and the cursor of each. All rows of a
+    large store come quicker by understudy export.
+
+    \b
+    Examples:
+      understudy scan aircraft --limit 10
+      understudy scan aircraft --where '["flights", ">", 100]' --fields flights
+      understudy scan aircraft --order flights --reverse --limit 3
+      understudy scan aircraft --where '["flights", ">", 100]' --format csv > busy.csv
+      understudy scan aircraft --json > aircraft.jsonl
+    """
+    question = {**question_of(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
+    question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
+    form = checked_format(form, as_json=options.as_json)
+    with options.server() as server, _Progress() as progress:
+        output = None if options.as_json else _output(form, server, store, question.get("fields"))
+        for listed in pages(_asking(server, store), question, "rows", limit):
+            if output is None:
+                print_json(listed.body)
+            else:
+                output.print_rows(listed.items)
+            progress.add(len(listed.items), listed.page["version"])
+        if output is not None:
+            output.finish()
+
+
+def _asking(server: Server, store: str) -> Callable[[dict[str, Any]], bytes]:
+    path = f"/v1/stores/{path_segment(store)}/scan"
+    return lambda asked: server.post(path, orjson.dumps(asked), wait_ms=wait_ms_of(asked))
+
+
+def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:
+    if form == "ndjson":
+        return JsonLines()
+    entry = entry_of(server, store)
+    columns = entry.exported().columns(None if fields is None else entry.named().by_part(fields))
+    if form in TEXT_FORMATS:
+        return Columned(form, {each.name: each.path for each in columns.columns})
+    return Batched(form, store, columns)
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@question_options
+@click.option("--estimate", is_flag=True, help="Answer at once, with about the number of keys.")
+@bound_options
+@server_options
+def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -> None:
+    """Count the rows of STORE, exactly, at one version.
+
+    \b
+    Examples:
+      understudy count aircraft
+      understudy count aircraft --where '["flights", ">", 100]'
+      understudy count aircraft --estimate
+    """
+    question = {**question_of(given), **({"estimate": True} if estimate else {})}
+    with options.server() as server, _Progress() as progress:
+        *_, body = _counts(server, store, question, progress)
+    if options.as_json:
+        print_json(body)
+    else:
+        click.echo(orjson.loads(body)["count"])
+
+
+def _counts(server: Server, store: str, question: dict[str, Any], progress: _Progress) -> Iterator[bytes]:
+    """Yield what the server answers until the count is whole."""
+    while True:
+        asked = {name: _as_text(value) for name, value in question.items()}
+        body = server.get(f"/v1/stores/{path_segment(store)}/count", as_parameters(asked), wait_ms=wait_ms_of(question))
+        yield body
+        answer = orjson.loads(body)
+        progress.set(answer["count"], answer.get("version"))
+        if answer.get("next_cursor") is None:
+            return
+        question["cursor"] = answer["next_cursor"]
+
+
+def _as_text(value: object) -> object:
+    return orjson.dumps(value).decode() if isinstance(value, list) else value
+
+
+def _longs(longs: str | None) -> dict[str, str]:
+    return {} if longs is None else {"longs": longs}
+
+
+class _Progress:
+    """The number of rows so far, on a terminal that shows nothing else."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._rows = 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown and self._rows:
+            click.echo("", err=True)
+
+    def add(self, rows: int, version: object) -> None:
+        """Show that so many more rows came."""
+        self.set(self._rows + rows, version)
+
+    def set(self, rows: int, version: object) -> None:
+        """Show how many rows there are so far."""
+        self._rows = rows
+        if self._is_shown:
+            click.echo(f"\r{rows:,} rows of version {version}", nl=False, err=True)

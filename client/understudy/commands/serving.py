@@ -1,0 +1,110 @@
+"""`understudy serve`, `understudy node` and `understudy router`: settings in, a service run until a signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS
+from understudy.services.running import find_service, prepare, run_service, service_options
+from understudy.services.settings import given_settings, setting_options
+from understudy.services.welcome import node_lines, router_lines, welcome_lines
+from understudy.terminal.exits import EXIT_CODES_HELP
+from understudy_shared.telemetry.logs import LogFormat
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("checkpoint", required=False)
+@setting_options(SERVE_FLAGS)
+@service_options
+def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, log_level: str, **flags: Any) -> None:
+    """Follow the streaming query whose checkpoint is at CHECKPOINT (a path or a URL) and answer lookups over HTTP.
+
+    Says when it is ready, with a curl to try for each store; logs go to stderr. It only reads the checkpoint. SIGINT
+    and SIGTERM stop it in good order, with exit code 0.
+
+    Every setting can be a flag, a variable (UNDERSTUDY_PORT for --port), or a line in the file of --config; a flag wins
+    over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
+
+    \b
+    Examples:
+      understudy serve /data/checkpoints/flights
+      understudy serve s3://bucket/checkpoints/flights --port 8081 --statestore-cache-max-bytes 256MiB
+      UNDERSTUDY_ALIASES=names.toml understudy serve /data/checkpoints/flights --log-format json
+    """
+    prepare(config=config, log_format=log_format, log_level=log_level)
+    run_service(
+        find_service("serve", extras="client,node"),
+        given_settings(SERVE_FLAGS, flags, checkpoint=checkpoint),
+        greeting=welcome_lines,
+        command="serve",
+        speaks=log_format == "text",
+    )
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("checkpoint", required=False)
+@setting_options(NODE_FLAGS)
+@service_options
+def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, log_level: str, **flags: Any) -> None:
+    """Hold a share of the replicas of the query whose checkpoint is at CHECKPOINT, together with other nodes.
+
+    Nodes of one application find each other through Redis or Valkey and share its tasks: each task is active on one
+    node and standby on others. Routers ask them. Give a node the same --node-id and --data-dir when it is started
+    again: it comes back quickly. SIGINT and SIGTERM stop it in good order, with exit code 0.
+
+    One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it,
+    named {node-id}-0 to {node-id}-3; they share the work of one, and a supervisor starts those again that end. Where
+    there are other machines, standbys go there.
+
+    Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
+    wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
+
+    \b
+    Examples:
+      understudy node /data/checkpoints/flights --redis redis://127.0.0.1:6379/0
+      understudy node /data/checkpoints/flights --redis unix:///run/valkey.sock --port 7102 --data-dir b
+      understudy node /data/checkpoints/flights --redis redis://bus:6379/0 --processes 2 --port 7101
+      understudy node s3://bucket/flights --redis redis://bus:6379/0 --host 0.0.0.0 --advertise-host node-1 --zone a
+    """
+    prepare(config=config, log_format=log_format, log_level=log_level)
+    run_service(
+        find_service("node", extras="client,node"),
+        given_settings(NODE_FLAGS, flags, checkpoint=checkpoint),
+        greeting=node_lines,
+        command="node",
+        speaks=log_format == "text",
+    )
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@setting_options(ROUTER_FLAGS)
+@service_options
+def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags: Any) -> None:
+    """Answer lookups of an application's stores by asking the best of its nodes.
+
+    Each key goes to its active replica, or to the least-lagged standby that the reader's bounds accept. A router keeps
+    no state of its own: run as many as you like. SIGINT and SIGTERM stop it in good order, with exit code 0.
+
+    One process uses one core. With --processes 4 four routers share --port, and each has one of the four ports after it
+    for itself: scrape /metrics there. A supervisor starts those again that end. Limits such as --max-in-flight hold for
+    all of them together.
+
+    Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
+    wins over a variable, a variable over the file.
+
+    \b
+    Examples:
+      understudy router --application-id flights --redis redis://127.0.0.1:6379/0
+      understudy router --application-id flights --redis unix:///run/valkey.sock --port 8081
+      understudy router --application-id flights --redis redis://127.0.0.1:6379/0 --processes 4
+    """
+    prepare(config=config, log_format=log_format, log_level=log_level)
+    run_service(
+        find_service("router", extras="client,router"),
+        given_settings(ROUTER_FLAGS, flags),
+        greeting=router_lines,
+        command="router",
+        speaks=log_format == "text",
+    )

@@ -1,0 +1,1 @@
+"""A load of lookups against a server, for `understudy bench`."""

@@ -1,0 +1,118 @@
+"""Printing of commands: JSON bytes as they came, fields, or tables. Values are never read as markup.
+
+Into a pipe or a file, lines are as long as they need to be; a terminal folds them. Tables need rich, which takes longer
+to import than a lookup takes: only what draws a table imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+
+from understudy.terminal.pages import FieldList, Lines, Page, Sheet
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_PIPE_WIDTH = 100_000
+_LEAST_WIDTH = 20
+_FIELD = re.compile(r"  +(?=\S)")
+"""Pattern of the places where a field of a line begins."""
+
+
+def print_json(document: bytes) -> None:
+    """Print a server's JSON document, exactly, as one line."""
+    click.echo(document.rstrip(b"\n"))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print text as it is, not folded."""
+    for line in lines:
+        click.echo(line)
+
+
+def folded(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines folded between words to the width of the terminal, the rest of each below its last field."""
+    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else _PIPE_WIDTH
+    for line in lines:
+        begins = [found.end() for found in _FIELD.finditer(line)]
+        hanging = " " * (begins[-1] if begins and begins[-1] < width // 2 else 4)
+        yield from textwrap.wrap(line, width, subsequent_indent=hanging, break_on_hyphens=False) or [""]
+
+
+def print_page(page: Page) -> None:
+    """Print the parts of a page in order; a table's cells are folded, never cut."""
+    for part in page:
+        if isinstance(part, Sheet):
+            _print(_table(part))
+        else:
+            print_lines(_lines(part))
+
+
+def print_report(document: bytes, page_of: Callable[[Any], Page], *, as_json: bool) -> None:
+    """Print a JSON document: as it is, or as the page that is made of it."""
+    if as_json:
+        print_json(document)
+    else:
+        print_page(page_of(orjson.loads(document)))
+
+
+def drawn(page: Page) -> RenderableType:
+    """Return the page for a display that draws it repeatedly."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    return Group(*(_table(part) if isinstance(part, Sheet) else Text("\n".join(_lines(part))) for part in page))
+
+
+def _lines(part: Lines | FieldList) -> Iterable[str]:
+    if isinstance(part, FieldList):
+        return _aligned(part.rows)
+    return folded(part.lines) if part.folds else part.lines
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    first = max(len(row[0]) for row in rows)
+    second = max((len(row[1]) for row in rows if row[2]), default=0)
+    for section, field, text in rows:
+        line = f"  {section:{first}}  {field:{second}}  {text}" if text else f"  {section:{first}}  {field}"
+        yield line.rstrip()
+
+
+def _table(sheet: Sheet) -> Table:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        title=sheet.title or None,
+        title_justify="left",
+    )
+    for column in sheet.columns:
+        table.add_column(column, overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    with console.capture() as capture:
+        console.print(table)
+    print_lines(line.rstrip() for line in capture.get().splitlines())

@@ -1,0 +1,157 @@
+"""The files that an export is written into: bytes as they come, an Arrow stream, or Parquet; whole, or not there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from understudy.terminal.exits import CommandError, ExitCode
+
+GROUP_BYTES = 128 * 1024 * 1024
+"""Size of the batches that become one row group of a Parquet file."""
+
+
+class Written(Protocol):
+    """A file that rows are written into."""
+
+    def write(self, content: Any) -> None:
+        """Write a piece."""
+
+    def finish(self) -> None:
+        """Write what stands behind the rows."""
+
+    def restart(self) -> None:
+        """Forget what was written; the file is empty."""
+
+
+class WrittenBytes:
+    """Bytes as they come."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, content: Any) -> None:
+        """See `Written`."""
+        self._file.write(content)
+
+    def finish(self) -> None:
+        """See `Written`."""
+
+    def restart(self) -> None:
+        """See `Written`."""
+
+
+class WrittenArrow:
+    """An Arrow IPC stream."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._writer: Any = None
+
+    def write(self, content: Any) -> None:
+        """See `Written`."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        for batch in content:
+            if self._writer is None:
+                self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
+            if batch.num_rows:
+                self._writer.write_batch(batch)
+
+    def finish(self) -> None:
+        """See `Written`."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def restart(self) -> None:
+        """See `Written`."""
+        self._writer = None
+
+
+class WrittenParquet:
+    """A Parquet file, compressed with zstd."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._writer: Any = None
+        self._held: list[Any] = []
+
+    def write(self, content: Any) -> None:
+        """See `Written`."""
+        self._held += content
+        if sum(batch.nbytes for batch in self._held) >= GROUP_BYTES:
+            self._write_group()
+
+    def finish(self) -> None:
+        """See `Written`."""
+        self._write_group()
+        if self._writer is not None:
+            self._writer.close()
+
+    def restart(self) -> None:
+        """See `Written`."""
+        self._writer, self._held = None, []
+
+    def _write_group(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+        from pyarrow import parquet  # noqa: PLC0415
+
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held)
+        try:
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(pa.PythonFile(self._file, "w"), table.schema, compression="zstd")
+            if table.num_rows:
+                self._writer.write_table(table)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise CommandError(
+                f"Parquet cannot hold these columns: {error}", fix="Write --format arrow", exit_code=ExitCode.REFUSED
+            ) from None
+        self._held = []
+
+
+@contextmanager
+def written_whole(out: str) -> Iterator[BinaryIO]:
+    """Give the file to write. It has its name when the block ends without an error, else it is removed. `-` is the
+    standard output.
+    """
+    if out == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(out)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise CommandError(
+            f"the file cannot be written: {error.strerror or error}",
+            where=out,
+            fix="Name another file with --out",
+            exit_code=ExitCode.REFUSED,
+        ) from None
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def require_pyarrow(form: str) -> None:
+    """Raise CommandError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401, PLC0415
+    except ImportError:
+        raise CommandError(
+            f"{form} needs pyarrow, which is not installed",
+            where="--format",
+            fix="pip install 'understudy[arrow]', or write --format ndjson or csv",
+            exit_code=ExitCode.USAGE,
+        ) from None
