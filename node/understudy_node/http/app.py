@@ -29,7 +29,6 @@ from understudy_node.http.visibility import Visibility
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_node.node import Node
-from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.openapi.document import add_document
@@ -44,7 +43,7 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
-from understudy_shared.server.scans import scan_routes
+from understudy_shared.server.scans import scan_routes, scans_in_front
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.server.watches import watch_routes
@@ -140,14 +139,15 @@ def create_app(
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
     hop_order = None if companion is None else order
-    hops = Hops(Framework(http), reads, order=hop_order, max_in_flight=limit)
+    hops = Hops(framework := Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
     watches = NodeWatches(reads, streams, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     report = _report(node, companion, app, guard)
-    for router in (*_reading_routes(node, reads, app, bulk, watches), *routers):
+    framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
+    for router in (*_reading_routes(node, reads, app, scans, watches), *routers):
         http.include_router(router)
     health = NodeHealth(node, report.status)
     http.include_router(admin_routes(node, reads, health))
@@ -159,10 +159,9 @@ def create_app(
 
 
 def _reading_routes(
-    node: Node, reads: Reads, app: NodeLookups, bulk: BulkMaker, watches: NodeWatches
+    node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
-    scans = NodeScans(reads, app.long_reads, bulk)
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)

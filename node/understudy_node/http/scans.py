@@ -75,10 +75,12 @@ class NodeScans(Scans):
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
         reader = self._reads.reader(turn.store.name)
         asked = turn.asked
-        maker = part_maker(reader, asked.question, turn.bound.selection, longs_as_text=asked.longs_as_text)
+        selection, longs = turn.bound.selection, asked.longs_as_text
+        maker = part_maker(reader, asked.question, selection, longs_as_text=longs, prefix=turn.prefix)
         if turn.bound.lease is not None:
             self._reads.lease_used(turn.bound.lease)
-        pin_ahead(reader, turn.partitions, version)
+        if not maker.is_sought:  # one key is read at once
+            pin_ahead(reader, turn.partitions, version)
 
         async def read(place: Place, room: Room) -> PartPage:
             part = await self._read(maker, place, room, version, asker)

@@ -16,6 +16,7 @@ from understudy_node.stores.timer_rows import timers_by_time
 from understudy_node.stores.window_rows import window_maker
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.scan_page import PartPage, Place, Room
+from understudy_shared.reads.scan_prefix import KeyPrefix
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
 
@@ -59,10 +60,19 @@ class Rows:
         return read(self.maker, reading, place, room, has_left)
 
 
-def part_maker(reader: StoreReader, question: ScanQuestion, selection: Selection, *, longs_as_text: bool) -> PartMaker:
-    """Compile a question for a store. Raises BadBoundError that names the member at fault."""
+def part_maker(
+    reader: StoreReader,
+    question: ScanQuestion,
+    selection: Selection,
+    *,
+    longs_as_text: bool,
+    prefix: KeyPrefix | None = None,
+) -> PartMaker:
+    """Compile a question for a store; `prefix` is that of the question, where it was parsed before. Raises
+    BadBoundError that names the member at fault.
+    """
     if question.windows is not None:
         return window_maker(reader, question, question.windows, selection, longs_as_text=longs_as_text)
     if reader.store.kind is StoreKind.TIMERS and question.has_range:
         return timers_by_time(cast(FindingReader, reader), question, selection, longs=longs_as_text)
-    return Rows(row_maker(reader, question, selection, longs_as_text=longs_as_text))
+    return Rows(row_maker(reader, question, selection, longs_as_text=longs_as_text, prefix=prefix))

@@ -193,20 +193,30 @@ def said_of_record(reader: StoreReader, value: bytes) -> Said:
 
 
 def row_maker(
-    reader: StoreReader, question: ScanQuestion, selection: Selection = EVERYTHING, *, longs_as_text: bool = False
+    reader: StoreReader,
+    question: ScanQuestion,
+    selection: Selection = EVERYTHING,
+    *,
+    longs_as_text: bool = False,
+    prefix: KeyPrefix | None = None,
 ) -> RowMaker:
-    """Compile a question for a store. `selection` is for the elements of each key.
+    """Compile a question for a store. `selection` is for the elements of each key, `prefix` that of the question where
+    it was parsed before.
 
     Raises BadBoundError that names the member, and the column, at fault.
     """
     store = reader.store
+    if prefix is None and question.prefix:
+        prefix = parse_prefix(store.codec, question.prefix, reader.partitions)
+    starts, only_counts = _starts(reader, prefix), question.operation == "count"
+    if not question.names_columns:  # to compile the columns takes longer than a seek
+        return RowMaker(reader, prefix, (), (), None, selection, longs_as_text, only_counts, starts)
     columns, keys = columns_of(store), _key_columns(store)
     terms = compile_where(question.where, columns)
     if question.has_range and store.kind is StoreKind.TIMERS:
         raise BadBoundError("an export takes no range of timers", where="from", fix="Scan them, which is a seek")
     if question.has_range:
         terms = (*terms, *compile_range(_ranged(keys), question.low, question.high))
-    prefix = parse_prefix(store.codec, question.prefix, reader.partitions) if question.prefix else None
     return RowMaker(
         reader,
         prefix,
@@ -215,8 +225,8 @@ def row_maker(
         None if question.fields is None else columns.by_part(question.fields),
         selection,
         longs_as_text,
-        question.operation == "count",
-        _starts(reader, prefix),
+        only_counts,
+        starts,
         None
         if question.order is None
         else row_order(question.order, columns, keys, _printed_parser, is_reversed=question.reverse),

@@ -37,7 +37,7 @@ from understudy_shared.server.histories import history_routes
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
-from understudy_shared.server.scans import scan_routes
+from understudy_shared.server.scans import scan_routes, scans_in_front
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.server.watch_streams import WatchStreams
@@ -79,8 +79,9 @@ def create_app(
             await close_spans(app.spans)
 
     http = service_app("Understudy router", lifespan)
+    framework = Framework(http)
     app = RouterLookups(
-        Framework(http),
+        framework,
         reads,
         router.forwarder,
         router.moments,
@@ -94,6 +95,7 @@ def create_app(
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
     http.include_router(read_routes(router, reads, scans))
     http.include_router(scan_routes(scans))
+    framework.in_front = scans_in_front(scans)
     http.include_router(export_routes(scans))
     changes = RouterChanges(reads, scans, forwarder)
     http.include_router(changes_routes(changes))

@@ -70,6 +70,11 @@ class ScanQuestion:
         """Whether it has a bound of the first key column."""
         return self.low is not None or self.high is not None
 
+    @property
+    def names_columns(self) -> bool:
+        """Whether it names columns: in comparisons, a range, an order, or those to show."""
+        return bool(self.where) or self.fields is not None or self.has_range or self.order is not None
+
     def members(self) -> dict[str, object]:
         """Return its members as JSON; those that are not given are left out."""
         found: dict[str, object] = {"operation": self.operation}

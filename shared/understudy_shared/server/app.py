@@ -17,7 +17,7 @@ from understudy_shared.auth.shown import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.slices import sliced
 from understudy_shared.http.cross_site import why_refused
-from understudy_shared.http.edge import NOSNIFF, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.edge import NOSNIFF, App, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.people import HEADERS, is_for_people, problem_page
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
@@ -99,6 +99,8 @@ class Framework:
 
     def __init__(self, http: FastAPI) -> None:
         self._http = http
+        self.in_front: Callable[[Scope], App | None] = _no_route
+        """A function that returns the application which answers a request in front of FastAPI; None for most."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,7 +117,7 @@ class Framework:
 
         try:
             refuse_unroutable(scope["raw_path"])
-            await self._http(scope, receive, send_and_note)
+            await (self.in_front(scope) or self._http)(scope, receive, send_and_note)
             afterwards: Afterwards | None = scope.pop(AFTERWARDS, None)
             if afterwards is not None:
                 await afterwards(receive, send_and_note)
@@ -135,6 +137,26 @@ def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]
 
 _ASKED = "understudy.method"
 """The key in the scope of a HEAD request, which is routed as GET, that holds the original method."""
+
+
+def _no_route(_: Scope) -> App | None:
+    return None
+
+
+def without_framework(answer: Callable[[Request], Awaitable[Response]]) -> App:
+    """Return the application that answers like a route of FastAPI, errors too, without what its routing costs."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await answer(request)
+        except UnderstudyError as error:
+            response = await _ours(request, error)
+        except Exception as error:
+            response = await _bug(request, error)
+        await response(scope, receive, send)
+
+    return answered
 
 
 def answer_with_problems(http: FastAPI) -> None:

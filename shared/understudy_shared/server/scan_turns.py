@@ -76,8 +76,8 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class ScanTurn:
-    """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` that of its
-    question. `is_confined`: the reader may not see where other keys are.
+    """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` and `prefix`
+    those of its question. `is_confined`: the reader may not see where other keys are.
     """
 
     store: ScannedStore
@@ -86,6 +86,7 @@ class ScanTurn:
     partitions: Sequence[int]
     digest: str
     is_confined: bool
+    prefix: KeyPrefix | None = None
 
     @property
     def is_ordered(self) -> bool:
@@ -101,7 +102,10 @@ class ScanTurn:
 
 def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorization: Authorization) -> ScanTurn:
     """Judge whether a request is granted and its cursor fits, before anything is read. Raises its problem."""
-    question = replace(asked.question, include_expired=bound.selection.include_expired)
+    question, include_expired = asked.question, bound.selection.include_expired
+    if question.include_expired != include_expired:
+        question = replace(question, include_expired=include_expired)
+        asked = replace(asked, question=question)
     leading = question.prefix
     prefix = parse_prefix(store.codec, leading, store.partitions) if leading else None
     is_confined = authorization.keys.prefixes is not None
@@ -115,7 +119,7 @@ def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorizati
     if asked.cursor is not None:
         asked.cursor.require_of(store.application_id, store.lineage, store.name, digest)
         _require_place(asked.cursor, partitions, bound)
-    return ScanTurn(store, replace(asked, question=question), bound, partitions, digest, is_confined)
+    return ScanTurn(store, asked, bound, partitions, digest, is_confined, prefix)
 
 
 def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorization) -> Sequence[int]:

@@ -18,11 +18,11 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import read_body
+from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
-from understudy_shared.http.target import parse_query, split_path
+from understudy_shared.http.target import STORES, parse_query, split_path
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_parts import FetchPart
@@ -31,6 +31,7 @@ from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart, ScanPage, read_page, version_of
 from understudy_shared.reads.scan_question import ScanOperation, ScanRequest
 from understudy_shared.reads.windows import window_key
+from understudy_shared.server.app import without_framework
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, scan_turn
@@ -202,6 +203,27 @@ def scan_routes(scans: Scans) -> APIRouter:
         return await _answered(scans, "count", store, request)
 
     return routes
+
+
+def scans_in_front(scans: Scans) -> Callable[[Scope], App | None]:
+    """Return the function by which pages are answered in front of FastAPI: its routing costs more than a seek."""
+
+    async def answer(request: Request) -> Response:
+        _, _, store, _ = split_path(request.scope["raw_path"])
+        return await _answered(scans, "scan", store, request)
+
+    answered = without_framework(answer)
+
+    def in_front(scope: Scope) -> App | None:
+        path: bytes = scope["raw_path"]
+        store = path[len(STORES) : -len(_SCAN)]
+        is_page = path.startswith(STORES) and path.endswith(_SCAN) and store != b"" and b"/" not in store
+        return answered if is_page and scope["method"] == "GET" else None
+
+    return in_front
+
+
+_SCAN = b"/scan"
 
 
 async def given_members(request: Request) -> Mapping[str, object]:
