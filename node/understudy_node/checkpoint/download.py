@@ -14,9 +14,6 @@ from understudy_shared.base.errors import CheckpointError
 PIECE_BYTES = 1 << 18
 """Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
 
-MIN_PROGRESS_BYTES = 1 << 16
-"""A try that brought less than this counts as one that brought nothing."""
-
 
 @dataclass(slots=True)
 class Download:

@@ -1,27 +1,23 @@
 """A checkpoint in an object store, by obstore (decisions 0036, 0076). What differs from store to store is an adapter's.
 
-Rule: a request has a deadline, a call a number of tries, and all calls share one budget of repeats. A reply's content,
-size and entity tag are of one moment, and a download goes on only while the tag is the same: nothing is half-read.
-Requests that do not depend on each other are made at once.
+Rule: a reply's content, size and entity tag are of one moment, and a download goes on only while the tag is the same:
+nothing is half-read. Requests that do not depend on each other are made at once. How calls are repeated is in
+`store_calls.py`.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from understudy_node.checkpoint.download import MIN_PROGRESS_BYTES, Download, refuse_folder
+from understudy_node.checkpoint.download import Download, refuse_folder
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
     CheckpointFiles,
@@ -35,15 +31,13 @@ from understudy_node.checkpoint.files import (
     rewritten,
     vanished,
 )
-from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits, wait_ms
-from understudy_node.checkpoint.store_failures import Meaning, StoreTerms, failure_of
-from understudy_shared.base.errors import CheckpointError, UnderstudyError
+from understudy_node.checkpoint.repeating import RepeatBudget
+from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits, at_once
+from understudy_node.checkpoint.store_failures import StoreTerms, failure_of
+from understudy_shared.base.errors import CheckpointError
 
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PARALLEL = 8
 """Requests of one call that are under way at once; a commit needs four."""
@@ -64,32 +58,23 @@ class ObjectStore(Protocol):
         """Open the library's store of the checkpoint's folder, with the present credentials."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """Deadlines of one request, how calls are repeated, and how often credentials may be read again."""
-
-    connect_ms: int = 3_000
-    stalled_ms: int = 5_000
-    """No byte for so long ends a request: S3 answers within 200 ms nearly always."""
-    request_ms: int = 60_000
-    """All of a request; a download that was cut by it goes on where it was."""
-    renew_ms: float = 5_000.0
-    repeat: RepeatLimits = field(default_factory=RepeatLimits)
-
-
 class ObjectStoreFiles(CheckpointFiles):
     """A checkpoint in one store."""
 
     def __init__(
         self, store: ObjectStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
     ) -> None:
-        """Open nothing yet. `store` is opened again when it refuses the credentials."""
+        """Ask nothing yet. `store` is opened again when it refuses the credentials."""
         self._store = store
         self._limits = limits or StoreLimits()
-        self._budget = budget or RepeatBudget()
-        self._renewing = Lock()
-        self._renewed_ms = _now_ms()
-        self._opened = self._open()
+        self._calls = StoreCalls(
+            self.url,
+            self._open,
+            lambda error: failure_of(error, store.terms, store.looked_in),
+            answers=(FileNotFoundError, PreconditionError),
+            limits=self._limits,
+            budget=budget,
+        )
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="objects")
 
     def __repr__(self) -> str:
@@ -104,17 +89,19 @@ class ObjectStoreFiles(CheckpointFiles):
         """Make one HEAD."""
         refuse_escape(path)
         try:
-            return self._stat_of(self._call("Cannot stat", path, lambda opened: self._head(opened, path)))
+            return self._stat_of(self._calls.call("Cannot stat", path, lambda opened: self._head(opened, path)))
         except FileNotFoundError:
             return None
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        return _at_once(self._pool, self.stat, paths)
+        return at_once(self._pool, self.stat, paths)
 
     def list(self, path: str) -> list[str] | None:
         """Make one request for each thousand names."""
         refuse_escape(path)
-        found: Any = self._call("Cannot list", path, lambda opened: obstore.list_with_delimiter(opened, path or None))
+        found: Any = self._calls.call(
+            "Cannot list", path, lambda opened: obstore.list_with_delimiter(opened, path or None)
+        )
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         # An empty object that is called like its directory marks it, there and in the directory above.
         names = dict.fromkeys(each.rpartition("/")[2] for each in paths if each.strip("/") != path.strip("/"))
@@ -126,7 +113,7 @@ class ObjectStoreFiles(CheckpointFiles):
 
     def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
         """Make one GET for each file."""
-        return _at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
+        return at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Make one GET, which goes on where it was cut."""
@@ -145,7 +132,7 @@ class ObjectStoreFiles(CheckpointFiles):
         download = Download(path, file, max_bytes, where, self._store.terms)
         error = vanished(where)
         try:
-            return self._stat_of(self._call("Cannot read", path, download.go_on, progress=download))
+            return self._stat_of(self._calls.call("Cannot read", path, download.go_on, progress=download))
         except FileNotFoundError:
             pass
         except PreconditionError:
@@ -158,50 +145,6 @@ class ObjectStoreFiles(CheckpointFiles):
         found = obstore.get(opened, path, options={"head": True})  # the same request, and the reply's attributes
         refuse_folder(found, self._store.terms)
         return found.meta
-
-    def _call(self, what: str, path: str, attempt: Callable[[Any], T], progress: Download | None = None) -> T:
-        """Make a request until it works, its limits are reached, or its failure is final.
-
-        FileNotFoundError and PreconditionError pass, and errors of ours. Everything else becomes a CheckpointError.
-        """
-        # One loop, because each way out of it reads the counts that the others change.
-        limits, began_ms, tries, is_renewed = self._limits.repeat, _now_ms(), 0, False
-        self._budget.called()
-        while True:
-            tries, opened, before = tries + 1, self._opened, 0 if progress is None else progress.done
-            try:
-                return attempt(opened)
-            except (FileNotFoundError, PreconditionError, UnderstudyError):
-                raise
-            except Exception as error:  # the library has classes of its own
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # of this machine's disk
-                failure = failure_of(error, self._store.terms, self._store.looked_in)
-            now_ms = _now_ms()
-            if progress is not None and progress.done - before >= MIN_PROGRESS_BYTES:
-                tries, began_ms = 1, now_ms
-            if failure.meaning is Meaning.REFUSED and not is_renewed and self._renew(opened, now_ms):
-                is_renewed = True
-                continue
-            if (
-                failure.meaning is not Meaning.TRY_AGAIN
-                or tries >= limits.max_tries
-                or now_ms - began_ms >= limits.call_ms
-                or not self._budget.take(now_ms)
-            ):
-                raise CheckpointError(f"{what}: {failure.reason}", where=self._where(path), fix=failure.fix)
-            time.sleep(wait_ms(tries, limits, random.random) / 1000)  # jitter
-
-    def _renew(self, refused: object, now_ms: float) -> bool:
-        """Read the credentials again; False where that was done a moment ago, and by this store's."""
-        with self._renewing:
-            if self._opened is not refused:
-                return True
-            if now_ms - self._renewed_ms < self._limits.renew_ms:
-                return False
-            self._renewed_ms = now_ms
-            self._opened = self._open()
-            return True
 
     def _open(self) -> Any:
         limits = self._limits
@@ -226,14 +169,3 @@ class ObjectStoreFiles(CheckpointFiles):
 
     def _where(self, path: str) -> str:
         return f"{self.url}/{path}"
-
-
-def _at_once(pool: ThreadPoolExecutor, call: Callable[[str], R], paths: Sequence[str]) -> list[R]:
-    """Call for each path and return the results in the order of the paths. The first call runs in this thread."""
-    others = [pool.submit(call, path) for path in paths[1:]]
-    first = [call(path) for path in paths[:1]]
-    return first + [other.result() for other in others]
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000

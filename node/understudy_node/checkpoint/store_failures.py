@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+from understudy_node.checkpoint.failure import CONNECTION, CREDENTIALS, THROTTLED, Failure, Meaning
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -22,31 +23,6 @@ _TOKEN = re.compile(r"\bsource: TokenRequest\b")
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
-
-CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
-THROTTLED = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
-CREDENTIALS = (
-    "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
-    "restart"
-)
-
-
-class Meaning(Enum):
-    """The consequence of a failure."""
-
-    TRY_AGAIN = "try-again"
-    REFUSED = "refused"
-    """The credentials, or what they allow: new ones may help."""
-    FINAL = "final"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One failed request. `reason` and `fix` are fit for messages."""
-
-    meaning: Meaning
-    reason: str
-    fix: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from tests.support.object_store.bucket import Bucket, StoreServer
 from tests.support.object_store.faulty_proxy import Asked, Cut, FaultyProxy, Refuse, Stall, faulty_proxy
 from tests.support.object_store.s3_server import S3Server, access_to
 
-from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits
 from understudy_node.checkpoint.s3 import S3
+from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))

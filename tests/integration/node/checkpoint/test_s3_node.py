@@ -19,9 +19,10 @@ from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, run
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, wait_until
 
-from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreLimits
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.s3 import S3
+from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poller import Poller
 from understudy_shared.base.clock import SystemClock
