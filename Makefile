@@ -16,7 +16,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime browser helm validators kubernetes servers jar demo check format test verify containers soak bench screenshots release clean
+.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -40,6 +40,9 @@ validators: setup ## kubeconform and checkov for tests of the chart, generators 
 
 kubernetes: ## an API server of Kubernetes, compiled in a quarter of an hour, for tests of the chart; without it they are skipped
 	@sh tools/build_kubernetes.sh
+
+minio: setup ## a server of MinIO (AGPL), compiled in minutes, for tests of S3 on another maker's server; without it they are skipped
+	@sh tools/build_minio.sh
 
 servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, servers of S3, Azure and GCS, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh

@@ -74,7 +74,6 @@ PROOF = "tests/system/test_proof.py"
 SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
-S3 = "tests/integration/node/checkpoint/test_s3_"
 OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 
 LONGEST = (PROOF, SYSTEM, ORACLES)
@@ -86,14 +85,13 @@ wait, and the oracles mostly compute.
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
     on one worker, because they measure what readers notice and share a demo; only the proof, which takes longer than
-    all of them, may have another. Those that need a Kafka broker share one, and those that need an S3 server or
-    another object store.
+    all of them, may have another. Those that need a Kafka broker share one, and those that need servers of object
+    stores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        scopes = (PROOF, SYSTEM, KAFKA, S3, OBJECT_STORES)
-        shared = next((together for together in scopes if nodeid.startswith(together)), None)
-        return S3 if shared == OBJECT_STORES else shared or nodeid.partition("::")[0]
+        scopes = (PROOF, SYSTEM, KAFKA, OBJECT_STORES)
+        return next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

@@ -74,7 +74,16 @@ def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
         yield server
 
 
-@pytest.fixture(scope="session", params=["s3", "azure", "gcs"])
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server of MinIO, which speaks S3."""
+    from tests.support.object_store.minio_server import minio_server  # its library is an extra
+
+    with minio_server(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["s3", "azure", "gcs", pytest.param("minio", marks=pytest.mark.full)])
 def store(request: pytest.FixtureRequest) -> StoreServer:
     """Each kind of object store in turn."""
     found: StoreServer = request.getfixturevalue(request.param)

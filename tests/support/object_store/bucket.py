@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import obstore
@@ -45,6 +45,18 @@ class Bucket:
         paths.sort(key=lambda path: (path.parent.name == "commits", path.stat().st_mtime_ns))
         for path in paths:
             self.put(f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
+
+    def copy_folder(self, prefix: str, folder: Path) -> None:
+        """Copy a checkpoint to local disk; the folder appears when it is whole."""
+        arriving = folder.with_name(f"{folder.name}.arriving")
+        keys = [PurePosixPath(key) for key in self.keys(prefix)]
+        folders = {parent for key in keys for parent in key.parents}
+        for key in keys:
+            if key not in folders:  # a folder's mark
+                path = arriving / key.relative_to(prefix)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(obstore.get(self._store, str(key)).bytes().to_bytes())
+        arriving.rename(folder)
 
     def delete(self, key: str) -> None:
         obstore.delete(self._store, key)

@@ -23,7 +23,7 @@ class Asked:
     """HEAD, GET or LIST."""
     key: str
     token: str | None
-    """The session token that came with it."""
+    """The session token or the bearer's token that came with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class FaultyProxy:
 
     def __init__(self, backend: int, *, depth: int = 1) -> None:
         self.asked: list[Asked] = []
+        self.first_listings: dict[str, bytes] = {}
+        """The store's first answer to each listing, by prefix."""
         self.fault: Callable[[Asked], Fault | None] = lambda _: None
         self.backend, self.depth = backend, depth
         self._noting = threading.Lock()
@@ -136,7 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _pass_on(self) -> None:
-        fault = self.owner.note(self._asked())
+        asked = self._asked()
+        fault = self.owner.note(asked)
         match fault:
             case Refuse(status, code):
                 self._reply(status, {"content-type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode())
@@ -147,6 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             case _:
                 status, headers, body = self._from_backend()
+                if asked.kind == "LIST":
+                    self.owner.first_listings.setdefault(asked.key, body)
                 self._reply(status, headers, body, fault)
 
     def _asked(self) -> Asked:
@@ -154,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(pair.partition("=")[::2] for pair in parts.query.split("&"))
         is_listing = "list-type" in query or query.get("comp") == "list"
         key = query.get("prefix", "") if is_listing else parts.path.split("/", self.owner.depth + 1)[-1]
-        return Asked("LIST" if is_listing else self.command, unquote(key), self.headers.get("x-amz-security-token"))
+        bearer = self.headers.get("authorization", "").partition("Bearer ")[2]
+        token = self.headers.get("x-amz-security-token", bearer or None)
+        return Asked("LIST" if is_listing else self.command, unquote(key), token)
 
     def _from_backend(self) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.owner.backend, timeout=_LIMIT_S)

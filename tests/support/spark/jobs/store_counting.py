@@ -1,7 +1,8 @@
-"""The counting query with its checkpoint in S3, written by Spark through S3A; then what Spark's own reader finds there.
+"""The counting query with its checkpoint in a store of Hadoop's; then what Spark's own reader finds in it.
 
-It runs `--first` batches, says `written`, waits for the file `--go`, runs the rest of `--batches`, and says `rows` with
-the JSON of what the state reader returns: `[partition, word, count, total]` each.
+It runs `--first` batches, says `written`, waits for the file `--go`, runs the rest of `--batches`, says `all written`,
+waits for `--read`, and says `rows` with the JSON of what the state reader returns there: `[partition, word, count,
+total]` each. It reads a copy, because ABFS lists a folder of Azurite twice, and Spark's reader stumbles over that.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def main() -> None:
         _say("written")
         wait_until(arguments.go.exists, what="the word to go on", limit_s=200)
         _run(spark, arguments, state_format, feed, arguments.batches)
+        _say("all written")
+        wait_until(arguments.read.exists, what="the copy", limit_s=200)
         with settings(spark, state_format.conf()):
             reader = spark.read.format("statestore").option("batchId", arguments.batches - 1)
-            found = reader.load(arguments.checkpoint).select("partition_id", "key.*", "value.*").collect()
+            found = reader.load(str(arguments.read)).select("partition_id", "key.*", "value.*").collect()
         _say(f"rows {json.dumps([list(row) for row in found])}")
 
 
@@ -60,12 +63,13 @@ def _say(line: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", help="an s3a:// URL")
+    parser.add_argument("checkpoint", help="a URL that the session can write to")
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
     parser.add_argument("--conf", required=True, help="settings of the session as JSON")
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--batches", type=int, required=True)
+    parser.add_argument("--read", type=Path, required=True, help="a copy of the checkpoint, once it is whole")
     parser.add_argument("--go", type=Path, required=True)
     return parser.parse_args()
 

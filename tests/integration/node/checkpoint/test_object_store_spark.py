@@ -1,0 +1,65 @@
+"""Spark writes its checkpoint to a server of each kind of object store through Hadoop's connector; a node follows it by
+URL and answers as Spark reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cluster.served_node import served_node
+from tests.support.object_store import abfs, gcs_connector, s3a
+from tests.support.object_store.bucket import StoreServer
+from tests.support.object_store.faulty_proxy import FaultyProxy
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.process import spark_job
+
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
+
+FIRST, BATCHES = 3, 6
+
+Connector = tuple[str, Callable[[], Path | str], Callable[[Path, Any], dict[str, str]]]
+
+CONNECTORS: dict[str, Connector] = {
+    "s3": ("s3a", s3a.jars, s3a.session_conf),
+    "abfss": ("abfs", abfs.jars, abfs.session_conf),  # without TLS, which the server lacks
+    "gs": ("gs", gcs_connector.jars, gcs_connector.session_conf),
+}
+"""By the scheme that nodes are given: Spark's scheme, the connector's jars, and the settings of a session."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda each: each.id)
+def test_a_node_follows_by_url_what_spark_writes_through_hadoop_s_connector(
+    store: StoreServer, store_proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
+) -> None:
+    scheme, fetched, session_conf = CONNECTORS[store.scheme]
+    jars = fetched()
+    if isinstance(jars, str):
+        pytest.skip(jars)
+    bucket, go, copy = store.new_bucket(), tmp_path / "go", tmp_path / "copy"
+    location = f"{scheme}://{store.url(bucket.name, 'a/ckpt').partition('://')[2]}"
+    arguments = [location, "--folder", str(tmp_path / "spark"), "--go", str(go), "--read", str(copy)]
+    arguments += ["--format", json.dumps(asdict(state_format.with_default_manager()))]
+    arguments += ["--conf", json.dumps(session_conf(jars, store)), "--first", str(FIRST), "--batches", str(BATCHES)]
+    files = ObjectStoreFiles(store.reader(bucket.name, "a/ckpt", store_proxy.endpoint))
+    with spark_job("store_counting.py", arguments, tmp_path / "job") as job:
+        job.wait_for_line("written")
+        with served_node("store://b/ckpt", tmp_path / "data", files=files) as served:
+            served.wait_for_version(FIRST)
+            go.touch()
+            job.wait_for_line("all written")
+            bucket.copy_folder("a/ckpt", copy)
+            job.wait_until(lambda: any(line.startswith("rows ") for line in job.lines()), what="Spark's own rows")
+            served.wait_for_version(BATCHES)
+            (rows,) = [json.loads(line.removeprefix("rows ")) for line in job.lines() if line.startswith("rows ")]
+            assert len(rows) == len(WORDS) + BATCHES
+            answers = served.look_up_all([[word] for _, word, *_ in rows])
+            found = [[each["partition"], *each["key"].values(), *each["value"].values()] for each in answers]  # type: ignore[attr-defined]
+            assert found == rows
+            assert {each["version"] for each in answers} == {BATCHES}
