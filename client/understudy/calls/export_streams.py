@@ -6,8 +6,9 @@ Rule: a stream without its end record, or with another number of rows than that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from io import BufferedIOBase
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -24,6 +25,16 @@ MAX_TAIL_BYTES = 64 * 1024
 
 class CutError(UnderstudyError):
     """A stream ended before its end."""
+
+
+_MAY_PASS: Final = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT + 1))
+
+
+def may_pass(error: UnderstudyError) -> bool:
+    """Whether a stream that ended by an error may be gone on with: it was cut, or its server says so."""
+    if isinstance(error, ServerProblemError):
+        return orjson.loads(error.body).get("status") in _MAY_PASS
+    return isinstance(error, CutError)
 
 
 class Piece(NamedTuple):

@@ -113,7 +113,7 @@ class Server:
         request = Request("POST", path, content, wait_ms / 1000, EXPORT_TYPES)
         opened = self._call(request, limit_s).document
         assert isinstance(opened, Opened)
-        with io.BufferedReader(_Body(opened.stream, limit_s), _READ_BYTES) as body:
+        with io.BufferedReader(StreamBody(opened.stream, limit_s), _READ_BYTES) as body:
             yield Streamed(opened.headers, body)
 
     def not_ready(self) -> list[str]:
@@ -147,7 +147,7 @@ class Server:
         return call
 
 
-class _Body(io.RawIOBase):
+class StreamBody(io.RawIOBase):
     """The body of a stream as a file. A stream that was cut is an `OSError`."""
 
     def __init__(self, stream: Stream, limit_s: float) -> None:

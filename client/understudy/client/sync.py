@@ -38,6 +38,7 @@ class Store(Generic[V]):
 
     def __init__(self, driver: Driver, store: StoreReader) -> None:
         self._driver, self._store = driver, store
+        self.driver, self.reader = driver, store  # for modules that add calls of their own, as SQL does
 
     def __repr__(self) -> str:
         return repr(self._store)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -13,8 +12,16 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from understudy.calls.export_streams import CutError, Piece, ReadStream, read_arrow, read_csv, read_ndjson
-from understudy.calls.http_client import Server, ServerProblemError, path_segment
+from understudy.calls.export_streams import (
+    CutError,
+    Piece,
+    ReadStream,
+    may_pass,
+    read_arrow,
+    read_csv,
+    read_ndjson,
+)
+from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, bound_options, server_options, wait_ms_of
 from understudy.calls.questions import question_of, question_options
 from understudy.commands.reading import longs_option
@@ -51,7 +58,6 @@ ATTEMPTS = 8
 
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 5.0
-_MAY_PASS = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT + 1))
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -172,9 +178,7 @@ class _Export:
 
 
 def _may_pass(error: UnderstudyError) -> bool:
-    if isinstance(error, ServerProblemError):
-        return orjson.loads(error.body).get("status") in _MAY_PASS
-    return isinstance(error, CutError) or (isinstance(error, CommandError) and error.exit_code == ExitCode.UNREACHABLE)
+    return may_pass(error) or (isinstance(error, CommandError) and error.exit_code == ExitCode.UNREACHABLE)
 
 
 def _told(error: UnderstudyError) -> CommandError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -18,7 +19,7 @@ from understudy.sql.narrowing import narrowed
 from understudy.sql.reads import Reads, Rows
 from understudy.sql.table_columns import Table
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema
+from understudy_shared.reads.arrow_batches import METADATA, ArrowBatches, arrow_schema
 from understudy_shared.reads.export_columns import ExportColumns
 
 
@@ -55,7 +56,7 @@ class StoreDataset(ds.Dataset):  # type: ignore[misc]
         access = narrowed(found.predicate if found else None, self._table, found.names if found else ())
         batches = ArrowBatches(columns, _schema(self._table, columns))
         for rows in self._reads.pages(self._table, access, self._table.fields(columns)):
-            batch = _batch(batches, rows)
+            batch = _batch(batches, rows) if isinstance(rows, Sequence) else _placed(rows, columns, batches.schema)
             yield (batch if found is None else _filtered(batch, found.expression)).select(wanted)
 
 
@@ -82,6 +83,20 @@ def _batch(batches: ArrowBatches, rows: Rows) -> pa.RecordBatch:
             next(steps)
         except StopIteration as end:
             return end.value
+
+
+def _placed(batch: pa.RecordBatch, columns: ExportColumns, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a batch of an export, which has those of key, value and result behind these where two have
+    one name.
+    """
+    is_flat = orjson.loads(batch.schema.metadata[METADATA])["is_flat"]
+
+    def found(path: Sequence[str]) -> pa.Array:
+        if is_flat or len(path) == 1:
+            return batch.column(path[-1])
+        return batch.column(path[0]).field(path[1])
+
+    return pa.record_batch([found(each.path) for each in columns.columns], schema=schema)
 
 
 def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatch:

@@ -83,6 +83,7 @@ class SqlSession:
         from understudy.sql.engine import Engine  # noqa: PLC0415  # needs duckdb
 
         self._client, self._bounds = client, bounds or {}
+        self._unexported: set[str] = set()
         self._engine: Engine = Engine(memory_limit)
         self.tables: Mapping[str, Table] = {}
 
@@ -117,7 +118,7 @@ class SqlSession:
         tables = self.refresh()
         named = {each.casefold() for each in self._engine.table_names(statement)}
         used = [table for name, table in tables.items() if name in named]
-        reads = Reads(self._client, [each.store for each in used], self._bounds)
+        reads = Reads(self._client, [each.store for each in used], self._bounds, self._unexported)
         seen = _Seen(reads, used, [each.name for each in tables.values()])
         try:
             with self._engine.cursor() as cursor:

@@ -35,8 +35,8 @@ class Place:
 class Table:
     """A store as a table. `name` is that of the table, which may differ from the store's."""
 
-    def __init__(self, entry: StoreEntry, name: str) -> None:
-        self.entry, self.name = entry, name
+    def __init__(self, entry: StoreEntry, name: str, partitions: int = 1) -> None:
+        self.entry, self.name, self.partitions = entry, name, partitions
         self.store = entry.store
         exported = entry.exported().columns().columns
         names = _told_apart(exported)
@@ -122,11 +122,13 @@ def tables_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, Table]:
     release does not know is left out.
     """
     read = list(_read(entries))
-    names = distinct(each.store for each in read)
-    return {name.casefold(): Table(entry, name) for name, entry in zip(names, read, strict=True)}
+    names = distinct(entry.store for entry, _ in read)
+    return {
+        name.casefold(): Table(entry, name, partitions) for name, (entry, partitions) in zip(names, read, strict=True)
+    }
 
 
-def _read(entries: Iterable[Mapping[str, Any]]) -> Iterator[StoreEntry]:
+def _read(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[StoreEntry, int]]:
     for each in entries:
         with suppress(SchemaError):
-            yield read_entry(each)
+            yield read_entry(each), each.get("partitions", 1)

@@ -36,7 +36,7 @@ class ArrowBatches:
 
     def __init__(self, columns: ExportColumns, schema: pa.Schema) -> None:
         self._columns = columns
-        self._schema = schema
+        self.schema = schema
         self._converts = [converter(each.type) for each in columns.columns]
 
     def steps(self, rows: Sequence[Mapping[str, Any]]) -> Generator[None, None, pa.RecordBatch]:
@@ -52,7 +52,7 @@ class ArrowBatches:
                 yield
         said = [_problem(row, problems.get(at)) for at, row in enumerate(rows)]
         arrays[PROBLEM,] = pa.array(said, pa.string())
-        return pa.record_batch(self._placed(arrays), schema=self._schema)
+        return pa.record_batch(self._placed(arrays), schema=self.schema)
 
     def _placed(self, arrays: Mapping[tuple[str, ...], Any]) -> list[Any]:
         """Return the arrays of the schema's columns."""
@@ -61,7 +61,7 @@ class ArrowBatches:
         if self._columns.is_flat:
             return [arrays[each.path] for each in self._columns.columns]
         placed = []
-        for field in self._schema:
+        for field in self.schema:
             inner = [each.path for each in self._columns.columns if len(each.path) > 1 and each.path[0] == field.name]
             placed.append(
                 pa.StructArray.from_arrays([arrays[path] for path in inner], fields=list(field.type))

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from understudy.client.core.call import require
-from understudy.client.core.exchange import Request, Steps
+from understudy.client.core.call import call, require
+from understudy.client.core.exchange import Opened, Request, Steps
 from understudy.client.core.reader import StoreReader
 from understudy.client.core.values import QUESTION, VERSIONS, json_value, key_form, query_of
 from understudy.client.errors import UsageError, problem_error
@@ -47,6 +47,14 @@ class Question:
         require("next_cursor" in answer or "is_estimate" in answer, "a page has no next_cursor")
         self.store.reader.state.position.observe(answer.get("position"))
         return answer, binding
+
+    def stream(self, form: str, media_type: str, cursor: str | None, deadline_s: float) -> Steps[Opened]:
+        """Ask for all rows as one stream, from the beginning or behind a cursor of an earlier one."""
+        given = self.store.reader.bounds(self._bounds)
+        members = {**self._members, **given.members, "format": form, **({} if cursor is None else {"cursor": cursor})}
+        request = Request("POST", f"{self.store.path}/export", orjson.dumps(members), given.wait_s, (media_type,))
+        opened: Opened = yield from call(self.store.reader.state, request, deadline_s)
+        return opened
 
     def _request(self, members: Mapping[str, Any], binding: Binding | None, wait_s: float) -> Request:
         if self._action == "scan":

@@ -23,6 +23,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.queries import wait_until
 
 from understudy import Client, ForbiddenError
+from understudy.sql import reads
 from understudy.sql.errors import SqlError
 from understudy.sql.query import query
 from understudy.sql.session import SqlSession
@@ -198,8 +199,11 @@ def test_a_wrong_name_is_told_with_what_there_is(session: SqlSession) -> None:
         assert fix in caught.value.fix
 
 
-def test_a_store_of_others_is_an_unknown_table_and_keys_of_others_are_refused(tmp_path: Path) -> None:
-    """Q44."""
+def test_a_store_of_others_is_an_unknown_table_and_keys_of_others_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q44. Roles without the action `export` get pages."""
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 7)
     keys = Keys(tmp_path / "credentials.toml")
     keys.role("of-op1", '{stores = ["op1"], actions = ["scan", "point"]}')
     keys.role("of-some", '{stores = ["op0"], actions = ["scan", "point"], key_prefix = ["k3"]}')

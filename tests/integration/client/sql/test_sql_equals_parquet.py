@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,14 @@ from tests.support.spark.queries import wait_until
 from tests.support.sql.statements import differences, seen, statements
 
 from understudy import Client
-from understudy.sql import dataset, exact
+from understudy.calls.export_streams import CutError, Piece, read_arrow
+from understudy.client.core.scans import Question
+from understudy.client.errors import OverloadedError
+from understudy.sql import dataset, exact, exports, reads
 from understudy.sql.narrowing import Access, narrowed
 from understudy.sql.predicates import Combined, Predicate, UnreadFilterError
 from understudy.sql.session import SqlSession
+from understudy_shared.base.errors import UnderstudyError
 
 SEED = 20261126
 
@@ -57,15 +62,22 @@ def session(node: ServedNode) -> Iterator[SqlSession]:
         yield running
 
 
-def test_random_statements_equal_those_over_parquet(session: SqlSession, exported: Any) -> None:
-    """Q37, of which a full case asks more."""
-    assert differences(session, exported, statements(SEED, 60)) == []
+@pytest.mark.parametrize("page_rows", [1000, 100])
+def test_random_statements_equal_those_over_parquet(
+    session: SqlSession, exported: Any, page_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q37, of which a full case asks more. Behind a page of 100 rows the rest comes by exports."""
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", page_rows)
+    assert differences(session, exported, statements(SEED + page_rows, 30)) == []
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(10))
-def test_many_random_statements_equal_those_over_parquet(session: SqlSession, exported: Any, seed: int) -> None:
+def test_many_random_statements_equal_those_over_parquet(
+    session: SqlSession, exported: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Q37."""
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", (1000, 170, 20)[seed % 3])
     assert differences(session, exported, statements(seed, 100)) == []
 
 
@@ -101,3 +113,53 @@ def test_a_filter_that_cannot_be_read_costs_time_and_no_rows(
     with session.run("select n from op0 where k = 'k3' and n = 3") as answer:
         assert answer.table().to_pylist() == [{"n": 3}]
     assert [str(each) for each in answer.account] == [f"op0: scan of all rows, {ROWS} rows"]
+
+
+def cut_after(rows: int, *, times: int) -> Any:
+    """Return a reader of streams that cuts the first ones, in the middle of a piece."""
+    left = [times]
+
+    def read(body: Any) -> Iterator[Piece]:
+        for piece in read_arrow(body):
+            if left[0] and piece.rows > rows:
+                left[0] -= 1
+                yield piece._replace(content=[piece.content[0].slice(0, rows)], rows=rows, cursor=None)
+                raise CutError("the stream has no end record")
+            yield piece
+
+    return read
+
+
+def test_exports_that_are_cut_go_on_and_bring_each_row_once(
+    session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 30)
+    monkeypatch.setattr(exports, "read_arrow", cut_after(11, times=5))
+    monkeypatch.setattr(exports, "FIRST_PAUSE_S", 0.001)
+    assert differences(session, exported, ["select * exclude (took) from op0", "select n from op0 where s > 3"]) == []
+    with session.run("select * from op0 limit 35") as answer:
+        assert answer.table().num_rows == 35
+    assert answer.account[0].exported > 0
+    assert "understudy-sql-export" not in {each.name for each in threading.enumerate()}
+
+
+def test_exports_that_stay_cut_are_an_error_and_no_smaller_result(
+    session: SqlSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 30)
+    monkeypatch.setattr(exports, "read_arrow", cut_after(0, times=100))
+    monkeypatch.setattr(exports, "FIRST_PAUSE_S", 0.001)
+    with pytest.raises(UnderstudyError, match="the rows of op0 broke off"), session.run("from op0") as answer:
+        answer.table()
+
+
+def test_without_room_for_exports_the_rest_comes_by_pages(
+    session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: Any) -> Any:
+        raise OverloadedError({"detail": "2 exports are in flight", "status": 429})
+        yield given
+
+    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 170)
+    monkeypatch.setattr(Question, "stream", refused)
+    assert differences(session, exported, ["select * exclude (took) from op0"]) == []
