@@ -47,6 +47,24 @@ def newest(client: Client) -> int | None:
     return None
 
 
+def changed(client: Client) -> list[str]:
+    """Read what the versions from one on changed, for all keys that begin alike."""
+    lines = []
+    for change in client.store("aircraft", value=Aircraft).changes(2, prefix=["N14228"]):
+        assert_type(change, WatchEvent[Aircraft | None])
+        flights = change.value.flights if change.value is not None else None
+        lines.append(f"{change.version}: {change.key['tailnum']} {flights}")
+    return lines
+
+
+async def watched(client: AsyncClient) -> int | None:
+    """Wait on an event loop for the first of all keys that begin alike."""
+    async with client.store("aircraft", value=Aircraft).watch(prefix=["N14228"]) as watch:
+        event = await anext(watch)
+        assert_type(event, WatchEvent[Aircraft | None])
+        return event.version
+
+
 async def awaited(client: AsyncClient) -> list[int]:
     """Read on an event loop."""
     results = await client.store("aircraft", value=Aircraft).get_many(["N14228", "N24211"])
@@ -59,11 +77,11 @@ async def awaited(client: AsyncClient) -> list[int]:
 async def on_a_loop() -> None:
     """Read by a client that is closed behind it."""
     async with AsyncClient() as client:
-        print([row.value["flights"] async for row in client.store("aircraft").scan()])
+        print([row.value["flights"] async for row in client.store("aircraft").scan()], await watched(client))
 
 
 if __name__ == "__main__":
     with Client() as blocking:
         print(plain(blocking))
-        print(typed(blocking))
+        print(typed(blocking), changed(blocking))
     asyncio.run(on_a_loop())

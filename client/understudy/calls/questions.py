@@ -38,13 +38,14 @@ def question_of(given: dict[str, Any]) -> dict[str, Any]:
     given = given_bounds(given)
     prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
     if prefix is not None:
-        given["prefix"] = _json(prefix, "--prefix", "'[\"UA\"]'")
+        given["prefix"] = json_list(prefix, "--prefix", "'[\"UA\"]'")
     if comparisons:
-        given["where"] = [_json(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
+        given["where"] = [json_list(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
     return given
 
 
-def _json(text: str, where: str, example: str) -> object:
+def json_list(text: str, where: str, example: str) -> list[Any]:
+    """Return the list that an option is, as JSON. Raises CommandError."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.aio_watch import AsyncWatch
+from understudy.client.aio_watch import AsyncChanges, AsyncWatch
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
+from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import (
     Close,
     Failure,
@@ -157,7 +158,8 @@ class AsyncStore(Generic[V]):
             first = following
 
     def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> AsyncWatch[V]:
-        """Iterate over the value of a key and each version that changes it, or over what is behind a position.
+        """Iterate over the value of a key and each version that changes it, or over what is behind a position; with
+        `prefix` in place of a key, over those of all keys with it.
 
         The watch goes on by itself, at any server. `timeout` is that of its beginning.
         """
@@ -168,6 +170,16 @@ class AsyncStore(Generic[V]):
     ) -> AsyncWatch[V]:
         """Iterate over the same of up to 1,000 keys. Events of one key are in the order of their versions."""
         return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
+
+    def changes(
+        self, first: int, last: int | None = None, *, timeout: Duration | None = None, **options: Unpack[ChangesOptions]
+    ) -> AsyncChanges[V]:
+        """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
+
+        It goes on by itself, at any server. `timeout` is that of its beginning.
+        """
+        asked, timeout_s = ChangesQuestion(first, last, options), self._driver.state.timeout_s(timeout, is_scan=True)
+        return AsyncChanges(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> AsyncWatch[V]:
         return AsyncWatch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))

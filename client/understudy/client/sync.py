@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
+from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
@@ -23,7 +24,7 @@ from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, 
 from understudy.client.transports.base import Transport
 from understudy.client.transports.sockets import SocketTransport
 from understudy.client.transports.trust import trust
-from understudy.client.watch import Watch
+from understudy.client.watch import Changes, Watch
 from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class Store(Generic[V]):
             first = following
 
     def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> Watch[V]:
-        """Iterate over the value of a key and each version that changes it, or over what is behind a position.
+        """Iterate over the value of a key and each version that changes it, or over what is behind a position; with
+        `prefix` in place of a key, over those of all keys with it.
 
         The watch goes on by itself, at any server. `timeout` is that of its beginning.
         """
@@ -112,6 +114,16 @@ class Store(Generic[V]):
     ) -> Watch[V]:
         """Iterate over the same of up to 1,000 keys. Events of one key are in the order of their versions."""
         return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
+
+    def changes(
+        self, first: int, last: int | None = None, *, timeout: Duration | None = None, **options: Unpack[ChangesOptions]
+    ) -> Changes[V]:
+        """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
+
+        It goes on by itself, at any server. `timeout` is that of its beginning.
+        """
+        asked, timeout_s = ChangesQuestion(first, last, options), self._driver.state.timeout_s(timeout, is_scan=True)
+        return Changes(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> Watch[V]:
         return Watch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))

@@ -1,38 +1,38 @@
-"""`Watch`: the events of a watch for programs that block."""
+"""`Watch` and `Changes`: events as they come, for programs that block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic
+from typing import Generic, Self
 
 from understudy.client.core.exchange import Close, Opened, Outcome, Step, Tell
-from understudy.client.core.watches import Watching
+from understudy.client.core.streaming import Streaming
 from understudy.client.events import WatchEvent
 from understudy.client.results import V
 from understudy.client.transports.base import Stream
 
 
-class Watch(Generic[V]):
-    """The events of a watch: iterate over it. `Store.watch` makes it, and its end closes the connection.
+class Events(Generic[V]):
+    """Events as they come: iterate over it. Its end closes the connection.
 
     One thread iterates. `close` may be called by any, and ends the iteration.
     """
 
-    def __init__(self, take: Callable[[Step], Outcome], watching: Watching) -> None:
-        self._take, self._watching = take, watching
-        self._steps = watching.steps()
+    def __init__(self, take: Callable[[Step], Outcome], streaming: Streaming) -> None:
+        self._take, self._streaming = take, streaming
+        self._steps = streaming.steps()
         self._stream: Stream | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"Watch({self._watching!r})"
+        return f"{type(self).__name__}({self._streaming!r})"
 
-    def __iter__(self) -> Watch[V]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> WatchEvent[V]:
-        """Return the next event, when it comes. Raises the error of a watch that cannot go on."""
+        """Return the next event, when it comes. Raises the error of what cannot go on."""
         outcome: Outcome = None
         try:
             while not self._is_closed:
@@ -48,10 +48,10 @@ class Watch(Generic[V]):
         except BaseException:
             self.close()
             raise
-        self._close_stream()  # one that was opened while another closed the watch
+        self._close_stream()  # one that was opened while another thread closed it
         raise StopIteration
 
-    def __enter__(self) -> Watch[V]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -65,10 +65,10 @@ class Watch(Generic[V]):
     @property
     def position(self) -> str | None:
         """The position behind all events so far: `position` of another watch goes on there. None before the first."""
-        return self._watching.position
+        return self._streaming.position
 
     def close(self) -> None:
-        """End the watch, and its connection."""
+        """End it, and its connection."""
         self._is_closed = True
         self._close_stream()
 
@@ -76,3 +76,11 @@ class Watch(Generic[V]):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+
+class Watch(Events[V]):
+    """The events of a watch. `Store.watch` and `Store.watch_many` make it."""
+
+
+class Changes(Events[V]):
+    """The changes of a store, which end behind the last version. `Store.changes` makes it."""

@@ -24,6 +24,7 @@ _COMMANDS = {
     "windows": (".windowing", "Print the windows of a key, or its sessions, in a range of time."),
     "history": (".histories", "Print what each version changed for a key."),
     "watch": (".watching", "Print the value of a key, and each version that changes it."),
+    "changes": (".changes", "Print what each version of a store put or deleted."),
     "snapshot": (".snapshotting", "Lease one version of all stores, for reads that go on for a while."),
     "export": (".exporting", "Write all rows into a file, as Parquet, Arrow, CSV or lines of JSON."),
     "sql": ("understudy.sql.command", "Run SQL over stores, with DuckDB in this process, all at one version."),

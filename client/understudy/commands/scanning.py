@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +31,7 @@ from understudy.commands.row_output import (
 )
 from understudy.terminal.console import print_json
 from understudy.terminal.exits import EXIT_CODES_HELP
+from understudy.terminal.row_progress import RowProgress
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -73,7 +73,7 @@ def scan(
     question = {**question_of(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
     question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
     form = checked_format(form, as_json=options.as_json)
-    with options.server() as server, _Progress() as progress:
+    with options.server() as server, RowProgress() as progress:
         output = None if options.as_json else _output(form, server, store, question.get("fields"))
         for listed in pages(_asking(server, store), question, "rows", limit):
             if output is None:
@@ -116,7 +116,7 @@ def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -
       understudy count aircraft --estimate
     """
     question = {**question_of(given), **({"estimate": True} if estimate else {})}
-    with options.server() as server, _Progress() as progress:
+    with options.server() as server, RowProgress() as progress:
         *_, body = _counts(server, store, question, progress)
     if options.as_json:
         print_json(body)
@@ -124,7 +124,7 @@ def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -
         click.echo(orjson.loads(body)["count"])
 
 
-def _counts(server: Server, store: str, question: dict[str, Any], progress: _Progress) -> Iterator[bytes]:
+def _counts(server: Server, store: str, question: dict[str, Any], progress: RowProgress) -> Iterator[bytes]:
     """Yield what the server answers until the count is whole."""
     while True:
         asked = {name: _as_text(value) for name, value in question.items()}
@@ -143,28 +143,3 @@ def _as_text(value: object) -> object:
 
 def _longs(longs: str | None) -> dict[str, str]:
     return {} if longs is None else {"longs": longs}
-
-
-class _Progress:
-    """The number of rows so far, on a terminal that shows nothing else."""
-
-    def __init__(self) -> None:
-        self._is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
-        self._rows = 0
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_shown and self._rows:
-            click.echo("", err=True)
-
-    def add(self, rows: int, version: object) -> None:
-        """Show that so many more rows came."""
-        self.set(self._rows + rows, version)
-
-    def set(self, rows: int, version: object) -> None:
-        """Show how many rows there are so far."""
-        self._rows = rows
-        if self._is_shown:
-            click.echo(f"\r{rows:,} rows of version {version}", nl=False, err=True)

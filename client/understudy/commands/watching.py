@@ -12,18 +12,18 @@ import orjson
 from understudy.calls.http_client import Server
 from understudy.calls.options import ServerOptions, server_options
 from understudy.calls.paging import entry_of
+from understudy.calls.questions import json_list
 from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.core.watches import PATIENCE_S, Watching, WatchQuestion
+from understudy.client.core.streaming import PATIENCE_S
+from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.events import WatchEvent
 from understudy.client.watch import Watch
 from understudy.commands.reading import KeyCommand, checked_json
 from understudy.commands.row_output import TEXT_FORMATS, Columned, checked_format, format_option, item_columns
 from understudy.terminal.console import print_json, print_lines
+from understudy.terminal.event_lines import event_line
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.values import quoted
-from understudy_shared.base.printable import printable
 
-_LISTS = ("sessions", "rows", "values", "entries", "timers")
 _HEADS = ("event", "version", "committed_at", "found")
 
 
@@ -34,6 +34,7 @@ _HEADS = ("event", "version", "committed_at", "found")
     "--key", "json_keys", metavar="JSON", multiple=True,
     help="A key in the exact form, instead of words. May be given several times: up to 1,000 keys are one watch.",
 )  # fmt: skip
+@click.option("--prefix", help="All keys whose first columns have these values, as JSON, instead of words: '[\"UA\"]'.")
 @click.option("--from", "position", help="Go on behind this `position` of an event or an answer, without a snapshot.")
 @click.option("--versions", is_flag=True, help="Print, too, up to which version nothing changed.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.  [default: Ctrl-C ends it]")
@@ -49,6 +50,7 @@ def watch(
     key: tuple[str, ...],
     *,
     json_keys: tuple[str, ...],
+    prefix: str | None,
     position: str | None,
     versions: bool,
     limit: int | None,
@@ -58,6 +60,7 @@ def watch(
     options: ServerOptions,
 ) -> None:
     """Print the value of one key of STORE and then each version that changes it, until Ctrl-C: a word per key column.
+    With --prefix it is that of all keys with the prefix, up to 1,000 when it begins.
 
     The event is `snapshot` (the value at the beginning), `value`, `deleted`, `coalesced` (changes that do not come one
     by one) or `reset` (the query's history was created anew). `position` is behind the event: --from goes on there.
@@ -69,14 +72,18 @@ def watch(
       understudy watch aircraft N14228 --format table
       understudy watch aircraft --key '["N14228"]' --key '["N24211"]' | jq .value.flights
       understudy watch aircraft N14228 --limit 1
+      understudy watch orders --prefix '["tenant-7"]' --format table
     """
     form = checked_format(form, as_json=options.as_json)
-    keys = _keys(store, key, json_keys)
-    asked = WatchQuestion(
-        keys,
-        {"position": position, "patience": patience_s, "versions": versions, "include_expired": include_expired},
-        is_many=bool(json_keys),
-    )
+    keys = _keys(store, key, json_keys, prefix)
+    options_of_watch = {
+        "position": position,
+        "patience": patience_s,
+        "versions": versions,
+        "include_expired": include_expired,
+        "prefix": None if prefix is None else json_list(prefix, "--prefix", "'[\"UA\"]'"),
+    }
+    asked = WatchQuestion(keys, options_of_watch, is_many=bool(json_keys))
     with options.server() as server, server.failing_clearly(options.timeout_s):
         show = _shower(form, server, store)
         watching = Watching(StoreReader(Reader(server.state), store), asked, options.timeout_s)
@@ -90,9 +97,9 @@ def watch(
                 return
 
 
-def _keys(store: str, key: tuple[str, ...], json_keys: tuple[str, ...]) -> list[Any]:
-    if bool(key) == bool(json_keys):
-        raise click.UsageError("give the key's words, or --key JSON: one of the two")
+def _keys(store: str, key: tuple[str, ...], json_keys: tuple[str, ...], prefix: str | None) -> list[Any]:
+    if [bool(key), bool(json_keys), prefix is not None].count(True) != 1:
+        raise click.UsageError("give the key's words, --key JSON, or --prefix JSON: one of the three")
     if "" in key:
         fix = f"Use the exact form: understudy watch {store} --key '<JSON array or object>'"
         raise CommandError("a key's words are not empty", fix=fix, exit_code=ExitCode.USAGE)
@@ -115,18 +122,3 @@ def _shower(form: str, server: Server, store: str) -> Callable[[WatchEvent[Any]]
 
 def _row(event: WatchEvent[Any]) -> Mapping[str, Any]:
     return {"event": event.kind, **event.raw, "position": event.position}
-
-
-def event_line(event: WatchEvent[Any]) -> str:
-    """Print an event in one line: when, which version, what, and of which key."""
-    raw = event.raw
-    found = next((quoted(raw[name]) for name in ("result", "value", *_LISTS) if name in raw), "")
-    if event.kind == "coalesced":
-        count = "unknown" if event.changes is None else str(event.changes)
-        found = f"changes since version {event.first_version}: {count}"
-    elif event.kind == "reset":
-        found = printable(str(raw.get("detail", "")))
-    key = quoted(raw["key"]) if "key" in raw else "-"
-    when = printable(str(raw.get("committed_at") or "-"))
-    version = "-" if event.version is None else str(event.version)
-    return f"{when:27}  {version:>8}  {event.kind:9}  {key}  {found}".rstrip()

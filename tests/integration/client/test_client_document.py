@@ -61,7 +61,7 @@ def test_the_example_with_types_runs(
 ) -> None:
     monkeypatch.setenv("UNDERSTUDY_URL", f"http://127.0.0.1:{node.port}")
     runpy.run_path(str(ROOT / "docs/examples/client_reads.py"), run_name="__main__")
-    assert capsys.readouterr().out.splitlines()[:2] == ["106", "3"]
+    assert capsys.readouterr().out.splitlines()[:2] == ["106", "3 ['2: N14228 2', '3: N14228 3']"]
 
 
 def test_the_document_names_every_call() -> None:

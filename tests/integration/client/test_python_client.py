@@ -204,6 +204,40 @@ def test_a_watch_begins_with_the_present_value_or_behind_a_position(client: Aski
     ]
 
 
+def test_all_keys_with_a_prefix_are_watched_from_their_beginning_or_behind_a_position(
+    client: Asking, kind: str
+) -> None:
+    position = client.ask(lambda each: each.at(version=1).store(STORE).get("born-1")).position
+
+    def first(watch: Any, count: int) -> Any:
+        return _first(watch, count) if kind == "async" else [next(watch) for _ in range(count)]
+
+    (event,) = client.ask(lambda each: first(each.store(STORE).watch(prefix=["born-1"]), 1))
+    assert (event.kind, event.key, event.value["count"]) == ("snapshot", {"word": "born-1"}, 2)
+    events = client.ask(lambda each: first(each.store(STORE).watch(prefix=["born-1"], position=position), 2))
+    assert [(each.kind, each.version, each.value["count"]) for each in events] == [("value", 2, 1), ("value", 3, 2)]
+    assert decode_position(events[-1].position).version == VERSION
+    with pytest.raises(BadRequestError, match="prefix"):
+        client.ask(lambda each: first(each.store(STORE).watch(prefix=[]), 1))
+
+
+def test_the_changes_of_versions_are_told_in_their_order(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
+    told = client.ask(lambda each: each.store(STORE).changes(2, versions=True))
+    for version in (2, 3):
+        now, before = module_checkpoint.counts(version), module_checkpoint.counts(version - 1)
+        changes = [each for each in told if each.version == version]
+        assert changes[-1].kind == "version"
+        assert (changes[-1].changes, decode_position(changes[-1].position).version) == (len(changes) - 1, version)
+        assert {each.key["word"]: each.value["count"] for each in changes[:-1]} == {
+            word: count for word, count in now.items() if before.get(word) != count
+        }
+    assert [each.version for each in told] == sorted(each.version for each in told)
+    (one,) = client.ask(lambda each: each.store(STORE).changes(2, 2, prefix=["born-1"], fields=["count"]))
+    assert (one.kind, one.value, one.version) == ("value", {"count": 1}, 2)
+    with pytest.raises(UnavailableError):
+        client.ask(lambda each: each.store(STORE).changes(1, 99, timeout=1))
+
+
 async def _first(watch: Any, count: int) -> list[Any]:
     return [await anext(watch) for _ in range(count)]
 

@@ -70,10 +70,13 @@ class World:
             return found
 
     def told(self, steps: Steps[None]) -> Iterator[Any]:
-        """The events that the steps of a watch tell. It has no end but an error."""
+        """The events that the steps of a watch tell. It has no end but an error; changes have one."""
         outcome: Outcome = None
         while True:
-            step = steps.send(outcome)
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
             outcome = None
             if isinstance(step, Tell):
                 yield step.event

@@ -1,4 +1,4 @@
-"""`understudy history` and `understudy watch`, and the forms in which these and other commands print rows."""
+"""`understudy history`, `watch` and `changes`, and the forms in which these and other commands print rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tests.support.services.bad_servers import bad_server, sending
 from tests.support.services.canned_server import Canned
 from tests.support.services.command_line import environment
 from tests.support.services.reading_commands import problem, run
+from tests.unit.client.client.test_changes_steps import WHOLE
 from tests.unit.client.client.test_watch import HEAD, chunk, watched
 from tests.unit.client.client.test_watch_steps import event, token
 
+from understudy.client.core.changes import MEDIA_TYPE
 from understudy.terminal.exits import PIPE_CLOSED, ExitCode
 from understudy_shared.reads.watch_events import reset_event
 
@@ -92,7 +94,10 @@ def test_a_scan_is_an_arrow_stream_or_parquet_of_typed_columns_and_of_none_where
 
 
 def test_two_forms_at_once_are_wrong_usage() -> None:
-    for command in (["scan", "words"], ["history", "words", "a"], ["windows", "words", "a"], ["watch", "words", "a"]):
+    for command in (
+        *(["scan", "words"], ["history", "words", "a"], ["windows", "words", "a"], ["watch", "words", "a"]),
+        ["changes", "words", "--from", "3"],
+    ):
         result, asked = run([*command, "--json", "--format", "table"], [])
         assert (result.exit_code, asked) == (ExitCode.USAGE, [])
 
@@ -130,10 +135,76 @@ def test_a_watch_is_a_line_for_people_or_csv_and_ends_at_its_limit() -> None:
     assert b"last-event-id: %b" % token(2).encode() in server.requests[0]
 
 
-@pytest.mark.parametrize("wrong", [[], ["a", "--key", "[1]"], ["--key", "a"], [""], ["a", "--patience-s", "0"]])
+WRONG_WATCHES = [
+    *([], ["a", "--key", "[1]"], ["--key", "a"], [""], ["a", "--patience-s", "0"]),
+    *(["a", "--prefix", '["x"]'], ["--prefix", "x"], ["--prefix", '{"a":1}']),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_WATCHES)
 def test_a_watch_without_a_key_or_with_a_wrong_one_asks_nobody(wrong: list[str]) -> None:
     result, asked = run(["watch", "words", *wrong], [])
     assert (result.exit_code, asked) == (ExitCode.USAGE, [])
+
+
+def test_all_keys_with_a_prefix_are_watched() -> None:
+    with bad_server(watched(event("snapshot", 3))) as server:
+        result, _ = run(["watch", "words", "--prefix", '["a"]', "--limit", "1"], [], url=server.url)
+    assert json.loads(result.stdout)["event"] == "snapshot"
+    assert b'{"prefix":["a"]}' in server.requests[0]
+
+
+CHANGED = Canned(b"".join(WHOLE), content_type=MEDIA_TYPE)
+
+
+def test_changes_are_printed_in_each_form() -> None:
+    command = ["changes", "words", "--from", "3", "--prefix", '["a"]']
+    result, asked = run(command, [CHANGED])
+    assert [(each["event"], each["version"]) for each in map(json.loads, result.stdout.splitlines())] == [
+        *(("value", 3), ("deleted", 3), ("value", 4)),
+    ]
+    assert [target for target, _ in asked] == ["GET /v1/stores/words/changes?from=3&prefix=%5B%22a%22%5D"]
+    result, _ = run([*command, "--versions", "--format", "table"], [CHANGED])
+    assert [line.split()[1:3] for line in result.stdout.splitlines()] == [
+        *(["3", "value"], ["3", "deleted"], ["3", "version"], ["4", "value"], ["4", "version"]),
+    ]
+    result, _ = run([*command, "--format", "csv"], [DESCRIBED, CHANGED])
+    assert result.stdout.splitlines() == [
+        "version,partition,found,word,count,note,problem", "3,0,true,a,3,,", "3,0,false,b,,,", "4,0,true,a,4,,",
+    ]  # fmt: skip
+    for form in ("arrow", "parquet"):
+        result, _ = run([*command, "--format", form], [DESCRIBED, CHANGED])
+        raw = result.stdout_bytes
+        table = pa.ipc.open_stream(raw).read_all() if form == "arrow" else parquet.read_table(io.BytesIO(raw))
+        assert (table["version"].type, table["version"].to_pylist()) == (pa.int64(), [3, 3, 4])
+        assert (table["found"].to_pylist(), table["count"].to_pylist()) == ([True, False, True], [3, None, 4])
+
+
+def test_columns_of_a_store_that_are_called_as_those_of_changes_have_their_part_before_them() -> None:
+    value = [{"name": "version", "type": "long"}, {"name": "found", "type": "long"}]
+    described = Canned(json.dumps({**ENTRY, "value": value}).encode())
+    result, _ = run(["changes", "words", "--from", "3", "--format", "csv"], [described, CHANGED])
+    assert result.stdout.splitlines()[0] == "version,partition,found,key.word,value.version,value.found,problem"
+    result, _ = run(["changes", "words", "--from", "3", "--format", "arrow"], [described, CHANGED])
+    assert pa.ipc.open_stream(result.stdout_bytes).read_all().column_names == [
+        *("key", "value", "version", "partition", "found", "problem"),
+    ]
+
+
+def test_changes_that_cannot_be_gone_on_with_say_what_is_whole() -> None:
+    cut = Canned(b"".join(WHOLE[:5]), content_type=MEDIA_TYPE)
+    result, asked = run(["changes", "words", "--from", "3"], [cut, problem("version-gone", 410)])
+    assert (result.exit_code, "--from 4" in result.stderr) == (ExitCode.REFUSED, True)
+    assert [json.loads(line)["version"] for line in result.stdout.splitlines()] == [3, 3]
+    assert asked[1][0] == "GET /v1/stores/words/changes?from=4&to=4"
+    for wrong in (
+        ["--from", "0"],
+        [],
+        ["--from", "3", "--prefix", "x"],
+        ["--from", "3", "--versions", "--format", "csv"],
+    ):
+        result, asked = run(["changes", "words", *wrong], [])
+        assert (result.exit_code, asked) == (ExitCode.USAGE, [])
 
 
 WATCH = [sys.executable, "-m", "understudy", "watch", "words", "a", "--url"]

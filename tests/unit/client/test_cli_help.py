@@ -30,6 +30,7 @@ COMMANDS = [
     "windows",
     "history",
     "watch",
+    "changes",
     "sql",
     "explain",
     "stores",

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from understudy.client.core.streaming import BadStreamError
+
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 """Largest event in bytes: twice the largest answer of a node."""
@@ -16,10 +18,6 @@ MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 _END_OF_LINE: Final = re.compile(rb"\r\n|\n|\r")
 _BOM: Final = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS: Final = 9
-
-
-class BadStreamError(ValueError):
-    """Bytes that are no stream of events."""
 
 
 class ServerEvent(NamedTuple):

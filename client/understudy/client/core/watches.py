@@ -1,7 +1,6 @@
-"""Watches (pure): one stream of events after another, each behind the position of the one before.
+"""Watches (pure): the present values, and then each version that changed one, of keys or of all with a prefix.
 
-Rules. A program gets each version of a key once, and in order. A stream that ends is gone on with at any server, for no
-longer than the watch's patience; a refusal of a server ends the watch.
+Rule. A program gets each version of a key once, and in order.
 """
 
 from __future__ import annotations
@@ -11,50 +10,40 @@ from typing import Any, Final, TypedDict
 
 import orjson
 
-from understudy.client.core.call import OTHER_URL, Call
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.event_stream import MEDIA_TYPE, BadStreamError, EventParser, ServerEvent
-from understudy.client.core.exchange import Close, Failure, Opened, Receive, Request, Steps, Tell, Wait
+from understudy.client.core.event_stream import MEDIA_TYPE, EventParser, ServerEvent
+from understudy.client.core.exchange import Request, Steps, Tell
 from understudy.client.core.lookups import MAX_BATCH_KEYS
 from understudy.client.core.reader import StoreReader
 from understudy.client.core.state import Duration, seconds
-from understudy.client.core.values import MAX_TARGET_CHARS, key_form, key_json, query_of
-from understudy.client.errors import (
-    Attempt,
-    BadReplyError,
-    DeadlineError,
-    OverloadedError,
-    UnavailableError,
-    UnreachableError,
-    UsageError,
+from understudy.client.core.streaming import (
+    MAX_RETRY_S,
+    MIN_RETRY_S,
+    PATIENCE_S,
+    BadStreamError,
+    Streaming,
+    object_of,
 )
-from understudy.client.events import EventKind, WatchEvent
+from understudy.client.core.values import MAX_TARGET_CHARS, json_value, key_form, key_json, query_of
+from understudy.client.errors import UsageError
+from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.position import decode_position
 
-PATIENCE_S: Final = 60.0
 SILENCE_S: Final = 45.0
 """Time without an event or a comment after which a stream counts as cut: servers send one each 15 s."""
-
-RETRY_S: Final = 1.0
-MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0
-"""The pause before a watch goes on, until a server says another one; and between what that is kept to."""
-
-LONGEST_PAUSE_S: Final = 15.0
-"""The longest pause that a watch comes to by itself."""
 
 POSITION_WAIT_S: Final = 3.0
 """Time for which a server waits for a replica that is behind the position."""
 
-_MAY_PASS: Final = (UnreachableError, UnavailableError, OverloadedError)
-"""Errors after which a watch that has begun tries again."""
+MAX_BEGINNING: Final = 10_000
+"""Limit on the events that wait for the end of a prefix's beginning: ten times as many as servers send."""
 
 
 class WatchOptions(TypedDict, total=False):
     """The ways to watch. `position` is one to go on behind; `patience` is for how long a watch may be without a stream
     before it is an error; `versions` tells, too, up to which version nothing changed. `limit` and `include_expired` are
-    as in a lookup.
+    as in a lookup. `prefix` has values of the first key columns, in place of a key: all keys with it are watched.
     """
 
     position: str | None
@@ -62,10 +51,13 @@ class WatchOptions(TypedDict, total=False):
     versions: bool
     limit: int
     include_expired: bool
+    prefix: Sequence[Any]
 
 
 class WatchQuestion:
-    """The keys that are watched, each by its parts, and how. `selection` are members of the request."""
+    """The keys that are watched, each by its parts, or their prefix, and how. `selection` are members of the
+    request.
+    """
 
     def __init__(self, keys: Sequence[Any], options: Mapping[str, Any], *, is_many: bool = False) -> None:
         """Check what is asked. Raises UsageError."""
@@ -78,107 +70,76 @@ class WatchQuestion:
             raise UsageError(f"a watch takes no {min(unknown)}", where=min(unknown), fix=f"Known are {known}")
         self.keys: Sequence[Sequence[Any]] = [[key] for key in keys] if is_many else keys
         self.is_many = is_many
+        self.prefix = _prefix(options.get("prefix"), has_keys=is_many or any(map(len, self.keys)))
         self.position: str | None = options.get("position")
         self.patience_s = seconds(options.get("patience", PATIENCE_S), "patience")
         self.tells_versions: bool = options.get("versions", False)
         self.selection = {name: options[name] for name in ("limit", "include_expired") if options.get(name) is not None}
 
 
-class Watching:
-    """A watch on its way. `steps` tells its events; `position` is behind all of them."""
+class Watching(Streaming):
+    """A watch on its way."""
+
+    noun = "the watch"
+    silence_s = SILENCE_S
 
     def __init__(self, store: StoreReader, asked: WatchQuestion, timeout_s: float) -> None:
-        """Prepare a watch of a store; `timeout_s` is for its beginning. Raises UsageError."""
+        """Prepare a watch of a store. Raises UsageError."""
         if store.reader.named:
             what = "a watch begins at the newest version, and these reads are of one"
             raise UsageError(what, where="watch", fix="Ask the client's own store for it")
-        self.position = asked.position
-        self._store, self._asked, self._state = store, asked, store.reader.state
-        self._timeout_s = timeout_s
+        super().__init__(store, position=asked.position, patience_s=asked.patience_s, timeout_s=timeout_s)
+        self._asked = asked
+        self._parts: Sequence[Sequence[Any]] = ()
+        self._parser = EventParser()
         self._told: dict[bytes, tuple[str, int]] = {}
-        """The lineage and the last version of each key that the program has."""
-        self._retry_s = RETRY_S * (0.5 + self._state.rng.random() / 2)
-        self._until_s: float | None = 0.0
-        """The time at which the watch is given up unless something comes; None while its stream lives."""
-        self._endpoint: Endpoint | None = None
+        """The lineage and the last version of each key that the program has; of a prefix of those behind the
+        position.
+        """
+        self._beginning: list[WatchEvent[Any]] = []
+        """The snapshots of a prefix until the last one comes. The program gets all or none of them: those of another
+        stream may lack a key.
+        """
 
     def __repr__(self) -> str:
-        return f"Watching({self._store.name!r}, {len(self._asked.keys)} keys, position={self.position!r})"
+        asked = self._asked
+        what = f"{len(asked.keys)} keys" if asked.prefix is None else f"prefix={asked.prefix}"
+        return f"Watching({self._store.name!r}, {what}, position={self.position!r})"
 
-    def steps(self) -> Steps[None]:
-        """Tell events, without an end. Raises the error of a watch that cannot begin, or cannot go on."""
-        state, asked = self._state, self._asked
-        until_s = self._until_s = state.now_s() + self._timeout_s
-        binding = yield from self._store.binding(until_s)
-        parts = [self._store.key(binding, each) for each in asked.keys]
-        opened = yield from self._opened(parts, until_s)
-        while True:
-            why = yield from self._events(opened, binding)
-            yield Close(opened.stream)
-            self._blame()
-            if self._until_s is None:
-                self._until_s = state.now_s() + asked.patience_s
-            opened = yield from self._opened_again(parts, self._until_s, why)
+    def _asked_for(self, binding: Binding | None) -> None:
+        if self._asked.prefix is None:
+            self._parts = [self._store.key(binding, each) for each in self._asked.keys]
 
-    def _opened(self, parts: Sequence[Sequence[Any]], deadline_s: float) -> Steps[Opened]:
-        call = Call(self._state, self._request(parts), deadline_s)
-        opened: Opened = yield from call.steps()
-        self._endpoint = call.endpoint
-        return opened
-
-    def _opened_again(self, parts: Sequence[Sequence[Any]], until_s: float, why: str) -> Steps[Opened]:
-        """Open the next stream by then. `why` says how the last one ended."""
-        state, pause_s = self._state, self._retry_s
-        error: UnderstudyError = self._ended(why)
-        while True:
-            left_s = until_s - state.now_s()
-            if left_s <= 0:
-                raise error
-            yield Wait(min(pause_s, left_s))
-            now_s = state.now_s()
-            try:
-                return (yield from self._opened(parts, now_s + min(self._timeout_s, max(until_s - now_s, 1.0))))
-            except _MAY_PASS as failed:
-                error = failed
-            pause_s = min(pause_s * 2, max(self._retry_s, LONGEST_PAUSE_S)) * (0.75 + state.rng.random() / 4)
-
-    def _request(self, parts: Sequence[Sequence[Any]]) -> Request:
-        where, selection = f"{self._store.path}/watch", self._asked.selection
+    def _request(self) -> Request:
+        where, asked, selection = f"{self._store.path}/watch", self._asked, self._asked.selection
         position = self.position or ""
         rest = (POSITION_WAIT_S if position else 0.0, (MEDIA_TYPE,), position)
-        if not self._asked.is_many:
-            form, has_query = key_form("watch", parts[0])
+        bounds = {"bounds": selection} if selection else {}
+        if asked.prefix is not None:
+            return Request("POST", where, orjson.dumps({"prefix": asked.prefix, **bounds}), *rest)
+        if not asked.is_many:
+            form, has_query = key_form("watch", self._parts[0])
             if len(form) <= MAX_TARGET_CHARS:
                 target = f"{self._store.path}/{form}{query_of(selection, begun=has_query)}"
                 return Request("GET", target, None, *rest)
-        keys = [key_json(each[0] if len(each) == 1 else each) for each in parts]
-        body = orjson.dumps({"keys": keys, **({"bounds": selection} if selection else {})})
-        return Request("POST", where, body, *rest)
+        keys = [key_json(each[0] if len(each) == 1 else each) for each in self._parts]
+        return Request("POST", where, orjson.dumps({"keys": keys, **bounds}), *rest)
 
-    def _events(self, opened: Opened, binding: Binding | None) -> Steps[str]:
-        """Tell what comes until the stream ends, and return why it did."""
-        parser, now_s = EventParser(), self._state.now_s
-        quiet_until_s = now_s() + self._timeout_s
-        while True:
-            until_s = quiet_until_s if self._until_s is None else min(quiet_until_s, self._until_s)
-            piece = yield Receive(opened.stream, until_s)
-            if isinstance(piece, Failure):
-                return piece.why
-            if not piece:
-                return "the stream ended"
-            assert isinstance(piece, bytes)
-            try:
-                for event in parser.feed(piece):
-                    self._until_s, quiet_until_s = None, now_s() + SILENCE_S
-                    if event.retry_ms is not None:
-                        self._retry_s = min(max(event.retry_ms / 1000, MIN_RETRY_S), MAX_RETRY_S)
-                    if event.data is not None:
-                        raw = _json(event.data)
-                        if event.kind == "end":
-                            return f"the server ended the watch: {raw.get('reason')}"
-                        yield from self._told_of(event, raw, binding)
-            except BadStreamError as error:
-                raise self._bad(str(error)) from None
+    def _begin(self) -> None:
+        self._parser = EventParser()
+        self._beginning = []
+
+    def _take(self, piece: bytes, binding: Binding | None) -> Steps[str | None]:
+        for event in self._parser.feed(piece):
+            self._has_news()
+            if event.retry_ms is not None:
+                self._retry_s = min(max(event.retry_ms / 1000, MIN_RETRY_S), MAX_RETRY_S)
+            if event.data is not None:
+                raw = object_of(event.data, "the data of an event")
+                if event.kind == "end":
+                    return f"the server ended the watch: {raw.get('reason')}"
+                yield from self._told_of(event, raw, binding)
+        return None
 
     def _told_of(self, event: ServerEvent, raw: Mapping[str, Any], binding: Binding | None) -> Steps[None]:
         """Tell an event that is new. Leave out those that this release does not know."""
@@ -195,17 +156,37 @@ class Watching:
                 self.position, is_new = None, True
             case _:
                 return
+        has_begun = self.position is not None or event.id is not None
         if event.id is not None:
             self.position = event.id
+        if self._asked.prefix is not None and kind != "reset":
+            if not has_begun:
+                self._hold(WatchEvent(kind, raw, binding, None, event_error(raw)))
+                return
+            if event.id is not None:
+                yield from self._begun()
         if is_new:
-            yield Tell(WatchEvent(kind, raw, binding, self.position))
+            yield Tell(WatchEvent(kind, raw, binding, self.position, event_error(raw)))
+
+    def _hold(self, event: WatchEvent[Any]) -> None:
+        if len(self._beginning) >= MAX_BEGINNING:
+            raise BadStreamError(f"the stream has above {MAX_BEGINNING} events before its first position")
+        self._beginning.append(event)
+        self._told.clear()
+
+    def _begun(self) -> Steps[None]:
+        """Tell the snapshots, which are complete now. All that comes behind this position is newer."""
+        self._told.clear()
+        held, self._beginning = self._beginning, []
+        for event in held:
+            yield Tell(event)
 
     def _is_new(self, raw: Mapping[str, Any]) -> bool:
         """Whether an answer is newer than the last one of its key. If it is, keep its version as the last."""
         key, version, found = _key(raw), raw.get("version"), raw.get("found")
         if (
             type(version) is not int
-            or type(found) is not bool
+            or (type(found) is not bool and "problem" not in raw)
             or raw.get("store", self._store.name) != self._store.name
         ):
             raise BadStreamError("an event is no answer for a key")
@@ -214,7 +195,7 @@ class Watching:
         if known is not None and known[0] == lineage and version <= known[1]:
             return False
         self._told[key] = lineage, version
-        self._state.position.observe(raw["position"])
+        self._state.position.observe(raw.get("position"))
         return True
 
     def _is_after(self, raw: Mapping[str, Any]) -> bool:
@@ -224,30 +205,17 @@ class Watching:
             raise BadStreamError("an event does not say which versions are coalesced")
         return known is None or last > known[1]
 
-    def _blame(self) -> None:
-        """Ask another server first when the watch goes on: this one ended the stream."""
-        if self._endpoint is not None:
-            self._state.servers.failed(self._endpoint, self._state.now_s(), at_least_s=2 * self._retry_s)
 
-    def _ended(self, why: str) -> DeadlineError:
-        fix = "Begin the watch again behind its position; or give it more patience"
-        return DeadlineError("the watch could not go on in time", [self._attempt(why)], fix=fix)
-
-    def _bad(self, why: str) -> BadReplyError:
-        return BadReplyError("the stream is not one of an Understudy server", [self._attempt(why)], fix=OTHER_URL)
-
-    def _attempt(self, why: str) -> Attempt:
-        return Attempt("" if self._endpoint is None else self._endpoint.url, why)
-
-
-def _json(data: str) -> Mapping[str, Any]:
-    try:
-        raw = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raw = None
-    if not isinstance(raw, dict):
-        raise BadStreamError("the data of an event is no JSON object")
-    return raw
+def _prefix(given: Any, *, has_keys: bool) -> list[Any] | None:
+    """Return a prefix as JSON. Raises UsageError."""
+    if given is None:
+        return None
+    if has_keys:
+        raise UsageError("a key and a prefix are both to be watched", where="prefix", fix="Give one of the two")
+    prefix = json_value(given)
+    if not isinstance(prefix, list):
+        raise UsageError(f"prefix={given!r} is not a list", where="prefix", fix='Give the first columns: prefix=["a"]')
+    return prefix
 
 
 def _key(raw: Mapping[str, Any]) -> bytes:

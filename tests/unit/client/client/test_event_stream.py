@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.client.core.event_stream import BadStreamError, EventParser, ServerEvent
+from understudy.client.core.event_stream import EventParser, ServerEvent
+from understudy.client.core.streaming import BadStreamError
 from understudy_shared.reads.watch_events import EndReason, KeyEvent, end_event, key_event, reset_event
 
 WORDS = 'event: value\ndata: {"word":"čaj 🫖"}\nid: us1.a\n\n'

@@ -11,12 +11,12 @@ from tests.support.clients.steps import answer, found, scripted
 
 import understudy
 from understudy.client import aio, sync
-from understudy.client.aio_watch import AsyncWatch
+from understudy.client.aio_watch import AsyncChanges, AsyncWatch
 from understudy.client.core.lookups import get, get_many
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.errors import BadRequestError, UsageError
 from understudy.client.results import Json
-from understudy.client.watch import Watch
+from understudy.client.watch import Changes, Watch
 
 PAIRS = [
     (sync.Client, aio.AsyncClient),
@@ -25,6 +25,7 @@ PAIRS = [
     (sync.Snapshot, aio.AsyncSnapshot),
     (sync.Pages, aio.AsyncPages),
     (Watch, AsyncWatch),
+    (Changes, AsyncChanges),
 ]
 LONGER = {"close": "aclose"}
 

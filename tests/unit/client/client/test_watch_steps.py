@@ -46,7 +46,8 @@ def event(kind: str, version: int, key: str = "a", *, is_last: bool = True, line
 
 def watching(world: World, *urls: str, keys: list[Any] | None = None, **options: Any) -> Watching:
     store = StoreReader(Reader(world.state(*urls)), "words")
-    return Watching(store, WatchQuestion([("a",)] if keys is None else keys, options, is_many=keys is not None), 5.0)
+    of_one = [()] if "prefix" in options else [("a",)]
+    return Watching(store, WatchQuestion(of_one if keys is None else keys, options, is_many=keys is not None), 5.0)
 
 
 def told(world: World, *urls: str, **options: Any) -> tuple[list[WatchEvent[Any]], UnderstudyError]:
@@ -230,3 +231,49 @@ def test_what_cannot_be_watched_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(UsageError, match="newest"):
         Watching(StoreReader(Reader(world.state()).at(None, 3), "words"), WatchQuestion([("a",)], {}), 5.0)
     assert world.sent == []
+
+
+def test_the_beginning_of_a_prefix_is_told_as_a_whole_or_begun_anew() -> None:
+    """A key that was there when the first stream began may be gone when the second one does."""
+    first = event("snapshot", 3, "a", is_last=False) + event("snapshot", 3, "b", is_last=False)
+    second = event("snapshot", 5, "a", is_last=False) + event("snapshot", 5, "c")
+    cut = event("value", 6, "a", is_last=False)
+    again = event("value", 6, "a", is_last=False) + event("value", 6, "c") + event("deleted", 7, "a")
+    world = scripted(stream(first), stream(second, cut), stream(again), GONE)
+    events, _ = told(world, prefix=["x"])
+    assert [(each.kind, each.version, each.key["word"]) for each in events] == [
+        *(("snapshot", 5, "a"), ("snapshot", 5, "c"), ("value", 6, "a"), ("value", 6, "c"), ("deleted", 7, "a")),
+    ]
+    assert [each.request.last_event_id for each in world.sent] == ["", "", token(5), token(7)]
+    assert {each.request.body for each in world.sent} == {b'{"prefix":["x"]}'}
+
+
+def test_a_prefix_that_no_key_has_begins_with_its_version_and_a_new_history_with_a_reset() -> None:
+    anew = reset_event("m") + event("snapshot", 1, "a", is_last=False, lineage="m")
+    rest = event("snapshot", 2, "b", lineage="m")
+    world = scripted(stream(version_event(3, token(3)), event("value", 4)), stream(anew), stream(rest), GONE)
+    events, _ = told(world, prefix=["x"], versions=True)
+    assert shown(events) == [("version", 3), ("value", 4), ("reset", None), ("snapshot", 2)]
+
+
+def test_what_is_remembered_of_a_prefix_ends_with_each_position() -> None:
+    parts = [event("value", version, f"k{version}") for version in range(4, 400)]
+    world = scripted(stream(version_event(3, token(3)), *parts), GONE)
+    watch = watching(world, prefix=["x"])
+    with pytest.raises(VersionGoneError):
+        list(world.told(watch.steps()))
+    assert len(watch._told) <= 1
+
+
+def test_a_key_that_could_not_be_read_is_an_event_with_its_error() -> None:
+    unread = b'event: value\ndata: {"store":"words","key":{"word":"a"},"version":4,"problem":{"type":"internal"}}\n\n'
+    (event_told,), _ = told(scripted(stream(version_event(3, token(3)), unread), GONE), prefix=["x"])
+    assert (event_told.key, event_told.version, event_told.error is not None) == ({"word": "a"}, 4, True)
+
+
+def test_a_prefix_beside_keys_or_that_is_no_list_is_refused() -> None:
+    for keys, prefix in (([("a",)], ["x"]), ([()], "x"), ([()], {"a": 1})):
+        with pytest.raises(UsageError, match="prefix"):
+            WatchQuestion(keys, {"prefix": prefix})
+    with pytest.raises(UsageError, match="prefix"):
+        WatchQuestion(["a"], {"prefix": ["x"]}, is_many=True)
