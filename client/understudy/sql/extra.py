@@ -5,12 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import install_fix
-
-
-class MissingExtraError(UnderstudyError):
-    """A package that is not installed; `fix` has the command that installs it."""
+from understudy_shared.base.extras import MissingExtraError
 
 
 def imported(package: str) -> Any:
@@ -18,6 +13,5 @@ def imported(package: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise MissingExtraError(
-            f"SQL needs {package}, which is not installed", where="understudy[sql]", fix=install_fix("sql")
-        ) from None
+        what = f"SQL needs {package}, which is not installed"
+        raise MissingExtraError(what, where="understudy[sql]", extras="sql") from None

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from understudy.typed.columns import read_entry
-from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import install_fix
+from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema
 
 if TYPE_CHECKING:
@@ -21,10 +20,6 @@ BATCH_ROWS: Final = 8_192
 
 Rows = Iterable[Mapping[str, Any]]
 """Rows as a scan prints them: `key` with `value` and `result`, or with the list of what the key has."""
-
-
-class MissingExtraError(UnderstudyError):
-    """A package that is not installed; `fix` names the extra that has it."""
 
 
 class ArrowRows:
@@ -84,6 +79,5 @@ def _imported(package: str, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise MissingExtraError(
-            f"{package} is not installed", where=f"understudy[{extra}]", fix=install_fix(extra)
-        ) from None
+        what = f"{package} is not installed"
+        raise MissingExtraError(what, where=f"understudy[{extra}]", extras=extra) from None

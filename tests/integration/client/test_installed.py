@@ -127,6 +127,34 @@ def test_the_installed_serve_answers_a_lookup(installed: Installed, tmp_path: Pa
 
 @pytest.mark.full
 @pytest.mark.timeout(INSTALL_LIMIT_S)
+def test_uvx_serves_a_checkpoint_from_nothing(wheel: Path, tmp_path: Path) -> None:
+    """The package alone has no node: uv brings it. Ctrl-C ends both."""
+    checkpoint = HandmadeCheckpoint(tmp_path / "words").create().add(1, 2)
+    variables = {name: os.environ[name] for name in os.environ if not name.startswith("VIRTUAL_ENV")}
+    said = tmp_path / "said.txt"
+    with said.open("wb") as output:
+        program: list[str | Path] = [UV, "tool", "run", "--python", sys.executable, "--from", wheel, "understudy"]
+        command = [*program, "serve", checkpoint.path, "--port", "0"]
+        process = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=output, stderr=output)
+    try:
+        wait_until(
+            lambda: "Ctrl-C stops." in said.read_text() or process.poll() is not None,
+            what="it",
+            limit_s=INSTALL_LIMIT_S,
+        )
+        assert "the extra node is missing: uv starts the command again with it" in said.read_text()
+        (curl,) = [line.split("'")[1] for line in said.read_text().splitlines() if "curl" in line]
+        with urllib.request.urlopen(curl, timeout=60) as reply:
+            assert json.loads(reply.read())["found"] is True
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, said.read_text()
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT_S)
 def test_the_installed_demo_comes_up_and_goes(installed: Installed) -> None:
     arguments = ("demo", "--json", "--nodes", "1", "--routers", "1", "--max-flights", "500")
     with installed.running(*arguments) as (process, said):
