@@ -23,7 +23,7 @@ from understudy.calls.trust import UNTRUSTED_FIX, client_context
 from understudy.client import errors
 from understudy.client.core.call import Call
 from understudy.client.core.endpoints import Endpoint, parse_endpoint
-from understudy.client.core.exchange import Failure, Opened, Request, Send
+from understudy.client.core.exchange import Failure, Opened, Reply, Request, Send
 from understudy.client.core.state import ClientState, Settings
 from understudy.client.driver import Driver
 from understudy.client.transports.base import Stream, Transport
@@ -115,6 +115,12 @@ class Server:
         assert isinstance(opened, Opened)
         with io.BufferedReader(StreamBody(opened.stream, limit_s), _READ_BYTES) as body:
             yield Streamed(opened.headers, body)
+
+    def opened(self, path: str, deadline_s: float) -> Opened | Reply | Failure:
+        """Return a document as it comes, whatever it is, or the failure, by a deadline; raise nothing for it."""
+        request = Request("GET", path, streams=("*/*",))
+        endpoint = self.state.servers.best(monotonic(), ())
+        return self.driver.transport.open(Send(endpoint, request, self.state.headers(request), deadline_s))
 
     def not_ready(self) -> list[str]:
         """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""

@@ -40,6 +40,7 @@ _COMMANDS = {
     "doctor": (".doctoring", "Examine a checkpoint or a server: what is wrong, and what to change."),
     "config": (".configuring", "Show which settings of a service are in force, and who set them."),
     "keys": (".keys", "Make, list and revoke the keys that services ask for."),
+    "debug": ("understudy.debug.command", "Gather what a bug report needs in one file, without secrets."),
     "bench": (".benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
     "completion": (".completion", "Print a script that makes your shell complete commands and options."),
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from understudy.commands.configuring import in_force
 from understudy.commands.group import cli
 from understudy.services.flags import NODE_FLAGS
+from understudy.services.in_force import in_force
 from understudy.services.settings import FLAGS_OF
 
 

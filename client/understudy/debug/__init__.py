@@ -1,0 +1,1 @@
+"""`understudy debug bundle`: one file for a bug report."""
