@@ -1,4 +1,4 @@
-"""What a failed request to a store of files means for its reader (pure)."""
+"""The meaning of a failed request to a store of files, for its reader (pure)."""
 
 from __future__ import annotations
 

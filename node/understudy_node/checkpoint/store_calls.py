@@ -61,7 +61,7 @@ class StoreCalls(Generic[S]):
     ) -> None:
         """Open the store. `answers` are the library's errors that answer the question, so that they pass."""
         self._url, self._open, self._failure_of = url, open_, failure_of
-        self._answers = (*answers, UnderstudyError)
+        self._answers: tuple[type[Exception], ...] = (*answers, UnderstudyError)
         self._limits, self._budget = limits, budget or RepeatBudget()
         self._renewing = Lock()
         self._renewed_ms = _now_ms()

@@ -342,6 +342,6 @@ def test_without_the_extra_the_install_line_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert "duckdb" in done.stderr
-    assert "pip install '.[sql]'" in done.stderr
+    assert "pip install 'understudy[sql]" in done.stderr
     loaded = "import sys, understudy, understudy.sql.query; print(sys.modules.keys() & {'duckdb', 'pyarrow'})"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "set()"
