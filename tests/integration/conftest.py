@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.support.object_store.azurite import AzureServer
     from tests.support.object_store.bucket import StoreServer
     from tests.support.object_store.gcs_server import GcsServer
+    from tests.support.object_store.hdfs_server import Door, HdfsServer
     from tests.support.object_store.s3_server import S3Server
 
 
@@ -81,6 +82,31 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
     with minio_server(tmp_path_factory.mktemp("minio")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """A real HDFS. A test that kills or freezes one of its processes sets it going again."""
+    from tests.support.object_store.hdfs_server import hdfs_server  # its library is an extra
+
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(hdfs_server: HdfsServer) -> Door:
+    """HDFS by Hadoop's own protocol."""
+    from tests.support.object_store.hdfs_server import Door
+
+    return Door(hdfs_server, "hdfs")
+
+
+@pytest.fixture(scope="session")
+def webhdfs(hdfs_server: HdfsServer) -> Door:
+    """The same HDFS by HTTP."""
+    from tests.support.object_store.hdfs_server import Door
+
+    return Door(hdfs_server, "webhdfs")
 
 
 @pytest.fixture(scope="session", params=["s3", "azure", "gcs", pytest.param("minio", marks=pytest.mark.full)])

@@ -1,4 +1,4 @@
-"""Access to a checkpoint's files, on local disk, in an object store, or on any file system that fsspec knows.
+"""Access to a checkpoint's files, on local disk, in an object store, or in HDFS.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
 Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
-from understudy_shared.base.masking import repeats_location
 
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 
@@ -227,11 +226,9 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
     )
 
 
-def storage_error(what: str, where: str, error: Exception, *, url: str = "") -> CheckpointError:
-    """Translate an exception of the storage into a `CheckpointError`. `url` holds the secrets that it may repeat."""
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    if url and repeats_location(reason, url):
-        reason = f"{type(error).__name__}, whose text repeats what is hidden here"
+def storage_error(what: str, where: str, error: OSError) -> CheckpointError:
+    """Translate an exception of the file system into a `CheckpointError`."""
+    reason = error.strerror or str(error) or type(error).__name__
     return CheckpointError(
         f"{what}: {reason}", where=where, fix="Check that the node can reach and read the checkpoint's storage"
     )

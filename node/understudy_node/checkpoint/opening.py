@@ -1,28 +1,28 @@
-"""Chooses how a checkpoint's files are reached: on local disk, in an object store, or by fsspec."""
+"""Chooses how a checkpoint's files are reached: on local disk, in an object store, or in HDFS."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.masking import has_login, masked_location
 
-if TYPE_CHECKING:
-    from understudy_node.checkpoint.object_store import ObjectStore
-
-_OBJECT_STORES = {
+_BY_HTTP = ("webhdfs", "swebhdfs")
+_EXTRAS = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),  # s3a and s3n are Hadoop's names of it
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), "azure"),
+    "hdfs": "hdfs",
+    **dict.fromkeys(_BY_HTTP, ""),
 }
-"""The extra that reads the URLs of a scheme."""
+"""The extra that reads the URLs of a scheme; empty where the node needs none."""
 
-_NAMES = {"s3": "S3", "gcs": "Google Cloud Storage", "azure": "Azure Storage"}
+_NAMES = {"s3": "S3", "gcs": "Google Cloud Storage", "azure": "Azure Storage", "hdfs": "HDFS"}
+_SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}")
 
 
 def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
@@ -32,13 +32,10 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
     if separator and scheme in {"file", "local"} and rest.startswith("/"):
         # Hadoop prints file:/x, other tools file:///x.
         return LocalFiles("/" + rest.lstrip("/"))
-    if rest.startswith("//") and scheme in _OBJECT_STORES:
-        return _object_store_files(text, _OBJECT_STORES[scheme])
+    if rest.startswith("//") and scheme in _EXTRAS:
+        return _remote_files(text, scheme)
     if "://" in text or "::" in text:
-        # fsspec costs 0.1 s to import: only remote checkpoints pay.
-        from understudy_node.checkpoint.remote import FsspecFiles  # noqa: PLC0415
-
-        return FsspecFiles(text)
+        raise _unknown(text, scheme)
     if has_login(text):
         raise NotACheckpointError(
             "The location is neither a path nor a URL",
@@ -48,15 +45,45 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
     return LocalFiles(text)
 
 
-def _object_store_files(url: str, extra: str) -> CheckpointFiles:
-    try:  # the library is an extra: only who reads an object store needs it
-        from understudy_node.checkpoint.azure import Azure  # noqa: PLC0415
-        from understudy_node.checkpoint.gcs import GCS  # noqa: PLC0415
-        from understudy_node.checkpoint.object_store import ObjectStoreFiles  # noqa: PLC0415
-        from understudy_node.checkpoint.s3 import S3  # noqa: PLC0415
+def _remote_files(url: str, scheme: str) -> CheckpointFiles:
+    """Open a reader whose library is an extra: only who reads such a store needs it."""
+    extra = _EXTRAS[scheme]
+    try:
+        return _hadoop_files(url, scheme) if extra in {"hdfs", ""} else _object_store_files(url, extra)
     except ImportError as error:
         raise CheckpointError(
             f"The library for {_NAMES[extra]} is not installed: {error}", fix=install_fix(f"node,{extra}")
         ) from error
-    stores: dict[str, Callable[[str], ObjectStore]] = {"s3": S3, "gcs": GCS, "azure": Azure}
-    return ObjectStoreFiles(stores[extra](url))
+
+
+def _object_store_files(url: str, extra: str) -> CheckpointFiles:
+    from understudy_node.checkpoint.azure import Azure  # noqa: PLC0415
+    from understudy_node.checkpoint.gcs import GCS  # noqa: PLC0415
+    from understudy_node.checkpoint.object_store import ObjectStoreFiles  # noqa: PLC0415
+    from understudy_node.checkpoint.s3 import S3  # noqa: PLC0415
+
+    return ObjectStoreFiles(S3(url) if extra == "s3" else GCS(url) if extra == "gcs" else Azure(url))
+
+
+def _hadoop_files(url: str, scheme: str) -> CheckpointFiles:
+    from understudy_node.checkpoint.hadoop_files import HadoopFiles  # noqa: PLC0415
+
+    if scheme == "hdfs":
+        from understudy_node.checkpoint.hdfs import Hdfs  # noqa: PLC0415
+
+        return HadoopFiles(Hdfs(url))
+    from understudy_node.checkpoint.webhdfs import WebHdfs  # noqa: PLC0415
+
+    return HadoopFiles(WebHdfs(url))
+
+
+def _unknown(url: str, scheme: str) -> NotACheckpointError:
+    extras = {extra: [each for each, needed in _EXTRAS.items() if needed == extra] for extra in _NAMES}
+    readable = "; ".join(f"{', '.join(names)} (extra {extra})" for extra, names in extras.items())
+    readable += f"; {', '.join(_BY_HTTP)}"
+    named = f"{scheme}:// is" if _SCHEME.fullmatch(scheme) else "This URL's scheme is"
+    return NotACheckpointError(
+        f"{named} no storage that a checkpoint can be read from",
+        where=masked_location(url),
+        fix=f"Give a local path, or a URL of one of these: file; {readable} (docs/object-stores.md)",
+    )

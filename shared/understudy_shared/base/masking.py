@@ -20,7 +20,7 @@ _REDIS_PATH = re.compile(r"[\w./-]*")
 _HOST_PORT = r"(?:\w[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\]):\d{1,5}"
 _NO_SCHEME = re.compile(rf"{_HOST_PORT}(?:,{_HOST_PORT})*(?:/\d*)?")
 _CHAIN = re.compile(r"(?:[a-z0-9]{1,32}::)*")
-"""Prefixes that fsspec allows before a URL: `filecache::s3://...`."""
+"""Prefixes that some libraries allow before a URL: `filecache::s3://...`."""
 
 _CONTAINER_SCHEMES = frozenset(("abfs", "abfss", "az", "azure", "wasb", "wasbs", "hdfs", "viewfs"))
 """Schemes in which text without a colon before the `@` names a container or a user: it is not a secret."""
@@ -75,7 +75,7 @@ def masked(url: str) -> str:
 
 
 def masked_location(text: str) -> str:
-    """Return the location of files without its secrets: a path, or a URL for fsspec."""
+    """Return the location of files without its secrets: a path or a URL."""
     chain = _CHAIN.match(text)
     assert chain is not None, "it matches nothing, too"
     rest = text[chain.end() :]
@@ -112,11 +112,6 @@ def words_of(error: BaseException, url: str) -> str:
 def repeats(text: str, url: str) -> bool:
     """Whether a text contains any part of a URL that `masked` hides."""
     return _repeats(text, url, masked(url))
-
-
-def repeats_location(text: str, location: str) -> bool:
-    """Whether a text contains any part of a location that `masked_location` hides."""
-    return _repeats(text, location, masked_location(location))
 
 
 def masked_text(text: str) -> str:

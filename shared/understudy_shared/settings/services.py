@@ -16,7 +16,7 @@ class NodeFields(Fields):
     """The settings that `understudy serve` and `understudy node` have in common."""
 
     checkpoint: str
-    """The query's checkpoint location: a path, a URL of an object store, or any that fsspec knows."""
+    """The query's checkpoint location: a path, or a URL of an object store or of HDFS."""
 
     application_id: str = Field("", json_schema_extra={"derived": "last part of CHECKPOINT"})
     """Names the query in answers and position tokens."""

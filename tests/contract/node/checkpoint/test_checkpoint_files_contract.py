@@ -1,47 +1,44 @@
-"""The contract of all classes that read a checkpoint's files: on local disk, through fsspec, in memory."""
+"""The contract of the classes that read a checkpoint's files in this process: on local disk, in memory.
+
+Those that ask a server are held to the same in `tests/integration/node/checkpoint/test_object_store_files.py`.
+"""
 
 from __future__ import annotations
 
 import errno
 import shutil
-import threading
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
-import fsspec
 import pytest
 
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
 from understudy_node.checkpoint.memory import MemoryFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.remote import FsspecFiles
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, UnderstudyError, VanishedError
 
 
 class Place:
-    """A checkpoint's location that a test may write to."""
+    """A checkpoint's folder that a test may write to."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._filesystem, self._root = fsspec.core.url_to_fs(url)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def write(self, path: str, data: bytes) -> None:
-        full = f"{self._root}/{path}"
-        self._filesystem.makedirs(full.rpartition("/")[0], exist_ok=True)
-        self._filesystem.pipe_file(full, data)
+        full = self._folder / path
+        full.parent.mkdir(parents=True, exist_ok=True)
+        full.write_bytes(data)
 
     def remove(self, path: str) -> None:
-        self._filesystem.rm(f"{self._root}/{path}".rstrip("/"), recursive=not path)
+        (self._folder / path).unlink()
 
 
 class OwnPlace(Place):
     """The memory of this process."""
 
     def __init__(self, files: MemoryFiles) -> None:
+        super().__init__(Path())
         self.files = files
 
     def write(self, path: str, data: bytes) -> None:
@@ -53,21 +50,17 @@ class OwnPlace(Place):
         self.files.write(kept)
 
 
-@pytest.fixture(params=["local", "memory", "fsspec-local", "own-memory"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[CheckpointFiles, Place]]:
+@pytest.fixture(params=["local", "own-memory"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CheckpointFiles, Place]:
     if request.param == "own-memory":
         own = OwnPlace(MemoryFiles("a test", SystemClock()))
         own.write("metadata", b'{"id":"x"}')
-        yield own.files, own
-        return
-    url = f"memory://{uuid.uuid4().hex}/ckpt" if request.param == "memory" else str(tmp_path / "ckpt")
-    place = Place(url)
+        return own.files, own
+    place = Place(tmp_path / "ckpt")
     place.write("metadata", b'{"id":"x"}')
-    files = FsspecFiles("file://" + url) if request.param == "fsspec-local" else open_checkpoint_files(url)
-    assert isinstance(files, LocalFiles if request.param == "local" else FsspecFiles)
-    yield files, place
-    if request.param == "memory":
-        place.remove("")
+    files = open_checkpoint_files(tmp_path / "ckpt")
+    assert isinstance(files, LocalFiles)
+    return files, place
 
 
 Opened = tuple[CheckpointFiles, Place]
@@ -203,85 +196,11 @@ def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
 
     monkeypatch.setattr("os.link", full)
     monkeypatch.setattr(Path, "write_bytes", full)
-    monkeypatch.setattr(fsspec.AbstractFileSystem, "get_file", full)
-    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.get_file", full)
     with pytest.raises(UnderstudyError, match="disk is full") as refusal:
         files.fetch("metadata", tmp_path / "x")
     assert refusal.value.where == str(tmp_path)
     assert "Free space" in refusal.value.fix
     assert not list(tmp_path.glob("*x*"))
-
-
-def test_a_download_that_breaks_off_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(f"memory://{uuid.uuid4().hex}/ckpt")
-    place.write("8.sst", b"the whole table")
-    (tmp_path / "8.local").write_bytes(b"old")
-
-    def half(_self: object, _source: str, target: str) -> None:
-        Path(target).write_bytes(b"the wh")
-
-    monkeypatch.setattr(fsspec.AbstractFileSystem, "get_file", half)
-    with pytest.raises(CheckpointError, match="after 6 of 15 bytes"):
-        FsspecFiles(place.url).fetch("8.sst", tmp_path / "8.local")
-    assert (tmp_path / "8.local").read_bytes() == b"old"
-    assert [path.name for path in tmp_path.iterdir()] == ["8.local"]
-
-
-class _KeepsListings(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Like the object stores' backends: a listing is kept until it is invalidated."""
-
-    protocol = "keepslistings"
-    names: ClassVar[set[str]] = {"bucket/ckpt/commits/3"}
-
-    def ls(self, path: str, detail: bool = True, **_kwargs: object) -> list[dict[str, object]]:
-        found = self.__dict__.setdefault("kept", {}).setdefault(path.rstrip("/"), sorted(self.names))
-        return [{"name": name, "size": 1, "type": "file"} for name in found if name.startswith(path)]
-
-    def invalidate_cache(self, _path: str | None = None) -> None:
-        self.__dict__.pop("kept", None)
-
-
-def test_a_backend_that_keeps_listings_does_not_hide_a_new_commit() -> None:
-    fsspec.register_implementation("keepslistings", _KeepsListings, clobber=True)
-    files = open_checkpoint_files("keepslistings://bucket/ckpt")
-    assert files.list("commits") == ["3"]
-    assert files.stat("commits/4") is None
-    _KeepsListings.names.add("bucket/ckpt/commits/4")
-    assert files.stat("commits/4") is not None
-    assert files.list("commits") == ["3", "4"]
-
-
-class _MarksDirectories(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Like Azure, where Hadoop marks a directory by an empty object of its name: a listing has both."""
-
-    protocol = "marksdirectories"
-
-    def ls(self, path: str, detail: bool = True, **_kwargs: object) -> list[dict[str, object]]:
-        name = f"{path.rstrip('/')}/0"
-        return [{"name": name, "size": 0, "type": "file"}, {"name": name, "size": 0, "type": "directory"}]
-
-
-def test_a_directory_that_an_empty_object_marks_is_listed_once() -> None:
-    fsspec.register_implementation("marksdirectories", _MarksDirectories, clobber=True)
-    assert open_checkpoint_files("marksdirectories://bucket/ckpt").list("state") == ["0"]
-
-
-class _OpensNever(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Like a backend that asks its storage as it is opened, without a deadline."""
-
-    protocol = "opensnever"
-    over = threading.Event()
-
-    def __init__(self, **_options: object) -> None:
-        self.over.wait(60)
-
-
-def test_a_storage_that_does_not_open_is_named_at_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec.register_implementation("opensnever", _OpensNever, clobber=True)
-    monkeypatch.setattr("understudy_node.checkpoint.remote.OPEN_MS", 50)
-    with pytest.raises(CheckpointError, match=r"did not open within 0\.05 s"):
-        open_checkpoint_files("opensnever://bucket/ckpt")
-    _OpensNever.over.set()
 
 
 def test_where_hard_links_are_refused_the_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,12 +223,19 @@ def test_local_urls_take_the_fast_path(tmp_path: Path, prefix: str) -> None:
     assert files.url == str(tmp_path)
 
 
-def test_credentials_in_a_url_are_not_shown() -> None:
-    files = open_checkpoint_files("memory://user:secret@bucket/ckpt")
-    assert "secret" not in files.url
-    assert "secret" not in repr(files)
+@pytest.mark.parametrize("url", ["sftp://user:secret@host/ckpt", "filecache::s3://secret", "HDFS//secret::x"])
+def test_an_unknown_scheme_is_refused_with_the_schemes_and_their_extras(url: str) -> None:
+    with pytest.raises(NotACheckpointError, match="no storage that a checkpoint can be read from") as error:
+        open_checkpoint_files(url)
+    said = str(error.value)
+    assert "s3, s3a, s3n (extra s3)" in said
+    assert "hdfs (extra hdfs); webhdfs, swebhdfs" in said
+    assert "user:secret" not in said
 
 
-def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="nosuch"):
-        open_checkpoint_files("nosuch://bucket/ckpt")
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs", "swebhdfs"])
+def test_a_user_or_password_in_a_url_of_hdfs_is_refused_and_not_shown(scheme: str) -> None:
+    for login in ("user:hush@", ":hush@"):
+        with pytest.raises(NotACheckpointError, match="never from the URL") as error:
+            open_checkpoint_files(f"{scheme}://{login}host/ckpt")
+        assert "hush" not in str(error.value)

@@ -6,7 +6,6 @@ import io
 import logging
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from unittest.mock import patch
 from urllib.parse import quote
 
 import pytest
@@ -249,8 +248,7 @@ def test_a_log_line_of_whatever_library_has_no_login_of_a_url(form: logging.Form
     assert "s3://key:***@bucket/path" in line
 
 
-def test_a_backends_exception_does_not_repeat_the_login_of_its_url() -> None:
-    with patch("fsspec.core.url_to_fs", side_effect=OSError(f"no host {SECRET}")):
-        said = everything_said(lambda: open_checkpoint_files(f"s3://key:{SECRET}@bucket/path"))
+def test_a_refused_location_does_not_repeat_the_login_of_its_url() -> None:
+    said = everything_said(lambda: open_checkpoint_files(f"s3://key:{SECRET}@bucket/path"))
     assert not is_shown(said, SECRET)
     assert "s3://key:***@bucket/path" in said

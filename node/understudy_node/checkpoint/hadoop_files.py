@@ -1,0 +1,193 @@
+"""A checkpoint in HDFS, by Hadoop's protocol or by HTTP (decision 0081). What differs is an adapter's.
+
+Rule: a file is read between two equal stats, for HDFS knows no conditions: what was replaced meanwhile is read again,
+and a download that was cut goes on only in the same file. Folders are no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from understudy_node.checkpoint.failure import Failure
+from understudy_node.checkpoint.files import (
+    DEFAULT_MAX_READ_BYTES,
+    CheckpointFiles,
+    Content,
+    FetchMethod,
+    FileStat,
+    arriving_file,
+    refuse_escape,
+    rewritten,
+    too_large_to_read,
+    vanished,
+)
+from understudy_node.checkpoint.repeating import RepeatBudget
+from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits, at_once
+
+PARALLEL = 8
+"""Requests of one call that are under way at once; a commit needs four."""
+
+COARSE_NS = 999_999
+"""Times are those of the close of a file, in milliseconds, cut off. A rename keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HadoopStatus:
+    """What HDFS says of a path. `file_id` is 0 where the client does not tell it."""
+
+    modified_ms: int
+    size: int
+    file_id: int
+    is_folder: bool
+
+    def stat(self) -> FileStat:
+        """Return the identity of the file."""
+        return FileStat(self.modified_ms * 1_000_000, self.size, self.file_id, COARSE_NS)
+
+
+class HadoopClient(Protocol):
+    """A connection to HDFS. Paths are absolute; FileNotFoundError is an answer, everything else a failure."""
+
+    def status(self, path: str) -> HadoopStatus:
+        """Return the status of a file or folder."""
+
+    def names(self, path: str) -> list[str] | None:
+        """List a folder; None if it is a file."""
+
+    def read(self, path: str, offset: int, size: int) -> Iterator[bytes]:
+        """Read the file of that size from `offset` to its end, piece by piece."""
+
+
+class HadoopStore(Protocol):
+    """The part of a reader that is specific to one way to HDFS. `url` names the checkpoint and has no secrets."""
+
+    url: str
+    root: str
+    """The checkpoint's absolute path; empty for all of the file system."""
+
+    def open(self, limits: StoreLimits) -> HadoopClient:
+        """Open a connection with the present credentials. The next one may be to another NameNode."""
+
+    def failure_of(self, error: Exception) -> Failure:
+        """Decide what an exception of a connection means."""
+
+
+class HadoopFiles(CheckpointFiles):
+    """A checkpoint in HDFS."""
+
+    def __init__(
+        self, store: HadoopStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
+    ) -> None:
+        """Ask nothing yet."""
+        self._store = store
+        limits = limits or StoreLimits()
+        self._calls = StoreCalls[HadoopClient](
+            store.url,
+            lambda: store.open(limits),
+            store.failure_of,
+            answers=(FileNotFoundError,),
+            limits=limits,
+            budget=budget,
+        )
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="hdfs")
+
+    def __repr__(self) -> str:
+        return f"HadoopFiles({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL, which holds no secrets."""
+        return self._store.url
+
+    def stat(self, path: str) -> FileStat | None:
+        """Make one request."""
+        full = self._full(path)
+        try:
+            found = self._calls.call("Cannot stat", path, lambda client: client.status(full))
+        except FileNotFoundError:
+            return None
+        return None if found.is_folder else found.stat()
+
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        return at_once(self._pool, self.stat, paths)
+
+    def list(self, path: str) -> list[str] | None:
+        """Make one request, by Hadoop's own protocol one for each thousand names."""
+        full = self._full(path)
+        try:
+            return self._calls.call("Cannot list", path, lambda client: client.names(full))
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        """Make four requests: stat, open, read, stat."""
+        return self._content(path, max_bytes).data
+
+    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
+        """Make four requests for each file."""
+        return at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
+
+    def fetch(self, path: str, destination: Path) -> FetchMethod:
+        """Read the file, and go on where the read was cut."""
+        with arriving_file(destination) as arriving, arriving.open("wb") as file:
+            self._download(path, file, None)
+        return "download"
+
+    def _content(self, path: str, max_bytes: int) -> Content:
+        file = BytesIO()
+        stat = self._download(path, file, max_bytes)
+        return Content(file.getvalue(), stat)
+
+    def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
+        download = _Download(self._full(path), file, max_bytes, f"{self.url}/{path}")
+        try:
+            return self._calls.call("Cannot read", path, download.go_on, progress=download)
+        except FileNotFoundError:
+            raise vanished(f"{self.url}/{path}") from None
+
+    def _full(self, path: str) -> str:
+        refuse_escape(path)
+        return f"{self._store.root}/{path}".rstrip("/") or "/"
+
+
+@dataclass(slots=True)
+class _Download:
+    """One file on its way into `file`. `where` is for messages."""
+
+    path: str
+    file: BinaryIO
+    max_bytes: int | None
+    where: str
+    done: int = 0
+    """The bytes that are in the file."""
+    found: HadoopStatus | None = None
+    """The status of the file when the download began."""
+
+    def go_on(self, client: HadoopClient) -> FileStat:
+        """Begin, or go on where the try before was cut. Return the stat of the file, which is whole."""
+        found = self._same(client)
+        if self.max_bytes is not None and found.size > self.max_bytes:
+            raise too_large_to_read(self.where, found.size, self.max_bytes)
+        for part in client.read(self.path, self.done, found.size) if self.done < found.size else ():
+            self.file.write(part)
+            self.done += len(part)
+        found = self._same(client)
+        if self.done != found.size:
+            raise ConnectionError("the read ended too soon")
+        return found.stat()
+
+    def _same(self, client: HadoopClient) -> HadoopStatus:
+        """Return the status of the file, which must be the one whose download began."""
+        found = client.status(self.path)
+        if found.is_folder:
+            raise FileNotFoundError(self.path)
+        if self.found is None:
+            self.found = found
+        elif found != self.found:
+            raise rewritten(self.where)
+        return found

@@ -1,0 +1,208 @@
+"""HDFS by Hadoop's own protocol, through hdfs-native: no JVM. Name services and Kerberos come from HADOOP_CONF_DIR.
+
+The library knows no deadlines, so each of its calls runs on an event loop where it can be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from functools import cache
+from threading import Thread
+from typing import Any, TypeVar
+
+from hdfs_native import AsyncClient
+
+from understudy_node.checkpoint.failure import Failure
+from understudy_node.checkpoint.hadoop_conf import conf_dir, hadoop_conf, namenodes_of, services_in
+from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure
+from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopStatus
+from understudy_node.checkpoint.store_access import ReadFile, text_of
+from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
+
+T = TypeVar("T")
+
+PIECE_BYTES = 1 << 20
+"""Bytes of a read that are handed over at once."""
+
+DEFAULT_PORT = 8020
+
+_LOCATION = re.compile(
+    r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
+)
+_SAID = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]{1,200})", (.*)', re.DOTALL)
+_KIND = re.compile(r"^(\w{1,40})")
+
+
+class Hdfs:
+    """A checkpoint in HDFS: the files below `root`, as the URL says."""
+
+    def __init__(self, url: str, environ: Mapping[str, str] | None = None, read_file: ReadFile = text_of) -> None:
+        """Parse the URL. `environ` is by default this process's."""
+        location = _LOCATION.fullmatch(url)
+        if location is None:
+            raise NotACheckpointError(
+                "This is not a location in HDFS",
+                where=masked_location(url),
+                fix="Write hdfs://namenode:8020/path, or hdfs://nameservice/path with HADOOP_CONF_DIR. Users and "
+                "tickets come from the environment, never from the URL (docs/object-stores.md)",
+            )
+        self.url = masked_location(url.rstrip("/"))
+        self.root = "/" + location["path"].strip("/") if (location["path"] or "").strip("/") else ""
+        self._host, self._port = location["host"], location["port"]
+        self._environ = os.environ if environ is None else environ
+        self._read_file = read_file
+        self._opened = 0
+        self._away = ""
+
+    def open(self, limits: StoreLimits) -> HadoopClient:
+        """Open a client. After one that did not answer, another NameNode of the name service is the first."""
+        conf = hadoop_conf(self._environ, self._read_file)
+        authority, service = self._authority(conf)
+        namenodes = namenodes_of(conf, service)
+        # Each NameNode is asked once. The library's own waits between rounds are not for its asynchronous client, which
+        # panics there (0.14.7), and how often is asked is decided by the budget of all calls.
+        settings = {"dfs.client.failover.max.attempts": str(max(0, len(namenodes) - 1))}
+        if namenodes:
+            first = self._opened % len(namenodes)
+            settings[f"dfs.ha.namenodes.{service}"] = ",".join(namenodes[first:] + namenodes[:first])
+        self._opened += 1
+        folder = conf_dir(self._environ)
+        try:
+            client = AsyncClient(f"hdfs://{authority}", settings, None if folder is None else str(folder))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise SettingsError(
+                f"The configuration of HDFS is not understood: {_kind(str(error))}",
+                where=str(folder),
+                fix="Check dfs.ha.namenodes and dfs.namenode.rpc-address there (docs/object-stores.md)",
+            ) from None
+        return _Native(client, _loop(), limits.stalled_ms / 1000)
+
+    def failure_of(self, error: Exception) -> Failure:
+        """See `HadoopStore.failure_of`."""
+        return hadoop_failure(error, self._away)
+
+    def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:
+        """Return the place to ask, and its host or name service. A URL without one means `fs.defaultFS`."""
+        host, port = self._host, self._port
+        if not host:
+            default = _LOCATION.fullmatch(conf.get("fs.defaultFS", "").rstrip("/"))
+            if default is None or not default["host"]:
+                raise SettingsError(
+                    "The URL names no NameNode, and fs.defaultFS no HDFS",
+                    where=self.url,
+                    fix="Write hdfs://namenode:8020/path, or set HADOOP_CONF_DIR to a folder with core-site.xml",
+                )
+            host, port = default["host"], default["port"]
+        if port is not None:
+            return f"{host}:{port}", host
+        if namenodes_of(conf, host):
+            return host, host
+        known = ", ".join(services_in(conf)) or "none"
+        folder = conf_dir(self._environ)
+        there = f"{folder} has the name services: {known}" if folder else "HADOOP_CONF_DIR is not set"
+        self._away = f"; {host} is no name service: {there}"
+        return f"{host}:{DEFAULT_PORT}", host
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        Thread(target=self._loop.run_forever, name="hdfs-native", daemon=True).start()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call to its end, which it reaches by its own deadline."""
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except (RuntimeError, NotImplementedError) as error:
+            raise _hadoop_error(error) from None
+        except Exception:
+            raise
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of the library, and no Exception
+                raise HadoopError("Panic", str(error)) from None
+            raise
+
+
+@cache
+def _loop() -> _Loop:
+    """Return the loop of this process."""
+    return _Loop()
+
+
+class _Native:
+    """A client of the library. Each call ends when nothing has come for `stalled_s`."""
+
+    def __init__(self, client: AsyncClient, loop: _Loop, stalled_s: float) -> None:
+        self._client, self._loop, self._stalled_s = client, loop, stalled_s
+
+    def status(self, path: str) -> HadoopStatus:
+        return self._answered(self._status(path))
+
+    def names(self, path: str) -> list[str] | None:
+        return self._answered(self._names(path))
+
+    def read(self, path: str, offset: int, size: int) -> Iterator[bytes]:
+        parts = self._answered(self._opened(path, offset, size))
+        while piece := self._answered(self._piece(parts)):
+            yield piece
+
+    def _answered(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._loop.run(call)
+        except HadoopError as error:
+            if error.is_absence:
+                raise FileNotFoundError from None
+            raise
+
+    async def _status(self, path: str) -> HadoopStatus:
+        async with asyncio.timeout(self._stalled_s):
+            found = await self._client.get_file_info(path)
+        return HadoopStatus(found.modification_time, found.length, 0, found.isdir)
+
+    async def _names(self, path: str) -> list[str] | None:
+        names, now_s = [], asyncio.get_running_loop().time
+        async with asyncio.timeout(self._stalled_s) as deadline:
+            async for each in self._client.list_status(path):
+                deadline.reschedule(now_s() + self._stalled_s)
+                if each.path == path and not each.isdir:
+                    return None  # a listing of a file has the file alone
+                names.append(each.path.rpartition("/")[2])
+        return names
+
+    async def _opened(self, path: str, offset: int, size: int) -> AsyncIterator[bytes]:
+        async with asyncio.timeout(self._stalled_s):
+            reader = await self._client.read(path)
+        if len(reader) != size:
+            raise ConnectionError("the file was replaced")  # the stats will differ
+        return reader.read_range_stream(offset, size - offset)
+
+    async def _piece(self, parts: AsyncIterator[bytes]) -> bytes:
+        """Read until a piece is full or the file ends."""
+        piece, now_s = bytearray(), asyncio.get_running_loop().time
+        async with asyncio.timeout(self._stalled_s) as deadline:
+            async for part in parts:
+                deadline.reschedule(now_s() + self._stalled_s)
+                piece += part
+                if len(piece) >= PIECE_BYTES:
+                    break
+        return bytes(piece)
+
+
+def _hadoop_error(error: Exception) -> HadoopError:
+    text = str(error)
+    if isinstance(error, NotImplementedError):
+        return HadoopError("UnsupportedFeature", text)
+    said = _SAID.match(text)
+    return HadoopError(said[1], said[2]) if said else HadoopError(_kind(text), text)
+
+
+def _kind(text: str) -> str:
+    found = _KIND.match(text)
+    return found[1] if found else ""
