@@ -14,6 +14,10 @@ from enum import StrEnum
 from understudy_node.checkpoint.files import FileStat
 
 
+MAX_UNSEEN = 64
+"""Number of versions of which it is known when they were last not there: replicas are rarely further behind."""
+
+
 class Next(StrEnum):
     """The poller's action after a probe."""
 
@@ -46,8 +50,8 @@ class End:
 
     `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while
     it is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: the present end was
-    committed after it; None when there was no such poll. `last_commit` and `query_id` are the files as they were when
-    the end was read.
+    committed after it; None when there was no such poll. `unseen` has the same for the newest versions, the end last.
+    `last_commit` and `query_id` are the files as they were when the end was read.
     """
 
     version: int
@@ -56,6 +60,7 @@ class End:
     confirmed_ms: float | None = None
     unseen_ms: float | None = None
     moved_ms: float | None = None
+    unseen: tuple[float, ...] = ()
 
 
 def observe(end: End, probe: Probe) -> tuple[End, Next]:
@@ -78,6 +83,7 @@ def advance(end: End, commit: FileStat, *, now_ms: float) -> End:
         confirmed_ms=None,
         unseen_ms=unseen_ms,
         moved_ms=now_ms,
+        unseen=() if unseen_ms is None else (*end.unseen, unseen_ms)[-MAX_UNSEEN:],
     )
 
 

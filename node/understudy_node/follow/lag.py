@@ -4,7 +4,9 @@ With c(v) = modification time of the commit file that made version v (one clock,
 
 - at the end: monotonic time since the start of the poll that confirmed the end;
 - behind: max(0, c(end) - c(version + 1)) plus monotonic time since the start of the last poll that did not see that
-  end yet: at least now - c(version + 1), without comparing any clock with the storage's;
+  end yet: at least now - c(version + 1), without comparing any clock with the storage's; and at least the time since
+  the start of the last poll that did not see version + 1. The second counts where a commit file's time is earlier than
+  the file could be seen, because storage keeps it in a rename or a move: a slow one of the end would hide some lag;
 - unknown when the end is not confirmed, when its confirmation is too old, when c(version + 1) was purged, or when this
   process has never looked while the end was an earlier one.
 """
@@ -33,8 +35,9 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
     missed_ns = newest_ns if offset_lag == 1 else commit_time_ns(version + 1)
     if missed_ns is None or newest_ns is None or end.unseen_ms is None:
         return LagInfo(version, end.version, offset_lag, None)
-    behind_ms = max(0, newest_ns - missed_ns) / 1e6
-    return LagInfo(version, end.version, offset_lag, ceil(behind_ms + max(0.0, now_ms - end.unseen_ms)))
+    by_files_ms = max(0, newest_ns - missed_ns) / 1e6 + max(0.0, now_ms - end.unseen_ms)
+    by_polls_ms = now_ms - end.unseen[-offset_lag] if offset_lag <= len(end.unseen) else 0.0
+    return LagInfo(version, end.version, offset_lag, ceil(max(by_files_ms, by_polls_ms)))
 
 
 def _latest_ns(end: End, commit_time_ns: CommitTime) -> int | None:

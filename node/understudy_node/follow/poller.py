@@ -106,7 +106,8 @@ class Poller:
         if verdict is Verdict.AHEAD:
             version, moved_ms = max(ids or [], default=-1) + 1, self._clock.monotonic_ms()
             newest = self._stat_commit(version)
-            return replace(end, version=version, last_commit=newest, query_id=query_id, moved_ms=moved_ms), verdict
+            ahead = replace(end, version=version, last_commit=newest, query_id=query_id, moved_ms=moved_ms, unseen=())
+            return ahead, verdict
         return end, verdict
 
     def _stat_commit(self, version: int) -> FileStat | None:

@@ -43,6 +43,11 @@ class GcsBucket(Bucket):
         path = f"/upload/storage/v1/b/{self.name}/o?uploadType=media&name={quote(key, safe='')}"
         self._server.send("POST", path, data)
 
+    def copy(self, key: str, to: str) -> None:
+        objects = f"b/{self.name}/o"
+        path = f"/storage/v1/{objects}/{quote(key, safe='')}/rewriteTo/{objects}/{quote(to, safe='')}"
+        self._server.send("POST", path)
+
     def delete(self, key: str) -> None:
         self._server.send("DELETE", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}")
 

@@ -6,6 +6,7 @@ The reader gives all of a file, or an error that says what to do.
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -168,6 +169,23 @@ def test_a_name_is_asked_for_as_it_was_written(files: CheckpointFiles, bucket: B
         assert files.list(f"state/{name}") == [name]
         assert files.read(f"state/{name}/{name}") == b"x"
         assert files.stat(f"state/{name}/{name}") is not None
+
+
+@pytest.mark.parametrize("store", ["s3", "azure", "gcs"], indirect=True)  # HDFS renames in place, and keeps the time
+def test_a_file_was_written_within_the_time_of_its_stat_also_if_it_is_a_copy(
+    files: CheckpointFiles, bucket: Bucket
+) -> None:
+    """Lag counts from it: a time that is later than the write would hide some. A rename is a copy in these stores."""
+    for write in (
+        lambda: put(bucket, "commits/.3.tmp", b"v1\n{}"),
+        lambda: bucket.copy(f"{PREFIX}/commits/.3.tmp", f"{PREFIX}/commits/3"),
+    ):
+        before_ns = time.time_ns()
+        write()
+        found = files.stat("commits/3") or files.stat("commits/.3.tmp")
+        assert found is not None
+        assert found.mtime_ns <= time.time_ns()
+        assert found.mtime_ns + found.coarse_ns >= before_ns
 
 
 @pytest.mark.parametrize("store", ["azure", "gcs", "hdfs", "webhdfs"], indirect=True)  # S3 tags the content

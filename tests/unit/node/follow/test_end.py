@@ -79,12 +79,12 @@ def test_an_end_is_confirmed_only_by_the_three_things_that_prove_it(end: End, pr
 
 def test_reading_a_commit_moves_the_end_by_one_and_leaves_it_to_be_confirmed() -> None:
     moved = advance(END, NEXT, now_ms=71.0)
-    assert moved == End(6, NEXT, QUERY, confirmed_ms=None, unseen_ms=10.0, moved_ms=71.0)
+    assert moved == End(6, NEXT, QUERY, confirmed_ms=None, unseen_ms=10.0, moved_ms=71.0, unseen=(10.0,))
 
 
 def test_a_commit_that_is_read_after_another_in_one_poll_was_as_unseen_as_that_one() -> None:
     twice = advance(advance(END, NEXT, now_ms=71.0), OTHER, now_ms=72.0)
-    assert (twice.version, twice.unseen_ms) == (7, 10.0)
+    assert (twice.version, twice.unseen_ms, twice.unseen) == (7, 10.0, (10.0, 10.0))
 
 
 def test_doubt_takes_nothing_back_of_when_the_end_was_unseen() -> None:

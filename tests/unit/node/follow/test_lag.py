@@ -82,6 +82,36 @@ def test_where_files_times_are_whole_seconds_lag_counts_the_part_that_was_cut_of
     assert lag_of(6, end, stamps.get, now_ms=100, expiry_ms=EXPIRY_MS) == LagInfo(6, 7, 1, 20)
 
 
+GAPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 3_000)), min_size=1, max_size=12)
+"""For each version: the time from the close of its commit's temporary file before to that of its own, and the time that
+the rename takes."""
+
+
+@given(GAPS, st.integers(1, 2_000), st.integers(0, 11))
+def test_a_slow_rename_that_keeps_a_file_s_time_never_makes_lag_smaller(
+    gaps: list[tuple[int, int]], poll_every_ms: int, behind: int
+) -> None:
+    """HDFS dates a commit by the close of its temporary file; readers see it when it is renamed."""
+    closed_ms, visible_ms = 10_000, 10_000
+    closed, visible = {}, {}
+    for version, (gap_ms, rename_ms) in enumerate(gaps, start=1):
+        closed_ms = visible_ms + gap_ms  # Spark begins the next batch after the rename
+        visible_ms = closed_ms + rename_ms
+        closed[version], visible[version] = closed_ms, visible_ms
+    end, now_ms = End(0, None, FILE, confirmed_ms=0.0), 0
+    while end.version < len(gaps):
+        now_ms += poll_every_ms
+        while visible.get(end.version + 1, math.inf) <= now_ms:
+            end = advance(end, FileStat(closed[end.version + 1] * MS, 30, 1), now_ms=now_ms)
+        end = replace(end, confirmed_ms=float(now_ms))
+        version = max(0, end.version - 1 - behind)
+        if version < end.version:
+            stamps = {each: at_ms * MS for each, at_ms in closed.items()}
+            lag = lag_of(version, end, stamps.get, now_ms=now_ms, expiry_ms=math.inf)
+            assert lag.time_lag_ms is not None
+            assert lag.time_lag_ms >= now_ms - visible[version + 1]
+
+
 VERSIONS = st.integers(0, 9)
 ENDS = st.builds(end_at, VERSIONS, st.none() | st.floats(0, 1e5), st.none() | st.floats(0, 1e5))
 HISTORIES = st.dictionaries(VERSIONS, st.integers(0, 10**13))
