@@ -1,7 +1,8 @@
 """The parts of `object_store.ObjectStore` that are specific to Google Cloud Storage.
 
-The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine).
-The file is looked at here first: the library does not say which one it read, nor what is wrong with it.
+The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine);
+`google_identity.py` adds workload identity federation. The file is looked at here first: the library does not say which
+one it read, nor what is wrong with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from obstore.store import GCSStore
 
+from understudy_node.checkpoint.google_identity import KIND, google_token
 from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, text_of
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _LOCATION = re.compile(r"gc?s://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([^?#]*))?", re.ASCII | re.DOTALL)
 _KEYS = ("GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-_READ = frozenset({"service_account", "authorized_user"})
+_READ = frozenset({"service_account", "authorized_user", KIND})
 _TYPE = re.compile(r"[a-z_]{1,40}")
 
 
@@ -69,8 +71,9 @@ class GCS:
         access = self._access()
         self.looked_in = access.looked_in
         config: Any = access.config
+        others: Any = {} if access.provider is None else {"credential_provider": access.provider}
         options, prefix = access.client(client), self.prefix or None
-        return GCSStore(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
+        return GCSStore(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry, **others)
 
 
 def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
@@ -80,18 +83,22 @@ def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
     named = environ.get(_FILE)
     path = Path(named or default)
     settings: dict[str, str] = {}
+    provider = None
     if not _is_named(environ):
         text = read_file(path)
         if text is not None:
-            _refuse_unread(text, path)
-            settings["application_credentials"] = str(path)
+            found = _read(text, path)
+            if found["type"] == KIND:
+                provider = google_token(found, path)
+            else:
+                settings["application_credentials"] = str(path)
         elif named:
             raise SettingsError("The file of credentials cannot be read", where=str(path), fix=f"Check {_FILE}")
     looked_in = (
         f"the environment ({', '.join(_KEYS)}, {_FILE}), {default}, the service account of this pod or machine "
         "(metadata service)"
     )
-    return StoreAccess(settings, environ.get("GOOGLE_BASE_URL", "").startswith("http://"), looked_in)
+    return StoreAccess(settings, environ.get("GOOGLE_BASE_URL", "").startswith("http://"), looked_in, provider)
 
 
 def _is_named(environ: Mapping[str, str]) -> bool:
@@ -100,15 +107,15 @@ def _is_named(environ: Mapping[str, str]) -> bool:
     return unsigned or any(environ.get(variable) for variable in _KEYS)
 
 
-def _refuse_unread(text: str, path: Path) -> None:
-    """Raise SettingsError if the library cannot read credentials of this type."""
+def _read(text: str, path: Path) -> Mapping[str, Any]:
+    """Return a file's credentials. Raises SettingsError if their type is not supported."""
     try:
         found = json.loads(text)
     except ValueError:  # whose text repeats the file's
         found = None
     kind = found.get("type") if isinstance(found, dict) else None
-    if kind in _READ:
-        return
+    if found is not None and kind in _READ:
+        return found  # type: ignore[no-any-return]  # a JSON object
     if isinstance(kind, str) and _TYPE.fullmatch(kind):
         what = f"Credentials of the type {kind} are not supported"
     else:

@@ -40,6 +40,7 @@ class S3:
         bucket="bucket",
         expired=frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestExpired"}),
         identity=re.compile("/latest/(?:api/token|meta-data/iam/security-credentials)"),
+        provider=re.compile("http://[^/]*/v[12]/credentials"),  # the agents of ECS and EKS
         no_credentials="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a credentials file, run under a role, or "
         "set AWS_SKIP_SIGNATURE=true for a public bucket (docs/object-stores.md)",
         policy="Allow s3:GetObject on the prefix and s3:ListBucket on the bucket (docs/object-stores.md); without "

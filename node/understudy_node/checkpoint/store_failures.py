@@ -13,16 +13,22 @@ from typing import Literal
 
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-from understudy_node.checkpoint.failure import CONNECTION, CREDENTIALS, THROTTLED, Failure, Meaning
+from understudy_node.checkpoint.failure import CONNECTION, CREDENTIALS, PROVIDER, THROTTLED, Failure, Meaning
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _KIND = re.compile(r"\bkind: (\w{1,32}),")
-_TOKEN = re.compile(r"\bsource: TokenRequest\b")
-"""A request for a token to the provider of identities, not one to the store."""
+_TOKEN = re.compile(r"\bsource: TokenRequest\b|\bExternal \w+ credential provider\b|\bError performing POST\b")
+"""A request for a token to the provider of identities, not one to the store, which is only read."""
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
+_PROVIDER = "the provider of identities"
+_PROVIDER_BREAKS = {
+    "Connect": f"no connection to {_PROVIDER}",
+    "Timeout": f"{_PROVIDER} did not answer in time",
+    "NoProof": f"what proves the identity to {_PROVIDER} cannot be read",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class StoreTerms:
     policy: str
     settings: str
     not_https: str
+    provider: re.Pattern[str] | None = None
+    """The address of another provider of identities, which is only asked where it is named."""
     away: str = CONNECTION
     """The advice when there is no connection."""
     folder_mark: str | None = None
@@ -56,16 +64,13 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     found, code = _STATUS.search(text), _CODE.search(text)
     status = int(found[1]) if found else 0
     said = f"{status} {code[1]}" if code else str(status or type(error).__name__)
+    of_provider = _of_provider(text, status, said, terms, looked_in)
+    if of_provider is not None:
+        return of_provider
     if status in _TRANSIENT:
         throttled = status in (429, 503)
         reason = "the store asks for fewer requests" if throttled else "the store failed"
         return Failure(Meaning.TRY_AGAIN, f"{reason} ({said})", THROTTLED if throttled else CONNECTION)
-    if terms.identity.search(text):
-        reason = f"there are no credentials: none were found, looked in {looked_in}"
-        return Failure(Meaning.REFUSED, reason, terms.no_credentials)
-    if _TOKEN.search(text) and 400 <= status < 500:
-        reason = f"the provider of identities refuses the credentials ({said})"
-        return Failure(Meaning.REFUSED, reason, CREDENTIALS)
     if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         reason = f"the store refuses the credentials, or what they ask for ({said})"
         return Failure(Meaning.REFUSED, reason, terms.policy)
@@ -85,3 +90,23 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     what = kind[1] if kind else said
     fix = terms.away if what == "Connect" else CONNECTION
     return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)
+
+
+def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in: str) -> Failure | None:
+    """Decide what the failure of a request for credentials means; None if the store itself was asked."""
+    is_machine = terms.identity.search(text) is not None
+    is_other = _TOKEN.search(text) or (terms.provider is not None and terms.provider.search(text))
+    if not (is_machine or is_other) or "BadScheme" in text:
+        return None
+    if status in _TRANSIENT:
+        return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", PROVIDER)
+    if is_machine:
+        reason = f"there are no credentials: none were found, looked in {looked_in}"
+        return Failure(Meaning.REFUSED, reason, terms.no_credentials)
+    if 400 <= status < 500:
+        return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", CREDENTIALS)
+    kind = _KIND.search(text)
+    what = kind[1] if kind else said
+    return Failure(
+        Meaning.TRY_AGAIN, _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"), PROVIDER
+    )

@@ -13,7 +13,6 @@ from enum import StrEnum
 
 from understudy_node.checkpoint.files import FileStat
 
-
 MAX_UNSEEN = 64
 """Number of versions of which it is known when they were last not there: replicas are rarely further behind."""
 

@@ -78,10 +78,11 @@ def test_without_a_file_the_service_account_of_the_machine_is_left_to_the_librar
         ("{hush", "no credentials of Google"),
         ("[]", "no credentials of Google"),
         ('{"type": "Hush 1"}', "no credentials of Google"),
-        ('{"type": "external_account", "audience": "hush"}', "type external_account are not supported"),
+        ('{"type": "external_account", "audience": "hush"}', "type external_account are not understood"),
+        ('{"type": "gdch_service_account", "name": "hush"}', "type gdch_service_account are not supported"),
     ],
 )
-def test_a_file_that_the_library_cannot_read_is_named_without_its_content(text: str | None, match: str) -> None:
+def test_a_file_that_cannot_be_used_is_named_without_its_content(text: str | None, match: str) -> None:
     files = {} if text is None else {NAMED: text}
     with pytest.raises(SettingsError, match=match) as error:
         access({"GOOGLE_APPLICATION_CREDENTIALS": str(NAMED)}, files)
