@@ -4,7 +4,7 @@
 
 One connection, one call after another, at a node and through a router. All ask the same keys in turns, round by round;
 figures are medians of rounds. A ratio is to the bare socket of the same server. redis-py reads copies of the same
-answers from a real Redis, by a Unix socket. Then direct routing beside routers (`benchmarks.clients_direct`).
+answers from a real Redis, by a Unix socket. Then direct routing beside routers (`clients_direct`). Q46 and Q47.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def test_a_watcher_that_comes_back_is_sent_what_it_missed_once_and_in_order(
 def test_a_position_that_was_taken_back_begins_anew_and_says_so(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
+    """Q35."""
     checkpoint.add(FIRST + 1)
     node.wait_for_version(FIRST + 1)
     ahead = str(node.look_up([WORD]).body["position"])
