@@ -1,7 +1,7 @@
 #!/bin/sh
 # Validators of the manifests, for `make verify`: kubeconform by the Go toolchain, checkov by Python's packages. They go into
 # .cache/validators/bin. And generators of clients: openapi-generator by Python's packages, openapi-typescript by npm, into
-# .cache/clients. What cannot be had is left out, and its tests are skipped.
+# .cache/clients. And Streamlit, for an example, beside the packages of .venv: 120 MB that no developer needs. What cannot be had is left out, and its tests are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,3 +25,8 @@ clients=$PWD/.cache/clients
     command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix "$clients" \
         openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 @types/node@22
 } || echo "== no openapi-typescript could be installed: its tests are skipped"
+
+[ -d .cache/streamlit/streamlit ] || {
+    .venv/bin/uv pip install --quiet --no-deps --target .cache/streamlit streamlit==1.67.0 altair==6.3.0 itsdangerous==2.2.0 \
+        narwhals==2.29.0 pillow==13.0.0 pydeck==0.9.3 python-multipart==0.0.34 watchdog==7.1.0 websockets==17.4
+} || echo "== no Streamlit could be installed: its test is skipped"

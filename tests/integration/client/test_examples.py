@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -96,6 +97,28 @@ def test_polars_joins_state_with_a_file(server: Server, example: Any, tmp_path: 
     with server.client() as client:
         joined = example("polars_join.py")["by_manufacturer"](client, fleet)
     assert joined.rows() == [("BOEING", 112, 2), ("AIRBUS", 2, 1)]
+
+
+@pytest.mark.full
+def test_the_streamlit_page_shows_state_and_says_when_there_is_none(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Behind the packages of .venv: it brings only those that are not there.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / ".cache/streamlit")])
+    testing = pytest.importorskip("streamlit.testing.v1", reason="no Streamlit: make validators installs it")
+    monkeypatch.setenv("UNDERSTUDY_URL", server.listen())
+    page = testing.AppTest.from_file(str(EXAMPLES / "streamlit_page.py"), default_timeout=60).run()
+    assert list(page.dataframe[0].value["tailnum"]) == ["N14228", "N24211", "N1"]
+    page.number_input[0].set_value(1).run()
+    assert list(page.dataframe[0].value["flights"]) == [111]
+    page.text_input[0].set_value("N14228").run()
+    assert (page.metric[0].value, not page.error, not page.exception) == ("111", True, True)
+    page.text_input[0].set_value("N0").run()
+    assert "N0" in page.warning[0].value
+    with server.fail():
+        page.text_input[0].set_value("N14228").run()
+        assert len(page.error) == 2
+    assert not page.exception
 
 
 def test_the_cells_of_the_notebook_run(example: Any) -> None:
