@@ -182,7 +182,8 @@ class AsyncStore(Generic[V]):
         return AsyncChanges(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> AsyncWatch[V]:
-        return AsyncWatch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))
+        timeout_s = self._driver.state.timeout_s(timeout, is_scan=asked.prefix is not None)
+        return AsyncWatch(self._driver.take, Watching(self._store, asked, timeout_s))
 
 
 class AsyncPages(Generic[T]):

@@ -126,7 +126,8 @@ class Store(Generic[V]):
         return Changes(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> Watch[V]:
-        return Watch(self._driver.take, Watching(self._store, asked, self._driver.state.timeout_s(timeout)))
+        timeout_s = self._driver.state.timeout_s(timeout, is_scan=asked.prefix is not None)
+        return Watch(self._driver.take, Watching(self._store, asked, timeout_s))
 
 
 class Pages(Generic[T]):

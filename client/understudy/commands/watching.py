@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import Server
+from understudy.calls.http_client import STREAM_TIMEOUT_S, Server
 from understudy.calls.options import ServerOptions, server_options
 from understudy.calls.paging import entry_of
 from understudy.calls.questions import json_list
@@ -84,9 +84,10 @@ def watch(
         "prefix": None if prefix is None else json_list(prefix, "--prefix", "'[\"UA\"]'"),
     }
     asked = WatchQuestion(keys, options_of_watch, is_many=bool(json_keys))
-    with options.server() as server, server.failing_clearly(options.timeout_s):
+    limit_s = options.timeout_s if prefix is None else max(options.timeout_s, STREAM_TIMEOUT_S)
+    with options.server() as server, server.failing_clearly(limit_s):
         show = _shower(form, server, store)
-        watching = Watching(StoreReader(Reader(server.state), store), asked, options.timeout_s)
+        watching = Watching(StoreReader(Reader(server.state), store), asked, limit_s)
         with Watch[Any](server.driver.take, watching) as events:
             try:
                 for number, event in enumerate(events, 1):
