@@ -45,9 +45,7 @@ class IdentityError(Exception):
 
 
 class RenewedToken:
-    """What the library asks for a token, by a call; it asks for each request once a token has `refresh_threshold`
-    left.
-    """
+    """The provider of tokens: the library calls it for each request once a token has `refresh_threshold` left."""
 
     refresh_threshold = timedelta(seconds=EARLY_S)
 
@@ -57,7 +55,7 @@ class RenewedToken:
         self._present, self._not_before_s = ("", -math.inf), -math.inf
 
     def __call__(self) -> dict[str, Any]:
-        """Return the present token. Raises IdentityError where there is no valid one, and none can be had."""
+        """Return the present token. Raises IdentityError without a valid one, where no new one can be had."""
         left_s = self._left_s()
         if left_s < LEAST_S:
             with self._renewing:

@@ -13,7 +13,7 @@ _FILES = ("core-site.xml", "hdfs-site.xml")
 
 
 def conf_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the directory of the configuration; None if the environment names none."""
+    """Return the directory of the configuration; None if the environment names no directory."""
     if found := environ.get("HADOOP_CONF_DIR"):
         return Path(found)
     home = environ.get("HADOOP_HOME")
@@ -39,7 +39,7 @@ def hadoop_conf(environ: Mapping[str, str], read_file: ReadFile) -> Mapping[str,
 
 
 def namenodes_of(conf: Mapping[str, str], service: str) -> list[str]:
-    """Return the ids of a name service's NameNodes, in the order of the configuration; empty if it is none."""
+    """Return the ids of a name service's NameNodes, in the order of the configuration; empty if it has no NameNodes."""
     return [each.strip() for each in conf.get(f"dfs.ha.namenodes.{service}", "").split(",") if each.strip()]
 
 

@@ -57,7 +57,7 @@ _ABSENT = frozenset(("FileNotFoundException", "ParentNotDirectoryException"))
 
 
 class HadoopError(Exception):
-    """What HDFS or its client says: `kind` is the name of the exception's class without its package."""
+    """The error of HDFS or of its client: `kind` is the name of the exception's class without its package."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)

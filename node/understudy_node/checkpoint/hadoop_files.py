@@ -38,7 +38,7 @@ COARSE_NS = 999_999
 
 @dataclass(frozen=True, slots=True)
 class HadoopStatus:
-    """What HDFS says of a path. `file_id` is 0 where the client does not tell it."""
+    """The status of a path, as HDFS reports it. `file_id` is 0 where the client does not tell it."""
 
     modified_ms: int
     size: int

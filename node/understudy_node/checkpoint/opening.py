@@ -19,7 +19,7 @@ _EXTRAS = {
     "hdfs": "hdfs",
     **dict.fromkeys(_BY_HTTP, ""),
 }
-"""The extra that reads the URLs of a scheme; empty where the node needs none."""
+"""The extra that reads the URLs of a scheme; empty where the node has what it needs."""
 
 _NAMES = {"s3": "S3", "gcs": "Google Cloud Storage", "azure": "Azure Storage", "hdfs": "HDFS"}
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}")

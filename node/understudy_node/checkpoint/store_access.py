@@ -24,7 +24,7 @@ class StoreAccess:
     looked_in: str
     """The places where credentials are looked for."""
     provider: Callable[[], Any] | None = field(default=None, repr=False)
-    """What the library asks for a token, in place of an identity that it knows itself."""
+    """The provider that the library asks for a token, in place of an identity that it knows itself."""
 
     def client(self, deadlines: dict[str, Any]) -> Any:
         """Return the options of the library's HTTP client."""

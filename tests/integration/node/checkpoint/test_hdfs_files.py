@@ -67,7 +67,7 @@ class Interrupted:
 
 
 def interrupt(files: HadoopFiles, happening: Callable[[], object], at: int = 1) -> None:
-    files._calls.opened = Interrupted(files._calls.opened, happening, at)  # type: ignore[assignment]
+    files._calls.opened = Interrupted(files._calls.opened, happening, at)
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["before the read", "within the read"])
