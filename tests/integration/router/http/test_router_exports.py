@@ -21,6 +21,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.http import exports as node_exports
 from understudy_shared.server import exports as shared_exports
+from understudy_shared.server import service
 
 FORMATS = ("ndjson", "csv", "arrow")
 
@@ -102,6 +103,7 @@ def test_an_export_goes_on_by_another_replica_when_its_node_is_gone_and_batches_
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_exports, "PART_ROWS", 1)
+    monkeypatch.setattr(service, "GRACEFUL_SHUTDOWN_S", 1)  # the node ends while parts wait at the gate
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         whole = export(known.router)
@@ -125,6 +127,7 @@ def test_an_export_without_a_replica_ends_with_an_error_and_a_broken_connection(
     """Q11: the reader goes on behind the last cursor, elsewhere or later."""
     monkeypatch.setattr(node_exports, "PART_ROWS", 1)
     monkeypatch.setattr(shared_exports, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(service, "GRACEFUL_SHUTDOWN_S", 1)  # the node ends while parts wait at the gate
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known:
         known.wait_to_rest(copies=1, version=VERSION)
         whole = export(known.router)
