@@ -176,9 +176,11 @@ class _Download:
         for part in client.read(self.path, self.done, found.size) if self.done < found.size else ():
             self.file.write(part)
             self.done += len(part)
+            if self.done > found.size:
+                break
         found = self._same(client)
         if self.done != found.size:
-            raise ConnectionError("the read ended too soon")
+            raise ConnectionError("there were more or fewer bytes")
         return found.stat()
 
     def _same(self, client: HadoopClient) -> HadoopStatus:

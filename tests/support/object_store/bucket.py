@@ -32,6 +32,9 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         obstore.put(self._store, key, data)
 
+    def get(self, key: str) -> bytes:
+        return obstore.get(self._store, key).bytes().to_bytes()
+
     def mark_folder(self, key: str) -> None:
         """Write the empty object by which Hadoop's file systems mark a folder."""
         self.put(f"{key}/", b"")
@@ -55,7 +58,7 @@ class Bucket:
             if key not in folders:  # a folder's mark
                 path = arriving / key.relative_to(prefix)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(obstore.get(self._store, str(key)).bytes().to_bytes())
+                path.write_bytes(self.get(str(key)))
         arriving.rename(folder)
 
     def copy(self, key: str, to: str) -> None:

@@ -102,9 +102,9 @@ def test_a_read_that_was_cut_goes_on_in_the_same_file(files: HadoopFiles, bucket
 def test_a_listing_has_all_names_however_many_replies_it_takes(
     hdfs: Door, webhdfs: Door, hdfs_server: HdfsServer
 ) -> None:
-    """The server gives 50 names in a reply."""
+    """The server gives 10 names in a reply."""
     bucket, client = hdfs.new_bucket(), hdfs_server.client()
-    names = [f"{number} %2F ü.delta" for number in range(120)]
+    names = [f"{number} %2F ü.delta" for number in range(25)]
     for name in names:
         client.create(f"/{bucket.name}/state/{name}").close()
     for door in (hdfs, webhdfs):
@@ -124,6 +124,7 @@ def test_what_may_not_be_read_is_refused_and_never_absent(
         assert "enter each folder above it" in error.value.fix
 
 
+@pytest.mark.full
 def test_of_a_name_service_the_namenode_that_answers_is_asked(hdfs_server: HdfsServer, tmp_path: Path) -> None:
     """The first of them is away; then it takes connections and says nothing."""
     bucket = hdfs_server.new_bucket()

@@ -15,10 +15,12 @@ from tests.support.cluster.served_node import served_node
 from tests.support.object_store import abfs, gcs_connector, s3a
 from tests.support.object_store.bucket import StoreServer
 from tests.support.object_store.faulty_proxy import FaultyProxy
+from tests.support.object_store.hdfs_server import Door
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.process import spark_job
 
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
 
 FIRST, BATCHES = 3, 6
@@ -29,25 +31,31 @@ CONNECTORS: dict[str, Connector] = {
     "s3": ("s3a", s3a.jars, s3a.session_conf),
     "abfss": ("abfs", abfs.jars, abfs.session_conf),  # without TLS, which the server lacks
     "gs": ("gs", gcs_connector.jars, gcs_connector.session_conf),
+    **dict.fromkeys(("hdfs", "webhdfs"), ("hdfs", Path, lambda *_: {})),  # Spark has the client
 }
 """By the scheme that nodes are given: Spark's scheme, the connector's jars, and the settings of a session."""
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("store", ["s3", "azure", "gcs", "minio", "hdfs", "webhdfs"], indirect=True)
 @pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda each: each.id)
 def test_a_node_follows_by_url_what_spark_writes_through_hadoop_s_connector(
-    store: StoreServer, store_proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
+    store: StoreServer | Door, store_proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
 ) -> None:
     scheme, fetched, session_conf = CONNECTORS[store.scheme]
     jars = fetched()
     if isinstance(jars, str):
         pytest.skip(jars)
     bucket, go, copy = store.new_bucket(), tmp_path / "go", tmp_path / "copy"
-    location = f"{scheme}://{store.url(bucket.name, 'a/ckpt').partition('://')[2]}"
+    url = (store.native if isinstance(store, Door) else store).url(bucket.name, "a/ckpt")
+    location = f"{scheme}://{url.partition('://')[2]}"
     arguments = [location, "--folder", str(tmp_path / "spark"), "--go", str(go), "--read", str(copy)]
     arguments += ["--format", json.dumps(asdict(state_format.with_default_manager()))]
     arguments += ["--conf", json.dumps(session_conf(jars, store)), "--first", str(FIRST), "--batches", str(BATCHES)]
-    files = ObjectStoreFiles(store.reader(bucket.name, "a/ckpt", store_proxy.endpoint))
+    if isinstance(store, Door):
+        files: CheckpointFiles = store.files(bucket.name, "a/ckpt")
+    else:
+        files = ObjectStoreFiles(store.reader(bucket.name, "a/ckpt", store_proxy.endpoint))
     with spark_job("store_counting.py", arguments, tmp_path / "job") as job:
         job.wait_for_line("written")
         with served_node("store://b/ckpt", tmp_path / "data", files=files) as served:
