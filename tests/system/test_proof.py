@@ -7,7 +7,7 @@ names; `python -m tests.system.proof check FOLDER` judges it again, `replay FOLD
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tests.system.proof.kinds_keys import WITH_PAGES
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
-from tests.system.proof.schedule import IN_A_FOLDER, Schedule, long, short
+from tests.system.proof.schedule import IN_A_FOLDER, Schedule, StorageKind, long, short
 from tests.system.proof.storage import missing
 from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 from tests.system.proof.truth_of_state import Truth
@@ -67,7 +67,7 @@ FAULTS_OF_EVERY_KIND = (
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in IN_A_FOLDER if fault not in FAULTS_OF_THE_LONG_RUN)
 
-FAULTS_WITH_S3 = (
+_WITH_OBJECTS = (
     "kill-active",
     "redis-down",
     "disk-full",
@@ -77,6 +77,19 @@ FAULTS_WITH_S3 = (
     "kill-restoring",
     "kill-spark",
 )
+FAULTS_WITH: dict[StorageKind, Sequence[str]] = {
+    "s3": _WITH_OBJECTS,
+    "azure": _WITH_OBJECTS,
+    "hdfs": (
+        "kill-active",
+        "disk-full",
+        "store-hangs",
+        "namenode-stops",
+        "datanode-stops",
+        "cut-node-from-store",
+        "kill-spark",
+    ),
+}
 
 FAULTS_WITH_HDFS = ("kill-active", "damaged-local-copy", "stop-active", "kill-spark")
 
@@ -147,11 +160,14 @@ def test_over_ten_minutes_with_faults_beside_each_other_every_claim_holds(tmp_pa
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_with_the_checkpoint_in_s3_every_claim_holds_under_faults_of_the_store_and_of_others(tmp_path: Path) -> None:
-    if why := missing("s3"):
+@pytest.mark.parametrize(("storage", "faults"), FAULTS_WITH.items(), ids=FAULTS_WITH)
+def test_with_the_checkpoint_in_a_store_every_claim_holds_under_faults_of_the_store_and_of_others(
+    tmp_path: Path, storage: StorageKind, faults: Sequence[str]
+) -> None:
+    if why := missing(storage):
         pytest.skip(why)
-    history, verdict = judged(short(SEED, faults=FAULTS_WITH_S3), tmp_path, options_of(COUNTS, storage="s3"))
-    assert_proven(history, verdict, FAULTS_WITH_S3)
+    history, verdict = judged(short(SEED, faults=faults), tmp_path, options_of(COUNTS, storage=storage))
+    assert_proven(history, verdict, faults)
 
 
 @pytest.mark.full

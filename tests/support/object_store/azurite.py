@@ -101,11 +101,16 @@ def access_to(endpoint: str, **credentials: str) -> StoreAccess:
     return azure_access({"AZURE_STORAGE_CONNECTION_STRING": text}, ACCOUNT, "core.windows.net")
 
 
+def program() -> Path | str:
+    """Its file, or why there is none."""
+    return PROGRAM if PROGRAM.exists() else "no Azurite: `make servers` brings it"
+
+
 @contextmanager
 def azurite(folder: Path) -> Iterator[AzureServer]:
     """A server until the end of the block; skips the test where there is none."""
-    if not PROGRAM.exists():
-        pytest.skip("no Azurite: `make servers` brings it")
+    if isinstance(found := program(), str):
+        pytest.skip(found)
     port = free_port()
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     command = [str(PROGRAM), *options, "--skipApiVersionCheck", "--disableTelemetry", "--silent"]

@@ -33,7 +33,7 @@ def main() -> int:
     try:
         schedule, options = _again(arguments.recorded) if arguments.command == "replay" else _chosen(arguments)
         if why := missing(options.world.storage):
-            raise ValueError(f"no S3 server, or no S3A: {why}")
+            raise ValueError(f"no server of that storage: {why}")
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -12,11 +12,12 @@ from pathlib import Path
 from tests.support.bus.absurd_messages import AbsurdMessages
 from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.small_disk import empty, fill
+from tests.support.object_store.hdfs_server import Door, Role
 from tests.support.spark.queries import wait_until
 from tests.system.proof.forked_checkpoint import ForkedCheckpoint
 from tests.system.proof.processes import Process, Service
 from tests.system.proof.proxy import CUT, Toxics
-from tests.system.proof.storage import store_proxy
+from tests.system.proof.storage import StoreStorage, store_proxy
 from tests.system.proof.unsigned_lease import UnsignedLease
 from tests.system.proof.views import damaged, missing
 from tests.system.proof.world import (
@@ -210,6 +211,19 @@ def _store(toxics: Toxics) -> Maker:
     return make_it
 
 
+def _frozen(role: Role) -> Maker:
+    """A process of HDFS that stops where it is, for Spark and the watcher, too."""
+
+    def make_it(world: World, target: str) -> Fault:
+        storage = world.storage
+        assert isinstance(storage, StoreStorage)
+        door = storage.server
+        assert isinstance(door, Door)
+        return Fault(target, lambda: door.server.freeze(role), lambda: door.server.thaw(role))
+
+    return make_it
+
+
 def _kill_restoring(world: World, target: str) -> Fault:
     """A node without local copies, which is killed while it downloads a file of its first one."""
     node, data = world.nodes[target], world.data[target]
@@ -347,6 +361,8 @@ _MAKERS: dict[str, Maker] = {
     "checkpoint-gone": _checkpoint_gone,
     "store-throttles": _store(Toxics(answer=503)),
     "store-hangs": _store(CUT),
+    "namenode-stops": _frozen("namenode"),
+    "datanode-stops": _frozen("datanode"),
     "cut-node-from-store": _proxied(CUT, store_proxy),
     "kill-restoring": _kill_restoring,
     "kill-spark": _kill_spark,

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.oracle.kinds import join_conf
 from tests.support.spark.formats import StateFormat
-from tests.support.spark.queries import QueryOptions, settings
+from tests.support.spark.queries import QueryOptions, settings, wait_until
 from tests.support.spark.session import spark_session
 from tests.system.proof import kinds_keys, kinds_query, kinds_truth, many_keys, moods_keys, moods_query
 from tests.system.proof.keys import ROWS_PER_BATCH, SLOT_S, START, WATERMARK_S, WORDS
@@ -28,6 +28,11 @@ from tests.system.proof.truth import write_truth
 
 STARTED = "the query is running"
 TRUTH_WRITTEN = "the truth is written"
+AT_REST = "the checkpoint is at rest"
+COPY = "checkpoint"
+"""The name of its copy in a life's folder."""
+
+COPY_LIMIT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def main() -> None:
             word, _, path = line.strip().partition(" ")
             if word == "truth":
                 query.stop()
-                JOBS[subject.name].write_truth(spark, at_rest(spark, arguments), state_format, Path(path))
+                JOBS[subject.name].write_truth(spark, at_rest(arguments), state_format, Path(path))
                 _say(TRUTH_WRITTEN)
 
 
@@ -103,15 +108,13 @@ def start(
         return writer.trigger(processingTime=f"{every_ms} milliseconds").start()
 
 
-def at_rest(spark: SparkSession, arguments: argparse.Namespace) -> Path:
-    """The folder of the checkpoint; of one at a URL a copy, which Spark's own file systems make."""
+def at_rest(arguments: argparse.Namespace) -> Path:
+    """The folder of the checkpoint; of one at a URL a copy, which whoever asks for the truth makes."""
     if "://" not in arguments.checkpoint:
         return Path(arguments.checkpoint)
-    copy: Path = arguments.folder / "checkpoint"
-    hadoop = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    source, target = hadoop.Path(arguments.checkpoint), hadoop.Path(copy.absolute().as_uri())
-    assert hadoop.FileUtil.copy(source.getFileSystem(conf), source, target.getFileSystem(conf), target, False, conf)
+    copy: Path = arguments.folder / COPY
+    _say(AT_REST)
+    wait_until(copy.exists, what="a copy of the checkpoint", limit_s=COPY_LIMIT_S)
     return copy
 
 
@@ -158,7 +161,7 @@ def _say(line: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", help="a folder or an s3a:// URL")
+    parser.add_argument("checkpoint", help="a folder or a URL")
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
     parser.add_argument("--format", required=True, help="a state format's fields as JSON")
     parser.add_argument("--conf", default="{}", help="settings of the session as JSON")

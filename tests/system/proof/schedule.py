@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 TargetKind = Literal["node", "router", "redis", "spark", "store", "all"]
-StorageKind = Literal["folder", "s3"]
+StorageKind = Literal["folder", "s3", "azure", "hdfs"]
 """Where a checkpoint lives."""
+
+_FOLDER: frozenset[StorageKind] = frozenset({"folder"})
+_OBJECTS: frozenset[StorageKind] = frozenset({"s3", "azure"})
+_HDFS: frozenset[StorageKind] = frozenset({"hdfs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class FaultKind:
     takes_replica: bool = False
     beside: frozenset[str] = frozenset()
     may_not_open: frozenset[str] = frozenset()
-    storage: StorageKind | None = None
+    storage: frozenset[StorageKind] | None = None
     state_format: str | None = None
     signed: bool | None = None
 
@@ -66,18 +70,20 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-garbage", "redis", 5, 20),
         FaultKind("absurd-messages", "redis", 5, 20, signed=False),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
-        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
-        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage="folder"),
+        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER),
+        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER),
         FaultKind("damaged-local-copy", "node", 5, 10, takes_replica=True, state_format="hdfs"),
         FaultKind("clock-jump", "node", 5, 20, signed=False),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
-        FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage="folder"),
-        FaultKind("store-throttles", "store", 8, 20, storage="s3", may_not_open=_STORE_FAILS),
-        FaultKind("store-hangs", "store", 8, 20, storage="s3", may_not_open=_STORE_FAILS),
-        FaultKind("cut-node-from-store", "node", 6, 20, takes_replica=True, storage="s3"),
-        FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage="s3"),
+        FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage=_FOLDER),
+        FaultKind("store-throttles", "store", 8, 20, storage=_OBJECTS, may_not_open=_STORE_FAILS),
+        FaultKind("store-hangs", "store", 8, 20, storage=_OBJECTS | _HDFS, may_not_open=_STORE_FAILS),
+        FaultKind("cut-node-from-store", "node", 6, 20, takes_replica=True, storage=_OBJECTS | _HDFS),
+        FaultKind("kill-restoring", "node", 5, 10, takes_replica=True, storage=_OBJECTS),
+        FaultKind("namenode-stops", "store", 8, 20, storage=_HDFS, may_not_open=_STORE_FAILS),
+        FaultKind("datanode-stops", "store", 6, 8, storage=_HDFS, may_not_open=_STORE_FAILS),
         FaultKind("hostile-connections", "node", 6, 20),
-        FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage="folder"),
+        FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage=_FOLDER),
         FaultKind("unsigned-lease", "node", 10, 20, takes_replica=True, signed=True),
         FaultKind("added-variable", "spark", 3, 10, state_format="rocksdb-v1"),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
@@ -90,7 +96,7 @@ def faults_in(storage: StorageKind, state_format: str = "rocksdb", *, signed: bo
     return tuple(
         name
         for name, kind in MENU.items()
-        if kind.storage in (None, storage)
+        if (kind.storage is None or storage in kind.storage)
         and kind.state_format in (None, state_format)
         and kind.signed in (None, signed)
     )

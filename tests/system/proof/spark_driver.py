@@ -43,7 +43,7 @@ class SparkDriver:
         subject: Subject,
         snapshots_often: bool,
     ) -> None:
-        self._location = storage.location
+        self._storage, self._location = storage, storage.location
         self._folder = folder
         self._temporary = temporary
         self._arguments = ["--format", json.dumps(asdict(state_format)), "--every-ms", str(every_ms)]
@@ -118,6 +118,9 @@ class SparkDriver:
         assert self._job is not None
         self._process.stdin.write(f"truth {path}\n".encode())
         self._process.stdin.flush()
+        if "://" in self._location:
+            self._job.wait_for_line(query.AT_REST)
+            self._storage.copy(self._folder / f"life-{self._lives}" / query.COPY)
         self._job.wait_for_line(query.TRUTH_WRITTEN, TRUTH_LIMIT_S)
 
 

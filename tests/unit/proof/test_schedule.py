@@ -34,13 +34,16 @@ def test_every_fault_of_the_failure_stories_is_on_the_menu() -> None:
     """
     assert set(IN_A_FOLDER) == set(wanted.split())
     of_folders = {"corrupt-changelog", "delete-changelog", "checkpoint-gone", "forked-checkpoint"}
-    of_s3 = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
-    assert set(faults_in("s3")) == set(wanted.split()) - of_folders | of_s3
+    of_stores = {"store-throttles", "store-hangs", "cut-node-from-store", "kill-restoring"}
+    of_hdfs = {"store-hangs", "cut-node-from-store", "namenode-stops", "datanode-stops"}
+    for storage in ("s3", "azure"):
+        assert set(faults_in(storage)) == set(wanted.split()) - of_folders | of_stores
+    assert set(faults_in("hdfs")) == set(wanted.split()) - of_folders | of_hdfs
     assert set(faults_in("folder", "hdfs")) == set(wanted.split()) | {"damaged-local-copy"}
     unsigned = {"absurd-messages", "clock-jump"}
     assert set(faults_in("folder", signed=True)) == set(wanted.split()) - unsigned | {"unsigned-lease"}
     assert set(faults_in("folder", "rocksdb-v1")) == set(wanted.split()) | {"added-variable"}
-    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_s3 | {"unsigned-lease", "added-variable"}
+    assert set(MENU) == set(faults_in("folder", "hdfs")) | of_stores | of_hdfs | {"unsigned-lease", "added-variable"}
 
 
 @given(seed=SEEDS)
