@@ -75,6 +75,7 @@ SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
+HDFS = "tests/integration/node/checkpoint/test_hdfs_"
 
 LONGEST = (PROOF, SYSTEM, ORACLES)
 """The scopes and files that run first, because they take longest. The proof and the other tests of the system mostly
@@ -90,8 +91,9 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        scopes = (PROOF, SYSTEM, KAFKA, OBJECT_STORES)
-        return next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
+        scopes = (PROOF, SYSTEM, KAFKA, OBJECT_STORES, HDFS)
+        found = next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
+        return OBJECT_STORES if found == HDFS else found
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
