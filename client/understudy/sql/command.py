@@ -22,6 +22,7 @@ from understudy.client.errors import (
     UsageError,
 )
 from understudy.sql.errors import MemoryLimitError, SqlError
+from understudy.sql.options import SCAN_TIMEOUT_S, Serving, serving_options
 from understudy.sql.output import FORMATS, format_of, write
 from understudy.sql.session import MEMORY_LIMIT, SqlSession
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from understudy.client.core.values import SnapshotBounds
     from understudy.client.sync import Client
     from understudy.sql.session import Answer
-
-SCAN_TIMEOUT_S = 30.0
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -52,15 +51,26 @@ SCAN_TIMEOUT_S = 30.0
     help="Memory of DuckDB; what needs more goes to temporary files, 10GiB at most. The process "
     "takes about 1.4 times as much.",
 )  # fmt: skip
+@serving_options
 @server_options
 def sql(
-    statement: str | None, *, form: str | None, output: str, memory_limit: str, options: ServerOptions, **given: Any
+    statement: str | None,
+    *,
+    form: str | None,
+    output: str,
+    memory_limit: str,
+    serving: Serving,
+    options: ServerOptions,
+    **given: Any,
 ) -> None:
     """Run STATEMENT, a SELECT over stores as tables, with DuckDB in this process.
 
     All stores of a statement are read at one version, which is printed with how each was read. A key that is equal to
     something is looked up; comparisons narrow what is scanned. Without STATEMENT a terminal gets a prompt; else the
     standard input is the statement. --json is --format json.
+
+    With --serve mysql it is a server for tools that speak MySQL, until SIGINT or SIGTERM. Users log in with an API key
+    as their password, and read what that key may. Beyond loopback it needs TLS, and servers that ask for keys.
 
     \b
     Examples:
@@ -69,7 +79,12 @@ def sql(
       understudy sql "from routes" --at 2026-11-25T12:00:00Z --output routes.parquet
       understudy sql < report.sql > report.jsonl
       understudy sql
+      understudy sql --serve mysql --listen 127.0.0.1:3306
     """
+    if serving.protocol is not None:
+        with exit_codes():
+            serving.run(statement, options, memory_limit=memory_limit, bounds=_bounds(given), form=form, output=output)
+        return
     form = "json" if options.as_json and form is None else form
     chosen = format_of(form, output, on_terminal=sys.stdout.isatty())
     if output == "-" and chosen in ("parquet", "arrow") and sys.stdout.isatty():

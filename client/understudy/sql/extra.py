@@ -1,4 +1,4 @@
-"""The packages of the extra `sql`, imported when a statement needs them."""
+"""The packages of the extras `sql` and `sql-server`, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from understudy_shared.base.extras import MissingExtraError
 
 
-def imported(package: str) -> Any:
-    """Import a package of the extra. Raises MissingExtraError."""
+def imported(package: str, extra: str = "sql") -> Any:
+    """Import a package of an extra. Raises MissingExtraError."""
     try:
         return import_module(package)
     except ImportError:
         what = f"SQL needs {package}, which is not installed"
-        raise MissingExtraError(what, where="understudy[sql]", extras="sql") from None
+        raise MissingExtraError(what, where=f"understudy[{extra}]", extras=extra) from None

@@ -73,8 +73,11 @@ class SqlSession:
         *,
         memory_limit: str = MEMORY_LIMIT,
         bounds: SnapshotBounds | None = None,
+        engine: Engine | None = None,
+        unexported: set[str] | None = None,
     ) -> None:
-        """Start DuckDB. `bounds` name the version that each statement leases; without them it is the newest.
+        """Start DuckDB. `bounds` name the version that each statement leases; without them it is the newest. An
+        `engine`, and a set of stores whose exports were refused, may be those of other sessions that have ended.
 
         Raises MissingExtraError where DuckDB or pyarrow is not installed.
         """
@@ -83,8 +86,11 @@ class SqlSession:
         from understudy.sql.engine import Engine  # noqa: PLC0415  # needs duckdb
 
         self._client, self._bounds = client, bounds or {}
-        self._unexported: set[str] = set()
-        self._engine: Engine = Engine(memory_limit)
+        self._unexported: set[str] = set() if unexported is None else unexported
+        self._engine: Engine = engine or Engine(memory_limit)
+        self._is_own = engine is None
+        self._running: tuple[Reads, Any] | None = None
+        self._is_cancelled = False
         self.tables: Mapping[str, Table] = {}
 
     def __enter__(self) -> SqlSession:
@@ -96,8 +102,17 @@ class SqlSession:
         self.close()
 
     def close(self) -> None:
-        """Stop DuckDB, and remove its files."""
-        self._engine.close()
+        """Stop DuckDB, and remove its files, unless it was given."""
+        if self._is_own:
+            self._engine.close()
+
+    def cancel(self) -> None:
+        """Stop the statement that runs, and those that follow. Any thread may call it."""
+        self._is_cancelled = True
+        if self._running is not None:
+            reads, cursor = self._running
+            reads.cancel()
+            cursor.interrupt()
 
     def statements(self, text: str) -> list[str]:
         """Return the statements of a text. Raises SqlError."""
@@ -122,12 +137,16 @@ class SqlSession:
         seen = _Seen(reads, used, [each.name for each in tables.values()])
         try:
             with self._engine.cursor() as cursor:
+                self._running = reads, cursor
+                if self._is_cancelled:
+                    raise KeyboardInterrupt
                 answer = Answer(*self._begun(cursor, statement, parameters, seen), seen)
                 try:
                     yield answer
                 finally:
                     answer.close()
         finally:
+            self._running = None
             seen.close()
             reads.close()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from ruamel.yaml import YAML
 from tests.support.repository import ROOT
+from tests.support.sql.mysql_server import mysql_server, rows
 
 from understudy.testing import Server, Store, Trouble
 
@@ -72,6 +75,37 @@ async def test_the_fastapi_service_answers_and_makes_errors_to_http(server: Serv
             assert (await service.get("/aircraft/N14228")).status_code == 400
     async with started(names["app"]) as service:
         assert (await service.get("/aircraft/N1")).json()["flights"] == 1
+
+
+def test_the_panels_of_grafana_get_their_rows(tmp_path: Path) -> None:
+    """The statements of the dashboard, with its macro as Grafana's data source fills it in, by the data source's own
+    options. It replaces no test: the panels are read as they stand in the file.
+    """
+    window = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+    late = {"start": "2013-01-09T05:00:00Z", "end": "2013-01-09T06:00:00Z"}
+    hours = Store(
+        key={"window": "struct<start:timestamp,end:timestamp>", "origin": "string"},
+        value={"flights": "long"},
+        rows=[{"window": each, "origin": "JFK", "flights": 3} for each in (window, late)],
+    )
+    tails = [{"tailnum": f"N{at}", "flights": at} for at in range(12)]
+    aircraft = Store(key={"tailnum": "string"}, value={"flights": "long"}, rows=tails)
+    source = YAML(typ="safe").load(EXAMPLES / "grafana/datasource.yaml")["datasources"][0]
+    dashboard = json.loads((EXAMPLES / "grafana/dashboard.json").read_text())
+    assert {each["datasource"]["uid"] for each in dashboard["panels"]} == {source["uid"]}
+    first, last = [int(datetime.fromisoformat(dashboard["time"][end]).timestamp()) for end in ("from", "to")]
+    with (
+        Server({"airport_hours": hours, "aircraft": aircraft}) as server,
+        mysql_server(server.listen(), tmp_path) as running,
+        running.connect(database=source["jsonData"]["database"]) as connection,
+    ):
+        found = []
+        for panel in dashboard["panels"]:
+            statement = panel["targets"][0]["rawSql"]
+            filled = rf"\1 BETWEEN FROM_UNIXTIME({first}) AND FROM_UNIXTIME({last})"
+            found.append(rows(connection, re.sub(r"\$__timeFilter\((.+?)\)", filled, statement)))
+    assert found[0] == [(datetime.fromisoformat(window["start"]).replace(tzinfo=None), "JFK", 3)]
+    assert found[1] == [(f"N{at}", at) for at in range(11, 1, -1)]
 
 
 def test_features_that_cannot_be_read_in_time_are_the_default(server: Server, example: Any) -> None:
