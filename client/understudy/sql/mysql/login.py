@@ -14,9 +14,8 @@ from mysql_mimic.auth import AuthInfo, AuthPlugin, Decision, Forbidden, Identity
 from mysql_mimic.utils import nonce
 
 from understudy.client.errors import UnauthenticatedError, UsageError
-from understudy.sql.extra import MissingExtraError
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import install_fix
+from understudy_shared.base.extras import MissingExtraError
 
 METHOD: Final = "caching_sha2_password"
 _NONCE_BYTES: Final = 20
@@ -55,7 +54,7 @@ class KeyPair:
             raise MissingExtraError(
                 "logins without TLS need cryptography, which is not installed",
                 where="understudy[sql-server]",
-                fix=install_fix("sql-server"),
+                extras="sql-server",
             ) from None
         self._private = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
         pem, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo

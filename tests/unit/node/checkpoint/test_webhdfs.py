@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
         self.replies: dict[str, tuple[int, bytes, str]] = {}
         self.asked: list[str] = []
 
-    def say(self, operation: str, status: int, body: bytes | dict[str, object], location: str = "") -> None:
+    def say(self, operation: str, status: int, body: bytes | Mapping[str, object], location: str = "") -> None:
         self.replies[operation] = (status, body if isinstance(body, bytes) else orjson.dumps(body), location)
 
     def refuse(self, status: int, name: str, message: str = "") -> None:
