@@ -103,7 +103,10 @@ class WebHdfs:
                     fix="Write the urlString of a delegation token there (docs/object-stores.md)",
                 )
             return {"delegation": token}
-        return {"user.name": self._environ.get("HADOOP_USER_NAME") or getpass.getuser()}
+        try:
+            return {"user.name": self._environ.get("HADOOP_USER_NAME") or getpass.getuser()}
+        except (KeyError, OSError):  # a container may run as a number without a name: then the server names the user
+            return {}
 
 
 class _Web:
