@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from functools import cache
 from threading import Thread
@@ -30,6 +31,11 @@ PIECE_BYTES = 1 << 20
 """Bytes of a read that are handed over at once."""
 
 DEFAULT_PORT = 8020
+
+KEPT_CLIENTS = 8
+"""Number of the newest clients that are kept. The end of one waits for its look-up of an address, which may hang, and
+would stop the process meanwhile. A client is opened every 5 s at most: the look-up of the oldest is over.
+"""
 
 _LOCATION = re.compile(
     r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
@@ -56,6 +62,7 @@ class Hdfs:
         self._host, self._port = location["host"], location["port"]
         self._environ = os.environ if environ is None else environ
         self._read_file = read_file
+        self._clients: deque[AsyncClient] = deque(maxlen=KEPT_CLIENTS)
         self._opened = 0
         self._away = ""
 
@@ -80,6 +87,7 @@ class Hdfs:
                 where=str(folder),
                 fix="Check dfs.ha.namenodes and dfs.namenode.rpc-address there (docs/object-stores.md)",
             ) from None
+        self._clients.append(client)
         return _Native(client, _loop(), limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
