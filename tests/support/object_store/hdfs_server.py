@@ -33,7 +33,7 @@ from understudy_shared.base.ports import free_port
 _POM = Path(__file__).with_name("hdfs_jars") / "pom.xml"
 _SERVER = "org.apache.hadoop.hdfs.server"
 _MAIN = {"namenode": f"{_SERVER}.namenode.NameNode", "datanode": f"{_SERVER}.datanode.DataNode"}
-_START_LIMIT_S = 120
+_START_LIMIT_S = 240
 
 Role = Literal["namenode", "datanode"]
 
