@@ -1,0 +1,1 @@
+"""`make release-check`: everything that must hold before a version is tagged."""
