@@ -8,10 +8,14 @@ from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple
 
-from understudy_node.stores.key_changes import KeyChange, KeyChanges, SeenKey, read_changes
-from understudy_node.stores.watched_task import NodeKey, WatchedTask
+from understudy_node.replica.task import TaskReplica
+from understudy_node.stores.key_changes import KeyChanges, SeenKey, read_changes
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.watched_task import KeyChange, NodeKey, WatchedTask
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.http.problems import ProblemError, ProblemType, problem_of
+from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.shared_watch import SharedKey
 
 PASS_S: Final = 2.0
 """Time after which a pass over the versions ends: what is missing is another one."""
@@ -22,21 +26,21 @@ PATIENCE_S: Final = 10.0
 RETRY_S: Final = 0.2
 
 
-class CaughtUp(NamedTuple):
-    """The changes that a watcher missed, up to version `reached`; and the counts of changes of its keys at the version
-    up to which they were asked for.
+class Passed(NamedTuple):
+    """The changes that a watcher missed, up to version `reached`; and the counts of changes of its keys at version
+    `last`, up to which they were asked for.
     """
 
-    entries: Sequence[KeyChange]
+    entries: list[KeyChange]
     reached: int
     last: int
-    counts: Sequence[int]
+    counts: list[int]
 
 
 class _Asked(NamedTuple):
-    keys: Sequence[NodeKey]
+    keys: Sequence[SharedKey]
     version: int
-    answer: asyncio.Future[CaughtUp]
+    answer: asyncio.Future[Passed]
 
 
 class CatchingUp:
@@ -47,14 +51,32 @@ class CatchingUp:
         self._asked: dict[WatchedTask, list[_Asked]] = {}
         self._running: dict[WatchedTask, asyncio.Task[None]] = {}
 
-    async def since(self, task: WatchedTask, keys: Sequence[NodeKey], version: int) -> CaughtUp:
+    async def since(self, task: WatchedTask, keys: Sequence[SharedKey], version: int) -> Passed:
         """Return what changed of some keys behind a version. Raises the problem of one that is gone."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[CaughtUp] = loop.create_future()
+        answer: asyncio.Future[Passed] = loop.create_future()
         self._asked.setdefault(task, []).append(_Asked(keys, version, answer))
         if task not in self._running:
             self._running[task] = loop.create_task(self._run(task), name="read what watchers missed")
         return await answer
+
+    async def read(
+        self, reader: StoreReader, replica: TaskReplica, selection: Selection, seen: Sequence[SeenKey], last: int
+    ) -> KeyChanges:
+        """Read what changed of some keys in one pass. Raises the problem of a version that is gone."""
+        self.passes += 1
+        until_s = monotonic() + PATIENCE_S
+        while True:
+            work = partial(read_changes, reader, replica, selection, seen, last, monotonic() + PASS_S)
+            try:
+                return await asyncio.wrap_future(replica.in_thread(work))
+            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+                retained = await asyncio.to_thread(replica.retained)
+                raise ProblemError(replica.origin.as_gone(retained)) from None
+            except ProblemError as error:
+                if problem_of(error).type is not ProblemType.OVERLOADED or monotonic() >= until_s:
+                    raise
+            await asyncio.sleep(RETRY_S)
 
     async def _run(self, task: WatchedTask) -> None:
         try:
@@ -68,35 +90,23 @@ class CatchingUp:
         last = task.version
         counts = [[key.changes for key in each.keys] for each in asked]
         behind = [each for each in asked if each.version < last]
+        wanted = _wanted_by(behind)
+        seen = [SeenKey(key.row, version) for key, version in wanted]
         try:
-            found = await self._read(task, behind, last) if behind else KeyChanges([], last)
+            found = KeyChanges([], last)
+            if seen:
+                found = await self.read(task.reader, task.replica, task.selection, seen, last)
         except UnderstudyError as error:
             self._refuse(asked, error)
             return
         except Exception as error:
             self._refuse(asked, error)
             raise
-        of = _by_asker(behind, found.entries)
+        of = _by_asker(list(wanted.values()), found.entries)
         for each, count in zip(asked, counts, strict=True):
             if not each.answer.done():
                 entries = of.get(id(each), [])
-                each.answer.set_result(CaughtUp(entries, max(found.reached, each.version), last, count))
-
-    async def _read(self, task: WatchedTask, asked: Sequence[_Asked], last: int) -> KeyChanges:
-        seen = [SeenKey(key.row, each.version) for each in asked for key in each.keys]
-        self.passes += 1
-        until_s = monotonic() + PATIENCE_S
-        while True:
-            work = partial(read_changes, task.reader, task.replica, task.selection, seen, last, monotonic() + PASS_S)
-            try:
-                return await asyncio.wrap_future(task.replica.in_thread(work))
-            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
-                retained = await asyncio.to_thread(task.replica.retained)
-                raise ProblemError(task.replica.origin.as_gone(retained)) from None
-            except ProblemError as error:
-                if problem_of(error).type is not ProblemType.OVERLOADED or monotonic() >= until_s:
-                    raise
-            await asyncio.sleep(RETRY_S)
+                each.answer.set_result(Passed(entries, max(found.reached, each.version), last, count))
 
     def _refuse(self, asked: Sequence[_Asked], error: Exception) -> None:
         for each in asked:
@@ -104,11 +114,23 @@ class CatchingUp:
                 each.answer.set_exception(error)
 
 
-def _by_asker(asked: Sequence[_Asked], entries: Sequence[KeyChange]) -> dict[int, list[KeyChange]]:
+_Owner = tuple[_Asked, int]
+
+
+def _wanted_by(asked: Sequence[_Asked]) -> dict[tuple[NodeKey, int], list[_Owner]]:
+    """Return each key and version that is asked for once, with who asks for it and as which of its keys."""
+    wanted: dict[tuple[NodeKey, int], list[_Owner]] = {}
+    for each in asked:
+        for index, key in enumerate(each.keys):
+            assert isinstance(key, NodeKey), "its own"
+            wanted.setdefault((key, each.version), []).append((each, index))
+    return wanted
+
+
+def _by_asker(owners: Sequence[Sequence[_Owner]], entries: Sequence[KeyChange]) -> dict[int, list[KeyChange]]:
     """Return the changes of each asker, with the indexes of its own keys."""
-    owners = [(each, index) for each in asked for index in range(len(each.keys))]
     found: dict[int, list[KeyChange]] = {}
     for entry in entries:
-        each, index = owners[entry.at]
-        found.setdefault(id(each), []).append(entry._replace(at=index))
+        for each, index in owners[entry.at]:
+            found.setdefault(id(each), []).append(entry._replace(at=index))
     return found

@@ -17,6 +17,7 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.watched_task import NodeKey, WatchedTask
 from understudy_shared.base.words import StoreName
 from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.shared_watch import SharedKey
 from understudy_shared.reads.watch_events import EndReason
 from understudy_shared.server.watch_streams import WatchEndedError, WatchStream, slices_of
 
@@ -64,12 +65,12 @@ class WatchHub:
             self._follow(place, task)
         return task
 
-    def leave(self, task: WatchedTask, keys: Iterable[NodeKey], stream: WatchStream) -> None:
+    def leave(self, task: WatchedTask, keys: Iterable[SharedKey], stream: WatchStream) -> None:
         """Take a watcher from its keys, and the partition away with its last one."""
         for key in keys:
             task.leave(key, stream)
         place = (task.reader.store.name, task.partition, task.selection)
-        if not task.keys and self._tasks.get(place) is task:
+        if not task.keys and not task.feeds and self._tasks.get(place) is task:
             self._drop(place)
 
     def _follow(self, place: _Place, task: WatchedTask) -> None:
@@ -124,6 +125,8 @@ class WatchHub:
             for changed in task.compare(task.waiting.popleft()):
                 await self._tell(changed)
                 await asyncio.sleep(0)
+            for stream in task.feeds.values():  # routers hear of each version
+                cast(WatchStream, stream).wake()
 
     async def _tell(self, changed: Sequence[NodeKey]) -> None:
         """Wake the watchers of changed keys, a slice in a turn of the loop."""
@@ -157,5 +160,6 @@ class WatchHub:
         place = (task.reader.store.name, task.partition, task.selection)
         if self._tasks.get(place) is task:
             self._drop(place)
-        for stream in {cast(WatchStream, stream) for key in task.keys.values() for stream in key.users}:
-            stream.end(reason)
+        users = {stream for key in task.keys.values() for stream in key.users}
+        for stream in users.union(task.feeds.values()):
+            cast(WatchStream, stream).end(reason)

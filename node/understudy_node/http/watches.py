@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -12,16 +12,30 @@ from understudy_node.http.catching_up import CatchingUp
 from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import bad_hops_refused
+from understudy_node.http.watch_feeds import WatchFeeds
 from understudy_node.http.watch_hub import WatchHub
-from understudy_node.http.watcher import Watcher, WatcherParts
+from understudy_node.http.watcher import NodeSource, WatcherParts
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.edge import Scope, read_body
 from understudy_shared.http.problems import Problem, ProblemError
 from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.feed_hop import (
+    KEYS_PATH,
+    MISSED_PATH,
+    OPEN_PATH,
+    FedPartition,
+    decode_feed_hop,
+    decode_feed_keys,
+    decode_missed_hop,
+)
 from understudy_shared.reads.hop import MAX_HOP_BYTES
-from understudy_shared.reads.watch_hop import PATH, WatchHop, decode_watch_hop
+from understudy_shared.reads.watch_events import MEDIA_TYPE
+from understudy_shared.reads.watch_hop import PATH, WatchHop, WatchKey, decode_watch_hop
+from understudy_shared.server.app import json_response
 from understudy_shared.server.watch_requests import WatchedStore
 from understudy_shared.server.watch_sending import Begun, Events, WatchResponse, begun
 from understudy_shared.server.watch_streams import WatchStream, WatchStreams
+from understudy_shared.server.watcher import Watcher
 from understudy_shared.server.watches import Watches, WatchQuestion, grants_of
 
 
@@ -52,6 +66,7 @@ class NodeWatches(Watches):
         super().__init__(reads.requests, streams)
         self._reads = reads
         self._shared = WatcherParts(hub, streams, streams.catching_up, reads.learn)
+        self.feeds = WatchFeeds(self._shared)
 
     @property
     def application_id(self) -> str:
@@ -68,10 +83,11 @@ class NodeWatches(Watches):
         return self._reads.bound(self._reads.reader(store.name), params)
 
     def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
-        return Watcher(self._shared, self._reads.reader(name), asked, stream, is_router=False).events()
+        source = NodeSource(self._shared, self._reads.reader(name))
+        return Watcher(source, self.streams, asked, stream).events()
 
-    async def begin_for_router(self, hop: WatchHop, scope: Scope) -> Begun:
-        """Return a watch for a router. Raises its problem."""
+    def reader(self, hop: WatchHop | FedPartition) -> StoreReader:
+        """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
         reader = asked_reader(
             self._reads,
             application_id=hop.application,
@@ -82,13 +98,17 @@ class NodeWatches(Watches):
         )
         if isinstance(reader, Problem):
             raise ProblemError(reader)
-        place = reader.store.codec.place
-        if any(place(key.row, reader.partitions) != key.partition for key in hop.keys):
-            raise ProblemError(MISPLACED)
+        return reader
+
+    async def begin_for_router(self, hop: WatchHop, scope: Scope) -> Begun:
+        """Return a watch for a router. Raises its problem."""
+        reader = self.reader(hop)
+        require_placed(reader, hop.keys)
         asked = WatchQuestion(hop.keys, hop.after, hop.selection, longs_as_text=False)
         stream = self.streams.enter(len(hop.keys), grants_of(scope))
+        source = NodeSource(self._shared, reader)
         return await begun(
-            self.streams, stream, lambda: Watcher(self._shared, reader, asked, stream, is_router=True).events()
+            self.streams, stream, lambda: Watcher(source, self.streams, asked, stream, for_router=True).events()
         )
 
 
@@ -103,4 +123,39 @@ def watch_hop_routes(watches: NodeWatches) -> APIRouter:
             hop = decode_watch_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
         return WatchResponse(watches.streams, lambda scope: watches.begin_for_router(hop, scope))
 
+    @routes.post(OPEN_PATH, response_class=WatchResponse)
+    async def feed(request: Request) -> Response:
+        """Send the events of keys of a partition that are added while the stream is open."""
+        with bad_hops_refused():
+            hop = decode_feed_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+
+        def begin(scope: Scope) -> Awaitable[Begun]:
+            return watches.feeds.begin(watches.reader(hop.of), hop, grants_of(scope))
+
+        return WatchResponse(watches.streams, begin)
+
+    @routes.post(KEYS_PATH)
+    async def feed_keys(request: Request) -> Response:
+        """Add keys to a feed, and drop others."""
+        with bad_hops_refused():
+            hop = decode_feed_keys(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        await watches.feeds.change(hop)
+        return json_response({})
+
+    @routes.post(MISSED_PATH)
+    async def missed(request: Request) -> Response:
+        """Send what changed of some keys behind a position."""
+        with bad_hops_refused():
+            hop = decode_missed_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        reader = watches.reader(hop.of)
+        require_placed(reader, hop.keys)
+        return Response(await watches.feeds.missed(reader, hop), media_type=MEDIA_TYPE)
+
     return routes
+
+
+def require_placed(reader: StoreReader, keys: Sequence[WatchKey]) -> None:
+    """Raise the problem of keys that are not of the partitions that a router says."""
+    place = reader.store.codec.place
+    if any(place(key.row, reader.partitions) != key.partition for key in keys):
+        raise ProblemError(MISPLACED)

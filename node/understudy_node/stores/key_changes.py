@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.watched_task import are_equal, members_of, said_of
+from understudy_node.stores.watched_task import KeyChange, are_equal, members_of, said_of
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.selection import Selection
 
@@ -27,14 +26,6 @@ class SeenKey(NamedTuple):
 
     row: bytes
     version: int
-
-
-class KeyChange(NamedTuple):
-    """A change of the key with this index: the version, without its state, and what it holds for the key."""
-
-    at: int
-    view: TaskView
-    members: bytes
 
 
 class KeyChanges(NamedTuple):

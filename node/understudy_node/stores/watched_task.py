@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -20,9 +20,10 @@ from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import ABSENT, Hidden, Said, StoreReader
 from understudy_shared.base.words import LagInfo
 from understudy_shared.http.problems import Problem
+from understudy_shared.reads.feed_watch import FeedWatch
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import Selection
-from understudy_shared.reads.watch import WatchedKey, WatchedPart
+from understudy_shared.reads.shared_watch import Change, SharedKey, SharedPart
 from understudy_shared.reads.watch_events import KeyEvent, key_event
 
 MAX_WAITING_VIEWS: Final = 64
@@ -31,28 +32,32 @@ MAX_WAITING_VIEWS: Final = 64
 _NEXT_CURSOR = re.compile(rb',"next_cursor":"[^"]*",$')
 
 
-class NodeKey(WatchedKey):
-    """A watched key: its row, its JSON, and what its partition holds for it. `event` tells that."""
+class NodeKey(SharedKey):
+    """A watched key: its row, and what its partition holds for it, which its event tells."""
 
-    __slots__ = ("event", "members", "printed", "row", "users")
+    __slots__ = ("members", "row")
 
     def __init__(self, row: bytes, printed: bytes) -> None:
-        super().__init__()
+        super().__init__(printed)
         self.row = row
-        self.printed = printed
         self.members = b""
-        self.event = b""
-        self.users: set[object] = set()
-        """The streams of its watchers."""
 
 
-class WatchedTask(WatchedPart):
+class KeyChange(NamedTuple):
+    """A change of the key with this index: the version, without its state, and what it holds for the key."""
+
+    at: int
+    view: TaskView
+    members: bytes
+
+
+class WatchedTask(SharedPart):
     """The keys of a partition of a store that are watched, with the elements that `selection` names.
 
     `view` is the version that all of them were compared with. Only the event loop uses it; `waiting` any thread.
     """
 
-    __slots__ = ("keys", "partition", "reader", "reads", "replica", "selection", "view", "waiting")
+    __slots__ = ("feeds", "keys", "partition", "reader", "reads", "replica", "selection", "view", "waiting")
 
     def __init__(self, reader: StoreReader, partition: int, selection: Selection, view: TaskView) -> None:
         super().__init__(view.version, position_of(reader, view))
@@ -63,6 +68,8 @@ class WatchedTask(WatchedPart):
         self.view = view
         self.keys: dict[bytes, NodeKey] = {}
         """The keys by their bytes as the store has them."""
+        self.feeds: dict[FeedWatch, object] = {}
+        """The feeds of routers, with their streams."""
         self.waiting: deque[TaskView] = deque(maxlen=MAX_WAITING_VIEWS)
         """Versions that were published since."""
         self.reads = 0
@@ -78,15 +85,17 @@ class WatchedTask(WatchedPart):
             key.size = len(key.members)
         return [self.keys[prefix + row] for row, _ in rows]
 
-    def leave(self, key: NodeKey, user: object) -> None:
+    def leave(self, key: SharedKey, user: object) -> None:
         """Take a watcher from a key, and the key away with its last one."""
+        assert isinstance(key, NodeKey), "its own"
         key.users.discard(user)
         if not key.users:
             self.keys.pop(self.reader.row_prefix + key.row, None)
 
-    def first_event(self, key: NodeKey) -> bytes:
-        """Return the event that tells a new watcher the present value."""
-        return key_event(KeyEvent.SNAPSHOT, self._data(key.printed, key.members, self.view))
+    def first_event(self, key: SharedKey) -> bytes:
+        assert isinstance(key, NodeKey), "its own"
+        data = data_of(self.reader, self.replica, key.printed, key.members, self.view)
+        return key_event(KeyEvent.SNAPSHOT, data)
 
     def compare(self, view: TaskView) -> Iterator[list[NodeKey]]:
         """Compare the keys with the next version, in slices of which each yields no keys; then make it the present one,
@@ -109,13 +118,16 @@ class WatchedTask(WatchedPart):
         """Make a version the present one. No other code runs meanwhile, so a position never overtakes an event."""
         is_jump = view.version > self.view.version + 1
         for key, members, event in changed:
-            key.members, key.event = members, event
+            key.members, key.event, key.kind = members, event, kind_of(members)
             key.changed(view.version, len(event))
         if is_jump:
             for key in self.keys.values():
                 key.jumped_to = view.version
         self.view, self.version, self.position = view, view.version, position_of(self.reader, view)
-        return list(self.keys.values()) if is_jump else [key for key, _, _ in changed]
+        news = list(self.keys.values()) if is_jump else [key for key, _, _ in changed]
+        for feed in self.feeds:
+            feed.changed(news)
+        return news
 
     def _candidates(self, before: TaskView, view: TaskView, compared: set[bytes]) -> list[NodeKey]:
         """Return the keys that may have changed and are not in `compared`, and put them there."""
@@ -133,15 +145,15 @@ class WatchedTask(WatchedPart):
         for key, said in zip(keys, self._said([key.row for key in keys], view), strict=True):
             members = members_of(said)
             if not are_equal(members, key.members):
-                yield key, members, self.changed_event(key.printed, members, view)
+                yield key, members, changed_event(self.reader, self.replica, key.printed, members, view)
 
-    def changed_event(self, printed: bytes, members: bytes, view: TaskView) -> bytes:
-        """Return the event that tells a change of a key."""
-        return key_event(kind_of(members), self._data(printed, members, view))
+    def head(self, printed: bytes, members: bytes) -> int:
+        """Return the number of bytes in the data of an event that do not depend on the version."""
+        return len(b'{"store":,"key":,') + len(self.reader.json_name) + len(printed) + len(members)
 
-    def _data(self, printed: bytes, members: bytes, view: TaskView) -> bytes:
-        tail = self.replica.readings.of(view).tail
-        return b'{"store":%b,"key":%b,%b%b' % (self.reader.json_name, printed, members, tail.rstrip(b"\n"))
+    def tail(self, view: TaskView) -> bytes:
+        """Return the JSON of the age and origin of a version, which ends each answer."""
+        return tail_of(self.replica, view)
 
     def _said(self, rows: Sequence[bytes], view: TaskView) -> list[Said]:
         self.reads += len(rows)
@@ -171,6 +183,37 @@ def members_of(said: Said) -> bytes:
 def kind_of(members: bytes) -> KeyEvent:
     """Return the kind of the event that tells a change."""
     return KeyEvent.DELETED if members.startswith(ABSENT) else KeyEvent.VALUE
+
+
+def tail_of(replica: TaskReplica, view: TaskView) -> bytes:
+    """Return the JSON of the age and origin of a version, which ends each answer."""
+    return replica.readings.of(view).tail.rstrip(b"\n")
+
+
+def data_of(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
+    """Return the data of an event that tells what a version holds for a key."""
+    return b'{"store":%b,"key":%b,%b%b' % (reader.json_name, printed, members, tail_of(replica, view))
+
+
+def changed_event(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
+    """Return the event that tells a change of a key."""
+    return key_event(kind_of(members), data_of(reader, replica, printed, members, view))
+
+
+def changes_of(
+    reader: StoreReader, replica: TaskReplica, printed: Sequence[bytes], entries: Sequence[KeyChange]
+) -> list[Change]:
+    """Return changes of keys, each with the event that tells it."""
+    return [
+        Change(
+            at,
+            view.version,
+            kind_of(members),
+            changed_event(reader, replica, printed[at], members, view),
+            position_of(reader, view),
+        )
+        for at, view, members in entries
+    ]
 
 
 def position_of(reader: StoreReader, view: TaskView) -> str:

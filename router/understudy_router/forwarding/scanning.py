@@ -44,6 +44,7 @@ from understudy_shared.reads.export_hop import (
     ExportPart,
     decode_export_part,
 )
+from understudy_shared.reads.feed_hop import MISSED_PATH, MissedHop
 from understudy_shared.reads.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
 from understudy_shared.reads.history import PATH as HISTORY_PATH
 from understudy_shared.reads.hop_fields import BadHopError
@@ -56,9 +57,13 @@ from understudy_shared.reads.scan_start import (
     decode_estimate,
     decode_version,
 )
+from understudy_shared.reads.watch_events import MEDIA_TYPE
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 """Limit on a reply without rows."""
+
+MAX_MISSED_BYTES: Final = 64 * 1024 * 1024
+"""Limit on the events that watchers missed: 4 MiB of them, and those of one version."""
 
 EXPORT_PART_S: Final = 8.0
 """Time, beside the deadline of a read, within which a node makes a part of an export: parts wait for their turn."""
@@ -150,6 +155,14 @@ class ScanForwarder:
         """
         call = Call(HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
         return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())
+
+    async def missed(self, route: StoreRoute, hop: MissedHop) -> bytes:
+        """Return the events that watchers missed, by the first replica that can read them. Raises the problem of
+        versions that cannot be read.
+        """
+        call = Call(MISSED_PATH, hop.encode(), MAX_MISSED_BYTES, bytes, MEDIA_TYPE)
+        bound = Bound(min_position=hop.after)
+        return await self._of_replica(route, hop.of.partition, bound, call, monotonic() + EXPORT_PART_S)
 
     async def changes(self, route: StoreRoute, hop: ChangesHop) -> tuple[VersionLines, ...]:
         """Return a part of the changes of a partition, by the first replica that can read them. Raises the problem of

@@ -75,6 +75,7 @@ def create_app(
             await router.learn(learns_within_ms)
             yield
         finally:
+            await watches.feeds.close()
             await router.stop()
             await close_spans(app.spans)
 

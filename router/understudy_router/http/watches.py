@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import aclosing
 
 import orjson
 
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.merged_watch import MergedWatch
+from understudy_router.forwarding.watch_feed import NoFeedsError
+from understudy_router.forwarding.watch_feeds import FeedSource, WatchFeeds
 from understudy_router.forwarding.watch_upstreams import Heard, WatchUpstreams
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
@@ -17,6 +20,7 @@ from understudy_shared.reads.watch_events import KEEP_ALIVE, EndReason, HopEvent
 from understudy_shared.server.watch_requests import WatchedStore
 from understudy_shared.server.watch_sending import PIECE_BYTES, Events
 from understudy_shared.server.watch_streams import WatchEndedError, WatchStream, WatchStreams
+from understudy_shared.server.watcher import Watcher
 from understudy_shared.server.watches import Watches, WatchQuestion
 
 
@@ -26,6 +30,7 @@ class RouterWatches(Watches):
     def __init__(self, reads: Reads, streams: WatchStreams, context: ReadContext, router: Router) -> None:
         super().__init__(reads.requests, streams)
         self._reads, self._context, self._router = reads, context, router
+        self.feeds = WatchFeeds(context, router.nodes, router.identity)
 
     @property
     def application_id(self) -> str:
@@ -42,6 +47,23 @@ class RouterWatches(Watches):
         return self._reads.bound(self._reads.route(store.name), params)
 
     async def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+        watcher = Watcher(FeedSource(self.feeds, lambda: self._reads.route(name)), self.streams, asked, stream)
+        async with aclosing(watcher.events()) as events:
+            try:
+                first = await anext(events)
+            except NoFeedsError:
+                first = b""
+            if first:
+                yield first
+                async for piece in events:
+                    yield piece
+                return
+        async with aclosing(self._events_alone(name, asked, stream)) as events:
+            async for piece in events:
+                yield piece
+
+    async def _events_alone(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+        """Yield the events of nodes of earlier releases, which are asked for each watcher."""
         merged = MergedWatch([key.partition for key in asked.keys], asked.after)
         upstreams = WatchUpstreams(
             self._context,
@@ -53,7 +75,7 @@ class RouterWatches(Watches):
             stream=stream,
         )
         has_begun = False
-        upstreams.start()
+        upstreams.start(tuple(dict.fromkeys(key.partition for key in asked.keys)))
         try:
             while True:
                 stream.require_open()

@@ -9,7 +9,7 @@ up to it were sent, never overtakes an event.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 UNSENT = -1
@@ -83,10 +83,10 @@ class Watch:
     __slots__ = ("_changes", "_keys", "_parts", "_position_version", "_versions")
 
     def __init__(self, keys: Sequence[tuple[WatchedKey, WatchedPart]], after: int | None = None) -> None:
-        self._keys = keys
+        self._keys: Sequence[tuple[WatchedKey, WatchedPart]] | Mapping[int, tuple[WatchedKey, WatchedPart]] = keys
         self._parts = tuple(dict.fromkeys(part for _, part in keys))
-        self._versions = [UNSENT if after is None else after] * len(keys)
-        self._changes = [key.changes for key, _ in keys]
+        self._versions: list[int] | dict[int, int] = [UNSENT if after is None else after] * len(keys)
+        self._changes: list[int] | dict[int, int] = [key.changes for key, _ in keys]
         self._position_version = UNSENT if after is None else after
 
     def __repr__(self) -> str:
@@ -110,11 +110,15 @@ class Watch:
             tellings.append(self._tell(index))
         return Batch(tellings, self._news() if tellings or wants_position else None)
 
+    def _candidates(self) -> Iterable[int]:
+        """Return the indexes of all keys that may have changes that were not sent."""
+        return range(len(self._keys))
+
     def _due(self) -> list[tuple[int, int]]:
         """Return the keys with changes that were not sent: the version of the last one, and the key's index."""
-        versions, changes, due = self._versions, self._changes, []
-        for index, (key, _) in enumerate(self._keys):
-            sent = versions[index]
+        keys, versions, changes, due = self._keys, self._versions, self._changes, []
+        for index in self._candidates():
+            key, sent = keys[index][0], versions[index]
             if sent == UNSENT or key.jumped_to > sent:
                 due.append((max(key.version, key.jumped_to), index))
             elif key.changes != changes[index]:

@@ -1,7 +1,7 @@
 """Server-sent events of watches (pure): how nodes write them, and how routers read them.
 
 An event is fields of one line each, and ends with an empty line. Clients ignore fields that the standard does not name:
-`at`, which only routers get, says which key an event is of, and which version.
+`at` and `tail`, which only routers get, say which key an event is of, which version, and what goes for all of its keys.
 """
 
 from __future__ import annotations
@@ -69,10 +69,14 @@ def with_id(event: bytes, position: str | None) -> bytes:
     return event + b"\n" if position is None else b"%bid: %b\n\n" % (event, position.encode())
 
 
+def version_text(version: int, position: str) -> bytes:
+    """Write the event that says that all changes up to a version were sent, without its last line."""
+    return b"event: version\ndata: %b\n" % orjson.dumps({"version": version, "position": position})
+
+
 def version_event(version: int, position: str) -> bytes:
     """Write the event that says that all changes up to a version were sent."""
-    data = orjson.dumps({"version": version, "position": position})
-    return with_id(b"event: version\ndata: %b\n" % data, position)
+    return with_id(version_text(version, position), position)
 
 
 def reset_event(lineage: str) -> bytes:
@@ -93,6 +97,7 @@ class HopEvent(NamedTuple):
     """An event that a router got: its kind, what it passes on of it, without id and last line, and where it belongs.
 
     `at` is the index of a key, and `version` its own; -1 for other events. `position` is the id that came with it.
+    In a feed, `head` is the number of bytes of data before what depends on the version, and `tail` is of the position.
     """
 
     kind: str
@@ -100,6 +105,8 @@ class HopEvent(NamedTuple):
     at: int
     version: int
     position: str | None
+    head: int = 0
+    tail: bytes = b""
 
 
 def at_key(index: int, version: int) -> bytes:
@@ -107,17 +114,29 @@ def at_key(index: int, version: int) -> bytes:
     return b"at: %d %d\n" % (index, version)
 
 
+def at_fed_key(number: int, version: int, head: int) -> bytes:
+    """Return the same for a feed, with the number of bytes of data that do not depend on the version."""
+    return b"at: %d %d %d\n" % (number, version, head)
+
+
+def with_tail(event: bytes, position: str, tail: bytes) -> bytes:
+    """End an event of a feed, with the position up to which everything was sent, and its age and origin as JSON."""
+    return with_id(b"%btail: %b\n" % (event, tail), position)
+
+
 def read_event(block: bytes) -> HopEvent | None:
     """Read an event without its empty line; None for a comment. Raises ValueError for what no node sends."""
-    kind, index, version, position = "", -1, -1, None
+    kind, index, version, position, head, tail = "", -1, -1, None, 0, b""
     kept: list[bytes] = []
     for line in block.split(b"\n"):
         if line.startswith(b":"):
             continue
         name, _, value = line.partition(b": ")
         if name == b"at":
-            first, _, second = value.partition(b" ")
-            index, version = int(first), int(second)
+            first, second, *third = value.split(b" ")
+            index, version, head = int(first), int(second), int(third[0]) if third else 0
+        elif name == b"tail":
+            tail = value
         elif name == b"id":
             position = value.decode("ascii")
         else:
@@ -127,4 +146,4 @@ def read_event(block: bytes) -> HopEvent | None:
         return None
     if not kind:
         raise ValueError(f"an event without a name: {block[:80]!r}")
-    return HopEvent(kind, b"\n".join(kept) + b"\n", index, version, position)
+    return HopEvent(kind, b"\n".join(kept) + b"\n", index, version, position, head, tail)

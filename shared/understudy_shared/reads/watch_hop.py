@@ -49,9 +49,7 @@ class WatchHop:
                 "store": self.store,
                 "layout": self.layout,
                 "partitions": self.partitions,
-                "keys": [
-                    [key.partition, base64.b64encode(key.row).decode(), key.printed.decode()] for key in self.keys
-                ],
+                "keys": [key_field(key) for key in self.keys],
                 "after": None if self.after is None else self.after.encode(),
                 "selection": self.selection.fields(),
             }
@@ -71,7 +69,7 @@ def decode_watch_hop(body: bytes) -> WatchHop:
             text(fields, "store"),
             text(fields, "layout"),
             whole(fields, "partitions"),
-            [_key(each) for each in keys],
+            [read_key(each) for each in keys],
             None if after is None else decode_position(text(fields, "after")),
             parse_bound(selection).selection,
         )
@@ -81,7 +79,13 @@ def decode_watch_hop(body: bytes) -> WatchHop:
         raise BadHopError(f"the hop's position or selection does not parse: {error.what}") from None
 
 
-def _key(value: Any) -> WatchKey:
+def key_field(key: WatchKey) -> list[object]:
+    """Return a key as calls have it."""
+    return [key.partition, base64.b64encode(key.row).decode(), key.printed.decode()]
+
+
+def read_key(value: Any) -> WatchKey:
+    """Parse a key of a call. Raises BadHopError."""
     match value:
         case [int(partition), str(row), str(printed)]:
             try:

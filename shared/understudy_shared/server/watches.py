@@ -45,6 +45,13 @@ class WatchQuestion(NamedTuple):
     selection: Selection
     longs_as_text: bool
 
+    def by_partition(self) -> dict[int, list[int]]:
+        """Return the indexes of the keys of each partition."""
+        found: dict[int, list[int]] = {}
+        for index, key in enumerate(self.keys):
+            found.setdefault(key.partition, []).append(index)
+        return found
+
 
 class Watches(ABC):
     """The answers to requests for watches. `requests` counts them; `streams` limits them."""

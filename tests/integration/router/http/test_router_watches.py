@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import Cluster, cluster
 from tests.support.services.watches import Event, Watcher
 from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy_router.forwarding import watch_feed
 
 FIRST, TASKS = 3, 4
 
@@ -90,6 +94,44 @@ def test_a_watch_of_keys_of_all_partitions_has_each_change_once_while_nodes_come
                 assert event.version == versions[-1] + 1, f"{event} behind {versions}"
                 versions.append(event.version)
         changing.join()
+
+
+def test_all_watchers_of_a_router_share_one_watch_of_a_partition_but_at_nodes_of_earlier_releases(
+    world: Cluster, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q27."""
+    words = WORDS[:20]
+    with ExitStack() as watching:
+        of_one = [watching.enter_context(Watcher(world.routers[0].port, f"op0/watch/{words[0]}")) for _ in range(20)]
+        of_all = [
+            watching.enter_context(Watcher(world.routers[0].port, "op0/watch", {"keys": [[word] for word in words]}))
+            for _ in range(5)
+        ]
+        for watcher in of_one:
+            assert (watcher.take().version, watcher.last_event_id is not None) == (FIRST, True)
+        for watcher in of_all:
+            assert {watcher.take().version for _ in words} == {FIRST}
+        assert watches_at_nodes(world) == TASKS
+        monkeypatch.setattr(watch_feed, "OPEN_PATH", "/internal/v1/of-later-releases")
+        alone = [watching.enter_context(Watcher(world.routers[1].port, f"op0/watch/{words[0]}")) for _ in range(3)]
+        for watcher in alone:
+            assert watcher.take().version == FIRST
+        assert watches_at_nodes(world) == TASKS + len(alone)
+        checkpoint.add(FIRST + 1, FIRST + 2)
+        for watcher in (*of_one, *alone):
+            assert_is_each(watcher.until(FIRST + 2), range(FIRST + 1, FIRST + 3))
+        for watcher in of_all:
+            told = [watcher.take() for _ in range(2 * len(words))]
+            for word in words:
+                mine = [event for event in told if event.data["key"]["word"] == word]
+                assert_is_each(mine, range(FIRST + 1, FIRST + 3))
+    wait_until(lambda: watches_at_nodes(world) == 0, what="the feeds to end with their last watchers")
+
+
+def watches_at_nodes(world: Cluster) -> int:
+    """How many watches are open at the nodes."""
+    lines = [line for node in world.nodes.values() for line in node.text("/metrics").splitlines()]
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("understudy_watches "))
 
 
 def test_a_prefix_is_watched_across_nodes_and_routers_that_end(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
