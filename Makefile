@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # Some at a time: tests wait more than they compute. tests/conftest.py says what stays together.
-WORKERS ?= 2
+WORKERS ?= 3
 PARALLEL ?= -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 DEMO_ARGS ?=
 MINUTES ?= 30
@@ -70,8 +70,7 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
-# The proof has one of them for most of the time, and mostly waits. What `brief` marks has a longer case of the same claim.
-verify: WORKERS = 3
+# What `brief` marks has a longer case of the same claim.
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
 	$(BIN)/pytest $(PARALLEL) -m "not brief" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
 
