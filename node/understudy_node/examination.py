@@ -71,7 +71,7 @@ def _hints(description: CheckpointDescription) -> list[Finding]:
     properties, versions = description.properties, description.retained_versions
     conf = "spark.sql.streaming.stateStore"
     if properties is not None and properties.provider == "hdfs":
-        fix = f"Set {conf}.providerClass to RocksDBStateStoreProvider for a new checkpoint (docs/demo.md)"
+        fix = f"Set {conf}.providerClass to RocksDBStateStoreProvider for a new checkpoint (docs/pipeline.md)"
         found.append(_finding("hint", "the HDFS-backed provider keeps all state in memory, also in a node", fix))
     elif properties is not None and description.changelogs is False:
         fix = f"Set {conf}.rocksdb.changelogCheckpointing.enabled=true and restart the query"

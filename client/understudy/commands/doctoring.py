@@ -101,7 +101,10 @@ def _of_server(url: str, timeout_s: float) -> Report:
         server.get("/livez")
         reasons = server.not_ready()
         report["ready"] = not reasons
-        findings += [_wrong(f"it is not ready: {reason}", 'See docs/operations.md, "Probes"') for reason in reasons]
+        findings += [
+            _wrong(f"it is not ready: {reason}", 'See docs/operations.md, "Why a node is not ready"')
+            for reason in reasons
+        ]
         stores = _asked(server, "/v1/stores", "stores", findings)
         if stores is not None:
             report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"

@@ -1,4 +1,4 @@
-"""The planner's metrics for Prometheus (pure). docs/operations.md has the table, and a test compares the two.
+"""The planner's metrics for Prometheus (pure). docs/reference/metrics.md has the table, and a test compares the two.
 
 Names follow Prometheus' rules: base units (seconds and bytes), and `_total` for counters only. Kafka's own names are in
 Spark's progress (`planner_metrics`).

@@ -33,7 +33,7 @@ VARIABLE = re.compile(r"\bUNDERSTUDY_[A-Z_]*[A-Z]\b")
 COMMAND = re.compile(r"\bunderstudy ([a-z][a-z-]+)((?:\s+(?:--?[\w-]+|\"[^\"]*\"|\{\{[^}]*\}\}|[\w./:$-]+))*)")
 PATH = re.compile(r"(?:(?<!\w)(?:metrics_)?path: (?=/)|127\.0\.0\.1:\d+(?=/\w+z\b)|probe\" \")(/[\w/-]+)")
 METRIC = re.compile(r"\b(?:understudy|process)_[a-z0-9]+(?:_[a-z0-9]+)+\b")
-METRICS = set(re.findall(r"`((?:understudy|process)_\w+)`", (ROOT / "docs" / "operations.md").read_text()))
+METRICS = set(re.findall(r"`((?:understudy|process)_\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text()))
 """As documented, which another test holds to the code."""
 
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())

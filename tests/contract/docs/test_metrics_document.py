@@ -1,4 +1,4 @@
-"""The table of metrics in docs/operations.md is that of the code; what alerts and dashboards name is in it."""
+"""The table of metrics in docs/reference/metrics.md is that of the code; what alerts and dashboards name is in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from understudy_node.degraded import CAUSES as NODE_CAUSES
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.degraded import Cause
 
-DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+DOCUMENT = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 ALERT_TESTS = ROOT / "deploy" / "prometheus" / "tests" / "alerts_test.yml"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
@@ -38,7 +38,7 @@ WITHOUT_SERIES = {"understudy_end_age_seconds", "understudy_tls_certificate_expi
 
 def table() -> dict[str, tuple[set[str], set[str]]]:
     """Labels and places of each documented metric."""
-    section = DOCUMENT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    section = DOCUMENT.partition("\n## Nodes and routers\n")[2].partition("\n## ")[0]
     rows = re.findall(r"(?m)^\| `(\w+)` \|\s*([^|]*?)\s*\|\s*([NR ]+?)\s*\|", section)
     return {name: (set(re.findall(r"`(\w+)`", labels)), set(places.split())) for name, labels, places in rows}
 

@@ -1,4 +1,4 @@
-"""docs/operations.md is what an operator acts on at night: its settings, reasons and problems are those of the code."""
+"""What an operator acts on at night is that of the code: reasons and problems, and the settings of the reference."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from understudy_shared.reads.bounds import Refusal
 from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
 BOTH = "Nodes and routers"
 SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes"}
 DERIVED = {"node_id", "router_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
 """Their default is a rule, described in words. A router needs an application id."""
 
 
-def section(title: str) -> str:
+def section(title: str, document: str = DOCUMENT) -> str:
     """What stands under a heading, up to the next one of its level or above."""
-    found = re.search(rf"(?ms)^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", DOCUMENT)
+    found = re.search(rf"(?ms)^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", document)
     assert found is not None, title
     return found[2]
 
@@ -66,7 +67,9 @@ def test_every_setting_is_documented_with_its_default(
     title: str, settings: type[ClusterNodeSettings | RouterSettings]
 ) -> None:
     """Once for both, or once for each."""
-    of_both, own = (dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(each))) for each in (BOTH, title))
+    of_both, own = (
+        dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(each, SETTINGS))) for each in (BOTH, title)
+    )
     documented = of_both | own
     assert documented == {name: default_text(name, field) for name, field in settings.model_fields.items()}
     assert of_both.keys() == {name for each in (BusFields, ServiceFields, HttpFields) for name in each.model_fields}

@@ -23,7 +23,7 @@ from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import TopicPartition
 
 DOCS = ROOT / "docs"
-OPERATIONS, SOURCE = ((DOCS / name).read_text() for name in ("operations.md", "aligned-source.md"))
+REFERENCE, SOURCE = ((DOCS / name).read_text() for name in ("reference/metrics.md", "aligned-source.md"))
 KNOWN, UNKNOWN = TopicPartition("weather", 0), TopicPartition("flights", 0)
 
 EVERYTHING = PlannerMetrics(
@@ -106,7 +106,7 @@ def rows(text: str, head: str) -> Iterator[list[str]]:
 def test_operations_names_each_metric_with_its_labels_and_no_other(families: list[Metric]) -> None:
     documented = {
         re.findall(r"`(\w+)`", metric)[0]: sorted(re.findall(r"`(\w+)`", labels))
-        for metric, labels, _ in rows(OPERATIONS, "metric | labels | is")
+        for metric, labels, _ in rows(REFERENCE, "metric | labels | is")
     }
     assert documented == {name_of(each): sorted(each.samples[0].labels) for each in families}
 

@@ -27,7 +27,9 @@ class Release(NamedTuple):
 
 RELEASES = (
     Release("Redis", "7.0.", DEBIANS_SERVER),
-    Release("Redis", "7.2.", CACHE / "servers" / "redis-7.2" / "redis-server"),  # no package has it: see operations.md
+    Release(
+        "Redis", "7.2.", CACHE / "servers" / "redis-7.2" / "redis-server"
+    ),  # no package has it: see docs/how-to/redis.md
     Release("Redis", "8.", CACHE / "servers" / "redis-8" / "redis-server"),
     Release("Valkey", "8.", CACHE / "servers" / "valkey-8" / "valkey-server"),
     Release("Valkey", "9.0.", CACHE / "servers" / "valkey-9.0" / "valkey-server"),

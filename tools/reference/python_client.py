@@ -1,0 +1,135 @@
+"""The page of the Python client, made of its classes, signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import is_typeddict
+
+from tools.reference.markdown import GENERATED, code, fence, page, plain, table
+from typing_extensions import get_original_bases
+
+import understudy
+from understudy import Client, Result, UnderstudyError, WatchEvent
+from understudy.client import pages, results, sync, watch
+from understudy.client.core import values, watches
+
+_CLASSES: Mapping[str, Sequence[type]] = {
+    "Client and stores": (Client, sync.Store, sync.Snapshot),
+    "What calls return": (
+        Result, pages.Row, pages.Window, pages.KeyVersion, pages.Count, pages.Page, sync.Pages, watch.Watch, WatchEvent,
+        results.StoreInfo, results.Stores, results.RoutingCounts,
+    ),
+}  # fmt: skip
+_QUALIFIED = re.compile(r"\b(?:understudy\w*|datetime|collections\.abc|typing|ssl|types)(?:\.[a-z_]\w*)*\.(?=[A-Za-z])")
+
+
+def python_client_page() -> str:
+    """Render the classes that `understudy` names, and those that their calls return."""
+    return page(
+        "# Python client: names",
+        GENERATED.format(source="the signatures and docstrings of the package"),
+        "[The Python client](../client.md) explains it with examples. `AsyncClient` has the calls of `Client`, to be "
+        "awaited; its lists are asynchronous iterators.",
+        *(part for title, classes in _CLASSES.items() for part in (f"## {title}", *_classes(classes))),
+        "## Options of calls",
+        *_options(),
+        "## Errors",
+        _errors(),
+    )
+
+
+def _classes(classes: Sequence[type]) -> Iterator[str]:
+    for each in classes:
+        yield f"### {each.__name__}"
+        yield from _paragraphs(each)
+        constructor = vars(each).get("__init__")
+        if each is Client and constructor is not None:
+            yield fence(f"Client{_signature(constructor)}", "python")
+            yield from _paragraphs(constructor)
+        yield _attributes(each)
+        for name, member in _public(each):
+            if isinstance(member, types.FunctionType):
+                yield f"#### {each.__name__}.{name}"
+                yield fence(f"{name}{_signature(member)}", "python")
+                yield from _paragraphs(member)
+
+
+def _public(each: type) -> Iterator[tuple[str, object]]:
+    return ((name, member) for name, member in vars(each).items() if not name.startswith("_"))
+
+
+def _attributes(each: type) -> str:
+    """Return properties and fields as a table."""
+    properties = [
+        (code(name), plain(inspect.getdoc(member) or ""))
+        for name, member in _public(each)
+        if isinstance(member, property)
+    ]
+    fields = [
+        (code(name), code(_QUALIFIED.sub("", str(kind))))
+        for name, kind in inspect.get_annotations(each).items()
+        if not name.startswith("_")
+    ]
+    return page(table(("field", "type"), fields), table(("property", "is"), properties))
+
+
+def _signature(function: object) -> str:
+    """Return a signature as a program would write it: a line for each argument when it is long."""
+    assert callable(function)
+    found = inspect.signature(function)
+    shown = found.replace(parameters=[each for name, each in found.parameters.items() if name != "self"])
+    text = _QUALIFIED.sub("", str(shown).replace("'", ""))
+    if len(text) < 100:
+        return text
+    arguments = [_QUALIFIED.sub("", str(each).replace("'", "")) for each in shown.parameters.values()]
+    keyword_only = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in shown.parameters.values()]
+    has_variable = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in shown.parameters.values())
+    if True in keyword_only and not has_variable:
+        arguments.insert(keyword_only.index(True), "*")
+    returned = _QUALIFIED.sub("", str(shown.return_annotation).replace("'", ""))
+    return "(\n" + "".join(f"    {each},\n" for each in arguments) + f") -> {returned}"
+
+
+def _paragraphs(each: object) -> Iterator[str]:
+    for paragraph in (inspect.getdoc(each) or "").split("\n\n"):
+        is_example = paragraph.startswith("    ")
+        yield fence(textwrap.dedent(paragraph), "python") if is_example else plain(paragraph)
+
+
+def _options() -> Iterator[str]:
+    """Yield the keyword arguments that calls take by `**`, of each typed dictionary."""
+    for module in (values, watches):
+        for name, each in vars(module).items():
+            if is_typeddict(each) and each.__module__ == module.__name__:
+                yield f"### {name}"
+                yield from _paragraphs(each)
+                parents = [base for base in get_original_bases(each) if is_typeddict(base)]
+                inherited = {key for parent in parents for key in parent.__annotations__}
+                kinds = {key: kind for key, kind in each.__annotations__.items() if key not in inherited}
+                yield table(("keyword", "type"), ((code(key), code(_type_text(kind))) for key, kind in kinds.items()))
+                if parents:
+                    named = (f"[{base.__name__}](#{base.__name__.lower()})" for base in parents)
+                    yield f"And those of {', '.join(named)}."
+
+
+def _type_text(kind: object) -> str:
+    """Return an annotation as it is written."""
+    return _QUALIFIED.sub("", str(getattr(kind, "__forward_arg__", kind)))
+
+
+def _errors() -> str:
+    names = [name for name in understudy.__all__ if name.endswith("Error")]
+    classes = [getattr(understudy, name) for name in names]
+    ordered = sorted(classes, key=lambda each: (each is not UnderstudyError, each.__name__))
+    return table(
+        ("error", "is a", "means"),
+        ((code(each.__name__), code(each.__bases__[0].__name__), plain(_summary(each))) for each in ordered),
+    )
+
+
+def _summary(each: type) -> str:
+    return (inspect.getdoc(each) or "").split("\n\n")[0]

@@ -1,0 +1,102 @@
+"""The page of what is supported: Spark, provider, checkpoint format and storage, from what tests compared."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+
+from tests.support.oracle.record import Compared
+from tools.oracle_document import LAYOUTS, MEASURED, OPERATORS, ROOT
+from tools.reference.markdown import GENERATED, code, page, table
+
+_CHECKPOINT = "tests/integration/node/checkpoint"
+
+STORES = (
+    (
+        "local disk, or a mount",
+        "a path",
+        "the tables above",
+        "`tests/integration/node/stores/test_oracle_equals_spark.py`",
+    ),
+    (
+        "S3 and what speaks its protocol",
+        "`s3://`, `s3a://`",
+        "s3proxy, written by Spark through S3A; under faults",
+        f"`{_CHECKPOINT}/test_s3_node.py`",
+    ),
+    (
+        "Azure Storage",
+        "`abfss://`, `az://`",
+        "Azurite, a flat account. A hierarchical namespace has no emulator and was not tried",
+        f"`{_CHECKPOINT}/test_object_store_files.py`",
+    ),
+    ("Google Cloud Storage", "`gs://`", "fake-gcs-server", f"`{_CHECKPOINT}/test_object_store_files.py`"),
+    ("WebHDFS", "`webhdfs://`", "by hand, one request after the other", "no test"),
+    ("HDFS", "`hdfs://`", "not tried; it needs pyarrow and a JVM on the node's machine", "no test"),
+)  # fmt: skip
+"""Storage of a checkpoint: how it is written, what it was tried against, and the test that says so."""
+
+ALSO = (
+    ("changelogs of RocksDB", "with and without `changelogCheckpointing`"),
+    ("codecs of changelogs", "lz4, zstd, snappy"),
+    ("row checksums", "read, and held against the rows"),
+    ("encoding of `transformWithState`", "`unsaferow` and `avro`"),
+    ("state formats of joins", "2, 3 and 4; 1 is listed as not served"),
+    ("state formats of `applyInPandasWithState`", "1 and 2"),
+    ("state format of aggregations", "2; 1 is listed as not served"),
+)
+
+
+def support_matrix_page() -> str:
+    """Render the tables."""
+    lines = [Compared(**line) for line in json.loads(MEASURED.read_text())]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = [name.rpartition(" ")[2] for name in project["classifiers"] if ":: Python :: 3." in name]
+    return page(
+        "# Support matrix",
+        GENERATED.format(source="what tests compared with Spark's own state reader (`docs/oracle.json`)"),
+        "## Spark, operators, providers, formats",
+        "A cell has the releases of Spark whose state was compared with Spark's own reader, key by key at every "
+        "retained version, all equal. [The oracle](../oracle.md) has the numbers. An empty cell was not compared.",
+        table(
+            ("operator", *LAYOUTS.values()),
+            ((OPERATORS.get(name, code(name)), *_releases_by_layout(lines, name)) for name in _operators(lines)),
+        ),
+        "`v1` and `v2` are `spark.sql.streaming.stateStore.checkpointFormatVersion`; the HDFS-backed provider has v1 "
+        "alone. [What suits best](../pipeline.md#what-suits-understudy-best) is RocksDB, v2, with changelogs.",
+        table(("also", "read"), ALSO),
+        "Spark before 4.0 is not supported. `understudy doctor CHECKPOINT` says of a checkpoint of yours what can be "
+        "served, and what to change.",
+        "## Storage",
+        "A node reads every provider and format from every storage by the same code; only fetching a file differs.",
+        table(("storage", "written", "tried against", "by"), STORES),
+        "## Around it",
+        table(
+            ("part", "releases"),
+            (
+                ("Python of services and clients", ", ".join(pythons)),
+                ("operating system", "Linux"),
+                ("Redis, Valkey", "Redis 6.2 to 8.2, Valkey 8.1 to 9.1: [which, with what limits](../how-to/redis.md)"),
+                ("Kubernetes", "1.29 and later: [how](../how-to/kubernetes.md)"),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _operators(lines: Sequence[Compared]) -> list[str]:
+    found = {line.operator for line in lines}
+    return [name for name in OPERATORS if name in found] + sorted(found - OPERATORS.keys())
+
+
+def _releases_by_layout(lines: Sequence[Compared], operator: str) -> list[str]:
+    cells = []
+    for provider, version, has_changelog in LAYOUTS:
+        releases = {
+            line.spark.rpartition(".")[0]
+            for line in lines
+            if (line.operator, line.provider, line.format_version, line.changelog)
+            == (operator, provider, version, has_changelog)
+        }
+        cells.append(", ".join(sorted(releases)))
+    return cells
