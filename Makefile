@@ -16,7 +16,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench screenshots release clean
+.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench docs screenshots release clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -82,6 +82,10 @@ soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every cla
 
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks
+
+docs: setup ## the documentation as a site, in dist/docs: without network, broken links are errors
+	@$(BIN)/sphinx-build -q -W --keep-going -c docs -b html . dist/docs
+	@echo "dist/docs/index.html"
 
 screenshots: setup ## the pictures of the admin page, in docs/images
 	$(BIN)/python -m tools.screenshots

@@ -1,0 +1,66 @@
+"""The site that `make docs` builds of the Markdown files: Sphinx, MyST, furo. It needs no network.
+
+The source folder is the repository: links between documents are the same on the site and in the repository.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+project = "Understudy"
+author = "the Understudy authors"
+project_copyright = "the Understudy authors, Apache-2.0"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+source_suffix = {".md": "markdown"}
+include_patterns = ["docs/**", "deploy/README.md", "deploy/helm/understudy/README.md", "*.md"]
+exclude_patterns = ["README.md", ".venv", ".cache", "dist", "**/node_modules"]
+
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+html_theme = "furo"
+html_title = f"Understudy {release}"
+templates_path = ["_templates"]
+html_additional_pages = {"index": "start.html"}
+html_use_index = False
+html_static_path = ["_static"]
+html_css_files = ["understudy.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_permalinks = True
+html_theme_options = {"sidebar_hide_name": False}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+
+
+ACCESSIBLE = {
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="All pages">',
+    '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+    'role="heading">': 'role="heading" aria-level="2">',
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}
+"""What the theme leaves out for those who hear a page, or scroll in it by the keyboard."""
+
+
+def setup(app: Any) -> None:
+    """Complete the pages when they are written."""
+    app.connect("build-finished", _complete)
+
+
+def _complete(app: Any, error: Exception | None) -> None:
+    if error is None and app.builder.name == "html":
+        for path in Path(app.outdir).rglob("*.html"):
+            before = text = path.read_text()
+            for original, replacement in ACCESSIBLE.items():
+                text = text.replace(original, replacement)
+            if text != before:
+                path.write_text(text)
