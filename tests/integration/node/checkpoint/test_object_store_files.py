@@ -241,6 +241,18 @@ def test_a_download_that_was_cut_goes_on_where_it_was(
     assert files.read("8.sst") == LARGE
 
 
+def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(reader: Reader, bucket: Bucket, proxy: FaultyProxy) -> None:
+    files = reader(budget=RepeatBudget(most=1_000))
+    names = [f"{number}.delta" for number in range(20)]
+    for name in names:
+        put(bucket, f"state/0/0/{name}", name.encode())
+    for after in (0, 1, 2, 5, 10, 100, *range(200, 2_000, 150)):  # a listing has 2,000 bytes and more
+        proxy.fault = once(lambda after=after: Cut(after))  # type: ignore[misc]
+        assert sorted(files.list("state/0/0") or []) == sorted(names)
+        proxy.fault = once(lambda after=after: Cut(after % 6))  # type: ignore[misc]
+        assert files.read("state/0/0/7.delta") == b"7.delta"
+
+
 def test_a_file_that_was_replaced_while_its_download_was_cut_is_not_made_of_two(  # fixtures
     store: StoreServer, files: CheckpointFiles, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
