@@ -1,11 +1,12 @@
-"""From a commit to the first routed answer that shows it, with the checkpoint in S3 and on local disk, in one run.
+"""From a commit to the first routed answer that shows it, with the checkpoint on local disk and in each kind of object
+store, in one run.
 
-    python -m benchmarks.object_store_freshness [--commits 30]
+    python -m benchmarks.object_store_freshness [--commits 25] [--stores s3 azure gcs]
 
-A real Spark query commits about once a second to a local disk, which a node follows; each batch is then copied to a
-real S3 server on this machine, its commit last, where another node reads it. Each has a router, which is asked. A delay
-counts from the commit's appearance in its own place. The S3 server answers within milliseconds: add four round trips of
-a real one.
+A real Spark query commits about once a second to a local disk. For each store in turn a node follows a copy there, to
+which each batch is copied as it comes, its commit last, and a router is asked. A delay counts from the commit's
+appearance in its own place. Servers are on this machine and answer within milliseconds: add four round trips of a real
+store.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pathlib import Path
 
 import orjson
 from tests.support.object_store.bucket import Bucket
-from tests.support.object_store.s3_server import s3_server
 
+from benchmarks.object_store_servers import STORES, named, store_server
 from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
 from understudy.demo.local_redis import local_redis
 
@@ -34,13 +35,13 @@ KEY = "/v1/stores/op0/keys/customer-001"
 
 
 def main() -> None:
-    """Print both percentiles."""
+    """Print both percentiles for each place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--commits", type=int, default=30)
+    parser.add_argument("--commits", type=int, default=25)
+    parser.add_argument("--stores", nargs="*", choices=STORES, default=["s3", "azure", "gcs"])
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name, s3_server(Path(name)) as s3:
-        folder, bucket = Path(name), s3.new_bucket()
-        os.environ.update(s3.environment())
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
+        folder = Path(name)
         checkpoint = folder / "orders"
         query = subprocess.Popen(
             [sys.executable, "docs/examples/orders.py", str(checkpoint)],
@@ -48,28 +49,49 @@ def main() -> None:
             stderr=subprocess.DEVNULL,
         )
         try:
-            mirror = _Mirror(checkpoint, bucket)
             _wait_for_commit(checkpoint, FIRST_BATCHES, query)
-            mirror.copy(FIRST_BATCHES)
-            with (
-                _routed(str(checkpoint), folder / "local") as local,
-                _routed(f"s3://{bucket.name}/orders", folder / "s3") as remote,
-            ):
-                first = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
-                mirror.copy(first)
-                delays_ms: dict[str, list[float]] = {"local disk": [], "S3": []}
-                for batch in range(first + 1, first + 1 + options.commits):
-                    _wait_for_commit(checkpoint, batch, query)
-                    delays_ms["local disk"].append(_delay_ms(local.port, batch))
-                    mirror.copy(batch)
-                    delays_ms["S3"].append(_delay_ms(remote.port, batch))
+            with _routed(str(checkpoint), folder / "local") as local:
+                _print("local disk", [_delay_ms(local.port, batch) for batch in _commits(checkpoint, query, options)])
+            for kind in options.stores:
+                _print(named(kind), _delays_in_store(kind, checkpoint, folder / kind, query, options))
         finally:
             query.terminate()
             query.wait(60)
-    for place, found in delays_ms.items():
-        found.sort()
-        middle, tail = found[len(found) // 2], found[int(len(found) * 0.99)]
-        print(f"  commit to answer, {place}, {len(found)} commits: p50 {middle:.1f} ms, p99 {tail:.1f} ms")
+
+
+def _delays_in_store(
+    kind: str, checkpoint: Path, folder: Path, query: subprocess.Popen[bytes], options: argparse.Namespace
+) -> list[float]:
+    folder.mkdir()
+    with store_server(kind, folder) as store:
+        bucket = store.new_bucket()
+        mirror = _Mirror(checkpoint, bucket)
+        mirror.copy(_newest(checkpoint))
+        os.environ.update(store.environment())
+        delays_ms = []
+        with _routed(store.url(bucket.name, "orders"), folder / "data") as routed:
+            for batch in _commits(checkpoint, query, options):
+                mirror.copy(batch)
+                delays_ms.append(_delay_ms(routed.port, batch))
+        return delays_ms
+
+
+def _commits(checkpoint: Path, query: subprocess.Popen[bytes], options: argparse.Namespace) -> Iterator[int]:
+    """Yield each batch as it is committed."""
+    first = _newest(checkpoint) + 1
+    for batch in range(first, first + options.commits):
+        _wait_for_commit(checkpoint, batch, query)
+        yield batch
+
+
+def _newest(checkpoint: Path) -> int:
+    return max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+
+
+def _print(place: str, delays_ms: list[float]) -> None:
+    found = sorted(delays_ms)
+    middle, tail = found[len(found) // 2], found[int(len(found) * 0.99)]
+    print(f"  commit to answer, {place}, {len(found)} commits: p50 {middle:.1f} ms, p99 {tail:.1f} ms", flush=True)
 
 
 @contextmanager

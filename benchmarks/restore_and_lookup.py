@@ -30,6 +30,7 @@ from benchmarks.big_checkpoint import RAW_BYTES_PER_KEY, BigCheckpoint, session,
 from benchmarks.load import Load, get, post, run_load
 from benchmarks.report import write_report
 from benchmarks.servers import CONSTANT_APP, NODE, Server, fetch, pin_load, server
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
@@ -139,11 +140,13 @@ def resident_of(checkpoint: BigCheckpoint, data: Path) -> int:
         return node.resident_bytes()
 
 
-def restore_in_process(checkpoint: BigCheckpoint, data: Path, *, store: str = "op0") -> float:
+def restore_in_process(
+    checkpoint: BigCheckpoint, data: Path, *, store: str = "op0", files: CheckpointFiles | None = None
+) -> float:
     """Measure the seconds from the order to restore to the first answered lookup, imports and interpreter start left
-    out.
+    out. `files` are those of a copy elsewhere.
     """
-    files = open_checkpoint_files(checkpoint.path)
+    files = files or open_checkpoint_files(checkpoint.path)
     settings = NodeSettings(checkpoint=str(checkpoint.path), data_dir=data)
     started_s = time.perf_counter()
     node = Node(settings, files, host=HostInfo("bench", 0), clock=SystemClock())

@@ -1,0 +1,101 @@
+"""Requests of a look, a commit and a restore, and the time of a restore, for each kind of object store.
+
+    python -m benchmarks.object_store_restores write FOLDER [--keys 1000000]
+    python -m benchmarks.object_store_restores measure FOLDER [--stores s3 azure gcs]
+
+The first has real Spark write a checkpoint, in both providers. The second copies it to each server in turn, restores it
+by a node, and from local disk for comparison. A proxy counts the requests of another restore, of looks and of commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.support.object_store.bucket import Bucket, StoreServer
+from tests.support.object_store.faulty_proxy import faulty_proxy
+from tests.support.object_store.uploaded import Uploaded
+
+from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint, session, write
+from benchmarks.object_store_servers import STORES, named, store_server
+from benchmarks.restore_and_lookup import restore_in_process
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.follow.history import CommitHistory
+from understudy_node.follow.poller import Poller
+from understudy_shared.base.clock import SystemClock
+
+PROVIDERS = ("RocksDB", "HDFSBacked")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["write", "measure"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--stores", nargs="*", choices=STORES, default=["s3", "azure", "gcs"])
+    options = parser.parse_args()
+    checkpoints = [BigCheckpoint(options.folder / provider, provider, options.keys) for provider in PROVIDERS]
+    if options.what == "write":
+        spark = session(options.folder)
+        for each in checkpoints:
+            write(spark, each.path, provider=each.provider, keys=each.keys)
+        spark.stop()
+        return
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
+        folder = Path(name)
+        for each in checkpoints:
+            took_s = restore_in_process(each, folder / f"local-{each.provider}")
+            print(f"  restore, {each.provider}, {each.keys:,} keys, local disk: {took_s * 1000:,.0f} ms", flush=True)
+        for kind in options.stores:
+            (folder / kind).mkdir()
+            with store_server(kind, folder / kind) as store:
+                _measure(named(kind), store, checkpoints, folder / kind)
+
+
+def _measure(place: str, store: StoreServer, checkpoints: list[BigCheckpoint], folder: Path) -> None:
+    look, commit = _looks_and_commits(store, store.new_bucket(), folder / "small")
+    print(f"  a look, {place}: {_text(look)}; a commit: {_text(commit)} more", flush=True)
+    for checkpoint in checkpoints:
+        bucket = store.new_bucket()
+        bucket.put_folder(checkpoint.path, "ckpt")
+        data = folder / checkpoint.provider
+        files = ObjectStoreFiles(store.reader(bucket.name, "ckpt"))
+        took_s = restore_in_process(checkpoint, data / "timed", files=files)
+        with faulty_proxy(store.port, depth=store.depth) as proxy:
+            counted = ObjectStoreFiles(store.reader(bucket.name, "ckpt", proxy.endpoint))
+            restore_in_process(checkpoint, data / "counted", files=counted)
+            of_state = proxy.kinds(of=lambda asked: "/state/" in f"/{asked.key}/")
+            total = proxy.kinds()
+        print(
+            f"  restore, {checkpoint.provider}, {checkpoint.keys:,} keys, {place}: {took_s * 1000:,.0f} ms; "
+            f"{_text(total)}, of them {_text(of_state)} below state, for {PARTITIONS} tasks",
+            flush=True,
+        )
+
+
+def _looks_and_commits(store: StoreServer, bucket: Bucket, folder: Path) -> tuple[Counter[str], Counter[str]]:
+    """Count a look that finds nothing, and what one commit adds, without the tasks."""
+    uploaded = Uploaded(bucket, folder)
+    uploaded.add(1, 2, 3)
+    with faulty_proxy(store.port, depth=store.depth) as proxy:
+        files = ObjectStoreFiles(store.reader(bucket.name, "ckpt", proxy.endpoint))
+        poller = Poller(files, SystemClock())
+        history = CommitHistory(files)
+        poller.poll()
+        proxy.forget()
+        poller.poll()
+        look = proxy.kinds()
+        uploaded.add(4)
+        proxy.forget()
+        history.record(poller.poll().end.version)
+        return look, proxy.kinds() - look
+
+
+def _text(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing"
+
+
+if __name__ == "__main__":
+    main()
