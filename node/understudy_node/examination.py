@@ -9,9 +9,11 @@ import time
 from typing import Any
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.follow.history import CommitHistory
+from understudy_node.storage_checks import storage_checks
 from understudy_node.stores.stores import served_stores
 from understudy_shared.spark.times import utc_text
 
@@ -25,8 +27,18 @@ FEW_VERSIONS = 10
 
 
 def examine(checkpoint: str) -> dict[str, Any]:
-    """Report on a checkpoint. Raises UnderstudyError where it cannot be read."""
+    """Report on a checkpoint. Raises UnderstudyError where it cannot be read, and its storage was not checked."""
     files = open_checkpoint_files(checkpoint)
+    endpoint = getattr(files, "endpoint", None)
+    if endpoint is None:
+        return _examined(files)
+    checks = storage_checks(files, endpoint)
+    if any(each["state"] == "fail" for each in checks):
+        return {"checkpoint": files.url, "checks": checks, "findings": []}
+    return {**_examined(files), "checks": checks}
+
+
+def _examined(files: CheckpointFiles) -> dict[str, Any]:
     description = describe(files)
     last = description.last_commit
     committed_ns = None if last is None else CommitHistory(files).commit_time_ns(last.batch_id + 1)

@@ -32,7 +32,8 @@ Report = dict[str, Any]
 def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
     """Examine a checkpoint, or a node or router at a URL: what is there, what is served, what is wrong, what to change.
 
-    A checkpoint is a path or a URL of storage (s3://...); http:// and https:// name a server. It only reads. It ends
+    A checkpoint is a path or a URL of storage (s3://...); http:// and https:// name a server. It only reads. Of remote
+    storage it also checks clock, credentials, rights, listing and the newest commit, each ok, warn or fail. It ends
     with 0 when nothing is wrong, also with hints, with 3 when something is, with 4 when the server cannot be reached.
 
     \b
@@ -44,16 +45,16 @@ def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
     is_server = target.lower().startswith(("http://", "https://"))
     report = _of_server(target, timeout_s) if is_server else _examine()(target)
     print_report(orjson.dumps(report), lambda shown: (Lines(list(report_lines(shown)), folds=True),), as_json=as_json)
-    wrong = [each for each in report["findings"] if each["state"] == "wrong"]
+    found = [*report["findings"], *report.get("checks", ())]
+    wrong = [each for each in found if each["state"] in {"wrong", "fail"}]
     if wrong:
         raise CommandError(f"{printable(target)} has faults: {len(wrong)}", exit_code=ExitCode.REFUSED)
 
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the facts, then each finding with what to do (pure)."""
-    facts = {
-        name: value for name, value in report.items() if name not in ("operators", "findings") and value is not None
-    }
+    """Yield the facts, then each check of storage and each finding with what to do (pure)."""
+    lists = ("operators", "findings", "checks")
+    facts = {name: value for name, value in report.items() if name not in lists and value is not None}
     width = max(map(len, facts))
     for name, value in facts.items():
         yield f"  {name:{width}}  {_text(value)}"
@@ -62,11 +63,15 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
         name = f"op{each['operator_id']}"
         yield f"  {name:{width}}  {each['operator']}, {each['partitions']} partitions: {stores}"
     yield ""
+    for check in report.get("checks", ()):
+        yield f"  {check['state']:5}  {check['check']}: {printable(check['what'])}"
+        if check["fix"]:
+            yield f"         do: {printable(check['fix'])}"
     for finding in report["findings"]:
         yield f"  {finding['state']:5}  {printable(finding['what'])}"
         if finding["fix"]:
             yield f"         do: {printable(finding['fix'])}"
-    if not report["findings"]:
+    if not report["findings"] and all(each["state"] == "ok" for each in report.get("checks", ())):
         yield "  Nothing was found wrong."
 
 

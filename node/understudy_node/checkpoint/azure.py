@@ -76,12 +76,12 @@ class Azure:
         self.url = masked_location(url.rstrip("/"))
         self.container, self.prefix = location["at"] or location["container"], (location["path"] or "").strip("/")
         self.account, self.cloud = location["account"], location["cloud"]
-        self.looked_in = ""
+        self.looked_in = self.endpoint = ""
         self._access = access or (lambda: azure_access(os.environ, self.account, self.cloud))
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> AzureStore:
         access = self._access()
-        self.looked_in = access.looked_in
+        self.looked_in, self.endpoint = access.looked_in, access.endpoint
         config: Any = access.config
         options, prefix = access.client(client), self.prefix or None
         return AzureStore(self.container, prefix=prefix, config=config, client_options=options, retry_config=retry)
@@ -106,7 +106,8 @@ def azure_access(environ: Mapping[str, str], account: str | None, cloud: str | N
     endpoint = next((environ[variable] for variable in _ENDPOINTS if environ.get(variable)), None)
     if endpoint is None and (endpoint := _endpoint(given, name, account, cloud)) is not None:
         settings["endpoint"] = endpoint
-    return StoreAccess(settings, (endpoint or "").startswith("http://"), _LOOKED_IN)
+    asked_at = endpoint or f"https://{name}.blob.core.windows.net"
+    return StoreAccess(settings, asked_at.startswith("http://"), _LOOKED_IN, endpoint=asked_at)
 
 
 def _endpoint(given: Mapping[str, str], name: str, account: str | None, cloud: str | None) -> str | None:

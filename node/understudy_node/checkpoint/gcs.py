@@ -64,12 +64,12 @@ class GCS:
             )
         self.url = masked_location(url.rstrip("/"))
         self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
-        self.looked_in = ""
+        self.looked_in = self.endpoint = ""
         self._access = access or (lambda: gcs_access(os.environ, text_of))
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> GCSStore:
         access = self._access()
-        self.looked_in = access.looked_in
+        self.looked_in, self.endpoint = access.looked_in, access.endpoint
         config: Any = access.config
         others: Any = {} if access.provider is None else {"credential_provider": access.provider}
         options, prefix = access.client(client), self.prefix or None
@@ -98,7 +98,8 @@ def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
         f"the environment ({', '.join(_KEYS)}, {_FILE}), {default}, the service account of this pod or machine "
         "(metadata service)"
     )
-    return StoreAccess(settings, environ.get("GOOGLE_BASE_URL", "").startswith("http://"), looked_in, provider)
+    endpoint = environ.get("GOOGLE_BASE_URL") or "https://storage.googleapis.com"
+    return StoreAccess(settings, endpoint.startswith("http://"), looked_in, provider, endpoint)
 
 
 def _is_named(environ: Mapping[str, str]) -> bool:

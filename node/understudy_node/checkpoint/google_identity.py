@@ -62,12 +62,18 @@ class RenewedToken:
                 if self._left_s() < LEAST_S:  # who waited finds what the other one brought
                     self._renew()
         elif left_s < EARLY_S and self._now_s() >= self._not_before_s and self._renewing.acquire(blocking=False):
-            threading.Thread(target=self._renew_ahead, name="google-token", daemon=True).start()
+            self._begin_ahead()
         token, ends_s = self._present
         return {"token": token, "expires_at": datetime.now(UTC) + timedelta(seconds=ends_s - self._now_s())}
 
     def _left_s(self) -> float:
         return self._present[1] - self._now_s()
+
+    def _begin_ahead(self) -> None:
+        try:
+            threading.Thread(target=self._renew_ahead, name="google-token", daemon=True).start()
+        except RuntimeError:  # there may be no more threads, or the process ends
+            self._renewing.release()
 
     def _renew_ahead(self) -> None:
         try:
@@ -95,6 +101,8 @@ def google_token(info: Mapping[str, Any], path: Path) -> RenewedToken:
         ) from error
     try:
         source = info["credential_source"]
+        if "certificate" in source:
+            raise ValueError  # the request would have to show it
         kind: Any = identity_pool.Credentials
         if "executable" in source or "environment_id" in source:
             kind = pluggable.Credentials if "executable" in source else aws.Credentials

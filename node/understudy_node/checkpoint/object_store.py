@@ -53,6 +53,8 @@ class ObjectStore(Protocol):
     terms: StoreTerms
     looked_in: str
     """The places where credentials were looked for when it was opened."""
+    endpoint: str
+    """The URL at which it is asked, once it was opened; empty if that is not known."""
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
         """Open the library's store of the checkpoint's folder, with the present credentials."""
@@ -84,6 +86,11 @@ class ObjectStoreFiles(CheckpointFiles):
     def url(self) -> str:
         """The URL, which holds no secrets."""
         return self._store.url
+
+    @property
+    def endpoint(self) -> str:
+        """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
+        return self._store.endpoint
 
     def stat(self, path: str) -> FileStat | None:
         """Make one HEAD."""

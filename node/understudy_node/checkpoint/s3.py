@@ -64,12 +64,12 @@ class S3:
             )
         self.url = masked_location(url.rstrip("/"))
         self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
-        self.looked_in = ""
+        self.looked_in = self.endpoint = ""
         self._access = access or (lambda: s3_access(os.environ, text_of))
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> S3Store:
         access = self._access()
-        self.looked_in = access.looked_in
+        self.looked_in, self.endpoint = access.looked_in, access.endpoint
         config: Any = access.config
         options, prefix = access.client(client), self.prefix or None
         return S3Store(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
@@ -94,7 +94,9 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
         "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
         f"profile {name} of {keys_file} and of {config_file}, the role of this container or machine"
     )
-    return StoreAccess(settings, (endpoint or "").startswith("http://"), looked_in)
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or settings.get("region", "us-east-1")
+    asked_at = endpoint or f"https://s3.{region}.amazonaws.com"
+    return StoreAccess(settings, asked_at.startswith("http://"), looked_in, endpoint=asked_at)
 
 
 def _is_named(environ: Mapping[str, str]) -> bool:

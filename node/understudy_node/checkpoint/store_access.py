@@ -25,6 +25,8 @@ class StoreAccess:
     """The places where credentials are looked for."""
     provider: Callable[[], Any] | None = field(default=None, repr=False)
     """The provider that the library asks for a token, in place of an identity that it knows itself."""
+    endpoint: str = field(default="", repr=False)
+    """The URL at which the store is asked; empty if it is not known here."""
 
     def client(self, deadlines: dict[str, Any]) -> Any:
         """Return the options of the library's HTTP client."""

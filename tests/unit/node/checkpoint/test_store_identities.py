@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -140,9 +141,11 @@ def test_a_token_that_ended_is_renewed_by_one_of_those_who_wait_for_it() -> None
         return given[-1], 600.0
 
     token = RenewedToken(renew, lambda: now_s[0])
-    assert token()["token"] == token()["token"] == "token-1"
-    now_s[0] = 595.0
-    assert token()["token"] == "token-2"
+    for at_s, expected in ((0.0, "token-1"), (595.0, "token-2")):
+        now_s[0] = at_s
+        with ThreadPoolExecutor(8) as pool:
+            assert {each["token"] for each in pool.map(lambda _: token(), range(8))} == {expected}
+    assert given == ["token-1", "token-2"]
     now_s[0] = 2_000.0
     with pytest.raises(IdentityError):
         token()

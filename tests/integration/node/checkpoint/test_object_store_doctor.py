@@ -1,0 +1,113 @@
+"""`understudy doctor` on a checkpoint in each kind of object store: what it checks, and what it says to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from tests.support.object_store.azurite import AzureServer, sas
+from tests.support.object_store.bucket import Bucket, StoreServer
+from tests.support.object_store.faulty_proxy import FaultyProxy, Refuse
+from tests.support.object_store.uploaded import Uploaded
+
+from understudy_node.examination import examine
+from understudy_node.storage_checks import clock_check, commit_check, list_check
+
+ALL = ["clock", "credentials", "list", "read", "lineage", "commit"]
+
+Check = dict[str, str]
+
+
+@pytest.fixture
+def bucket(store: StoreServer) -> Bucket:
+    return store.new_bucket()
+
+
+@pytest.fixture
+def checks(store: StoreServer, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Check]]:
+    """The checks of a path in the bucket, with what the environment has beside the store's own variables."""
+
+    def check(path: str, *, endpoint: str | None = None, **variables: str) -> list[Check]:
+        for name, value in (store.environment(endpoint) | variables).items():
+            if value:
+                monkeypatch.setenv(name, value)
+            else:
+                monkeypatch.delenv(name)
+        found: list[Check] = examine(store.url(bucket.name, path))["checks"]
+        return found
+
+    return check
+
+
+def test_a_checkpoint_that_can_be_followed_is_ok_in_each_check(
+    bucket: Bucket, checks: Callable[..., list[Check]], tmp_path: Path
+) -> None:
+    Uploaded(bucket, tmp_path / "checkpoint").add(1, 2)
+    found = checks("ckpt")
+    assert [each["check"] for each in found] == ALL
+    assert {each["state"] for each in found} == {"ok"}, found
+    assert "version 2 was committed" in found[-1]["what"]
+
+
+def test_what_is_no_checkpoint_fails_in_the_first_check_that_knows(
+    bucket: Bucket, checks: Callable[..., list[Check]]
+) -> None:
+    bucket.put("other/file", b"x")
+    for path, check, what in (("nothing", "list", "nothing at this path"), ("other", "lineage", "no file `metadata`")):
+        last = checks(path)[-1]
+        assert (last["check"], last["state"]) == (check, "fail")
+        assert what in last["what"]
+        assert "checkpointLocation" in last["fix"]
+    bucket.put("begun/metadata", b'{"id":"11111111-2222-4333-8444-555555555555"}')
+    assert (checks("begun")[-1]["check"], checks("begun")[-1]["what"]) == ("commit", "nothing was committed yet")
+
+
+@pytest.mark.parametrize(("status", "words"), [(403, "refuses the credentials"), (404, "no such"), (503, "fewer")])
+def test_a_store_that_refuses_fails_with_what_to_do(  # fixtures
+    bucket: Bucket, checks: Callable[..., list[Check]], store_proxy: FaultyProxy, status: int, words: str
+) -> None:
+    bucket.put("ckpt/metadata", b"{}")
+    store_proxy.fault = lambda _: Refuse(status, "Refused")
+    last = checks("ckpt", endpoint=store_proxy.endpoint)[-1]
+    assert (last["check"], last["state"]) == ("credentials", "fail")
+    assert words in last["what"]
+    assert last["fix"]
+
+
+@pytest.mark.parametrize("store", ["azure"], indirect=True)
+def test_a_signature_that_may_not_read_or_has_expired_is_told_apart_from_one_that_may(
+    azure: AzureServer, bucket: Bucket, checks: Callable[..., list[Check]], tmp_path: Path
+) -> None:
+    Uploaded(bucket, tmp_path / "checkpoint").add(1)
+    for signature, check in (
+        (sas("rl"), "commit"),
+        (sas("l"), "read"),
+        (sas("r"), "credentials"),
+        (sas("rl", end="2020-01-01T00:00:00Z"), "credentials"),
+    ):
+        found = checks("ckpt", AZURE_STORAGE_ACCOUNT_KEY="", AZURE_STORAGE_SAS_TOKEN=signature)
+        assert (found[-1]["check"], found[-1]["state"]) == (check, "ok" if check == "commit" else "fail")
+        assert quote(signature.partition("sig=")[2]) not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("check", "state"),
+    [
+        (clock_check(-1.0, "h"), "ok"),
+        (clock_check(20.0, "h"), "warn"),
+        (clock_check(1_000.0, "h"), "fail"),
+        (clock_check(None, "h"), "warn"),
+        (list_check(["metadata"], 20.0), "ok"),
+        (list_check(["metadata"], 3_000.0), "warn"),
+        (list_check(None, 20.0), "fail"),
+        (commit_check(3, 10.0), "ok"),
+        (commit_check(3, -1.0), "ok"),
+        (commit_check(3, 1e5), "warn"),
+        (commit_check(3, None), "ok"),
+    ],
+)
+def test_each_measure_has_its_limits_and_an_advice_beyond_them(check: Check, state: str) -> None:
+    assert check["state"] == state
+    assert bool(check["fix"]) is (state != "ok")
