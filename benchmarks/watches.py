@@ -4,8 +4,8 @@
 
 Each version changes each of 10,000 keys. First all watch one key, then each its own. The clients read what comes at
 once, in this process; router and node are processes of their own, and with two cores the node shares one with the
-clients. The delay of an event is from the commit until this process has read it. Lookups go through the router on a
-connection of their own, one after another, by a process that goes first on its core.
+clients, which go behind it. The delay of an event is from the commit until this process has read it. Lookups go through
+the router on a connection of their own, one after another, by a process that goes first on its core.
 
 `--beyond` opens so many watches where `max_watchers` allows half: the others get 429. `--tree` runs the services of
 another tree, such as an earlier commit.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
+import os
 import resource
 import subprocess
 import sys
@@ -39,6 +40,7 @@ ROOM = 500
 """Connections beside those of watches."""
 
 LIMIT_S = 120.0
+CLIENTS_NICE = 10
 LOOKUP_S = 0.005
 
 NODE = """
@@ -63,15 +65,15 @@ os.nice(-10) if os.geteuid() == 0 else None
 port, target, seconds, pause_s = int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 connection = socket.create_connection(("127.0.0.1", port))
 request = f"GET {target} HTTP/1.1\\r\\nhost: a\\r\\n\\r\\n".encode()
-end, took = time.monotonic() + seconds, []
+end, took, failed = time.monotonic() + seconds, [], 0
 while time.monotonic() < end:
     began = time.perf_counter()
     connection.sendall(request)
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    failed += not connection.recv(65536).startswith(b"HTTP/1.1 200")
     took.append((time.perf_counter() - began) * 1000)
     time.sleep(pause_s)
 took.sort()
-print(took[len(took) // 2], took[int(len(took) * 0.99)], took[-1])
+print(took[len(took) // 2], took[int(len(took) * 0.99)], took[-1], failed)
 """
 
 
@@ -119,6 +121,7 @@ def started(running: ExitStack, options: argparse.Namespace, watchers: int) -> W
     checkpoint = ManyWords(folder / "checkpoint", partitions=4)
     checkpoint.create().add(1, 2, 3)
     env = tree_env(options.tree) if options.tree else None
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
     bus = running.enter_context(local_redis())
     limits = (str(watchers), str(watchers + ROOM))
     of_node = (str(checkpoint.path), str(folder / "node"), bus.url, *limits)
@@ -128,6 +131,7 @@ def started(running: ExitStack, options: argparse.Namespace, watchers: int) -> W
     end_s = time.monotonic() + LIMIT_S
     while fetch(router.port, target(0))[0] != 200 and time.monotonic() < end_s:
         time.sleep(0.05)
+    os.setpriority(os.PRIO_PROCESS, 0, CLIENTS_NICE)  # they share a core with the node, and go behind it
     return World(checkpoint, node, router)
 
 
@@ -222,12 +226,13 @@ async def _measured(world: World, options: argparse.Namespace, keys: int) -> Non
         f"{name}: delay p50, ms": delays[len(delays) // 2] * 1000,
         f"{name}: delay p99, ms": delays[int(len(delays) * 0.99)] * 1000,
         f"{name}: delay of the last, ms": delays[-1] * 1000,
-        f"{name}: lookups p50, p99 quiet, ms": quiet[0],
+        f"{name}: lookups p50 quiet, ms": quiet[0],
         f"{name}: lookups p99 quiet, ms": quiet[1],
         f"{name}: lookups p99 beside versions without watchers, ms": alone[1],
         f"{name}: lookups p50 beside watchers, ms": beside[0],
         f"{name}: lookups p99 beside watchers, ms": beside[1],
         f"{name}: lookups longest beside watchers, ms": beside[2],
+        f"{name}: lookups that failed beside watchers": beside[3],
     }
     if options.changes:
         figures[f"{name}: lookups p99 beside a stream of changes, ms"] = (await beside_changes(world))[1]
@@ -280,7 +285,7 @@ async def beside_changes(world: World) -> Sequence[float]:
 
 
 async def lookups(world: World, seconds: float) -> list[float]:
-    """Return p50, p99 and the longest of lookups through the router, in ms."""
+    """Return p50, p99 and the longest of lookups through the router, in ms, and how many failed."""
     command = [sys.executable, "-c", LOOKUPS, str(world.router.port), target(7), str(seconds), str(LOOKUP_S)]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     out, _ = await process.communicate()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,6 +32,9 @@ from understudy_shared.server.connection_limits import (
 from understudy_shared.server.memory_use import MemoryMeter, give_back
 
 LOOK_EVERY_S = 0.25
+LOOKED_AT_ONCE = 500
+"""Number of connections that are looked at in one turn of the event loop: under 1 ms."""
+
 GIVE_BACK_EVERY_S = 5.0
 
 MEMORY = "memory"
@@ -153,7 +156,12 @@ class ConnectionGuard:
     def look(self, now_s: float) -> None:
         """End overdue connections, and close idle ones when memory is short."""
         self._measure(now_s)
-        for connection in tuple(self.connections):
+        self._look_at(tuple(self.connections), now_s)
+
+    def _look_at(self, connections: Sequence[GuardedConnection], now_s: float) -> None:
+        for connection in connections:
+            if connection not in self.connections:  # it has closed since the look began
+                continue
             state = connection.state(now_s)
             if is_overdue(state, self.limits, now_s):
                 connection.expire()
@@ -188,8 +196,17 @@ class ConnectionGuard:
 
     def _looked(self) -> None:
         self._look_later()
+        self._look_on(tuple(self.connections), 0)
+
+    def _look_on(self, connections: Sequence[GuardedConnection], start: int) -> None:
+        """Look at some connections, and at the others in later turns of the loop."""
+        loop, end = asyncio.get_running_loop(), start + LOOKED_AT_ONCE
+        if end < len(connections):
+            loop.call_soon(self._look_on, connections, end)
         try:
-            self.look(asyncio.get_running_loop().time())
+            if start == 0:
+                self._measure(loop.time())
+            self._look_at(connections[start:end], loop.time())
         except Exception:
             log.exception("the connections could not be checked", extra={"action": "guard-failed"})
 

@@ -24,8 +24,8 @@ LOOK_S: Final = 1.0
 HEARTBEAT_S: Final = 15.0
 """Time without an event after which a stream sends a sign of life. Proxies and clients give up after 60 seconds."""
 
-WOKEN_AT_ONCE: Final = 100
-"""Number of streams that send in one turn of the event loop: about 3 ms, in which no lookup is answered."""
+WOKEN_AT_ONCE: Final = 25
+"""Number of streams that send in one turn of the event loop: about 1 ms, in which no lookup is answered."""
 
 MAX_WATCHED_KEYS: Final = 200_000
 """Limit on the keys of all watches of a process: each takes some hundred bytes and its value."""
