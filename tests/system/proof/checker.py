@@ -10,7 +10,9 @@ The claims, by their letters in docs/proof.md:
 - (f) `availability`: every read is answered;
 - (g) `memory`: hostile connections do not fill a service;
 - (h) `scans`: a scan has every key of one version once;
-- (i) `snapshots`: reads of several stores are of one version.
+- (i) `snapshots`: reads of several stores are of one version;
+- (j) `watches`: a watch tells each version that changed a key once, in order, before its position;
+- (k) `clients`: both clients give the truth, by routers and directly.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tests.system.proof.claim_answers import answers_are_the_truth, no_session_g
 from tests.system.proof.claim_availability import Latencies, latencies, reads_are_answered
 from tests.system.proof.claim_memory import memory_is_kept
 from tests.system.proof.claim_scans import scans_are_the_truth, snapshots_agree
+from tests.system.proof.claim_watches import clients_read_the_truth, watches_tell_each_change
 from tests.system.proof.claims import Case, ClaimResult, Limits
 from tests.system.proof.history import History
 from tests.system.proof.truth_of_state import Truth
@@ -38,6 +41,8 @@ CLAIMS: dict[str, Callable[[Case], ClaimResult]] = {
     "memory": memory_is_kept,
     "scans": scans_are_the_truth,
     "snapshots": snapshots_agree,
+    "watches": watches_tell_each_change,
+    "clients": clients_read_the_truth,
 }
 
 

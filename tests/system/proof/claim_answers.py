@@ -28,28 +28,32 @@ def answers_are_the_truth(case: Case) -> ClaimResult:
             tally.looked("in pages", read.store)
         if case.bases.replaced(read.node, read.began_ms) > MANY_BASES:
             tally.looked(LATE_BASES, read.store)
-        if read.version is None:
-            tally.accuse(read, "the answer states no version")
-            continue
-        if case.commits.surely_uncommitted(read.version, read.ended_ms):
-            tally.accuse(read, f"version {read.version} was not committed yet when its answer had come")
-        try:
-            true = case.truth.at(read.store, read.key, read.version)
-        except LookupError as error:
-            tally.accuse(read, str(error))
-            continue
-        said = read.value if read.outcome == "found" else None
-        if said != true:
-            tally.accuse(read, f"answered {_shown(said)}, but Spark has {_shown(true)}")
-        commit = case.commits.get(read.version)
-        if commit is not None and read.committed_at_us not in (None, commit.mtime_us):
-            tally.accuse(
-                read, f"committed at {read.committed_at_us} us by the answer, at {commit.mtime_us} us by the file"
-            )
+        for wrong in wrong_with_answer(case, read):
+            tally.accuse(read, wrong)
         if read.partition != partitions[read.store, read.key]:
             others = partitions[read.store, read.key]
             tally.accuse(read, f"answered as partition {read.partition}, other answers for the key as {others}")
     return tally.result()
+
+
+def wrong_with_answer(case: Case, read: Read) -> Iterator[str]:
+    """What is wrong with an answer by itself."""
+    if read.version is None:
+        yield "the answer states no version"
+        return
+    if case.commits.surely_uncommitted(read.version, read.ended_ms):
+        yield f"version {read.version} was not committed yet when its answer had come"
+    try:
+        true = case.truth.at(read.store, read.key, read.version)
+    except LookupError as error:
+        yield str(error)
+        return
+    said = read.value if read.outcome == "found" else None
+    if said != true:
+        yield f"answered {_shown(said)}, but Spark has {_shown(true)}"
+    commit = case.commits.get(read.version)
+    if commit is not None and read.committed_at_us not in (None, commit.mtime_us):
+        yield f"committed at {read.committed_at_us} us by the answer, at {commit.mtime_us} us by the file"
 
 
 def _partitions(reads: Iterable[Read]) -> dict[tuple[str, str], int | None]:

@@ -77,6 +77,8 @@ class Read:
     position_version: int | None = None
     detail: str = ""
     pages: int = 1
+    way: str = ""
+    """The Python client by which it came: `sync`, `async`, and by direct routing `sync direct`, `async direct`."""
 
     @property
     def answered(self) -> bool:
@@ -141,6 +143,40 @@ class SnapshotRead:
     @property
     def bounds(self) -> Bounds:
         return Bounds(version=self.asked_version)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of a watch as its reader saw it. `position` is the version up to which everything was sent with it."""
+
+    at_ms: float
+    kind: str
+    key: str
+    version: int | None
+    position: int | None
+    value: Value | None = None
+    first_version: int | None = None
+    changes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A watch through a client: of `keys`, or of all with `prefix`; from the present values, or behind version `after`.
+
+    `way` is `sync` or `async`. It is `ended` when its reader had enough.
+    """
+
+    number: int
+    began_ms: float
+    ended_ms: float
+    way: str
+    store: str
+    keys: tuple[str, ...]
+    prefix: str | None
+    after: int | None
+    outcome: Literal["ended", "failed"]
+    detail: str = ""
+    events: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +261,7 @@ class Meta:
     kinds: dict[str, str] = field(default_factory=dict)
 
 
-Record = Read | Scan | SnapshotRead | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
+Record = Read | Scan | SnapshotRead | Watch | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
 Seen = Commit | Watched | Memory | Bases
 """What is recorded of the world itself, whoever reads from it."""
 
@@ -244,6 +280,7 @@ class History:
     watched_until_ms: float | None = None
     memory: list[Memory] = field(default_factory=list)
     bases: list[Bases] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         """Add what was recorded next."""
@@ -264,4 +301,5 @@ _LISTS: dict[type[Record], str] = {
     FinalReplica: "finals",
     Memory: "memory",
     Bases: "bases",
+    Watch: "watches",
 }

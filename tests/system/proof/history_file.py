@@ -29,6 +29,8 @@ from tests.system.proof.history import (
     Record,
     Scan,
     SnapshotRead,
+    Told,
+    Watch,
     Watched,
 )
 
@@ -44,6 +46,7 @@ _KINDS: dict[str, type[Record]] = {
     "read": Read,
     "scan": Scan,
     "snapshot": SnapshotRead,
+    "watch": Watch,
     "final": FinalReplica,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -61,7 +64,7 @@ class HistoryWriter:
         line = orjson.dumps([_NAMES[type(record)], record], option=orjson.OPT_APPEND_NEWLINE)
         with self._lock:
             self._file.write(line)
-            if not isinstance(record, Read | Scan | SnapshotRead):
+            if not isinstance(record, Read | Scan | SnapshotRead | Watch):
                 self._file.flush()
 
     def close(self) -> Path:
@@ -133,10 +136,13 @@ class _Decoder:
             given = fields["bounds"]
             fields["bounds"] = self._bounds.setdefault(tuple(given.values()), Bounds(**given))
             fields["candidates"] = tuple((sys.intern(node), sys.intern(why)) for node, why in fields["candidates"])
-            for name in ("router", "store", "key", "problem", "node", "role", "outcome"):
+            for name in ("router", "store", "key", "problem", "node", "role", "outcome", "way"):
                 fields[name] = sys.intern(fields[name])
         if kind in (Scan, SnapshotRead):
             for name in ("candidates", "versions", "rows", "results"):
                 if name in fields:
                     fields[name] = tuple(tuple(each) if isinstance(each, list) else each for each in fields[name])
+        if kind is Watch:
+            fields["keys"] = tuple(fields["keys"])
+            fields["events"] = tuple(Told(**each) for each in fields["events"])
         return cast("Callable[..., Record]", kind)(**fields)

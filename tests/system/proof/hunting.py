@@ -26,7 +26,7 @@ from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recordi
 from tests.system.proof.schedule import MENU, Schedule
 from tests.system.proof.subjects import SUBJECTS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import NODES, World, options_of, world
+from tests.system.proof.world import NODES, ROUTERS, World, options_of, world
 
 READ_S = 6.0
 READ_UNDER_FAULT_S = 15.0
@@ -77,7 +77,7 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
             with (
                 planted(running, name),
                 recording(own, Schedule(name, 1, (), read_s), options) as writer,
-                reading(running, own, options.rate, 1) as readers,
+                reading(running, own, options.rate, 1, name) as readers,
                 hit(running, MUTANTS[name].fault, writer),
             ):
                 time.sleep(read_s)
@@ -122,7 +122,7 @@ def hit(running: World, fault: str | None, writer: HistoryWriter) -> Iterator[No
         yield
         return
     target = MENU[fault].target
-    made = faults.make(running, fault, NODES[0] if target == "node" else target)
+    made = faults.make(running, fault, {"node": NODES[0], "router": ROUTERS[0]}.get(target, target))
     writer.write(FaultEvent(time.monotonic() * 1000, fault, made.target, "injected"))
     made.inject()
     try:

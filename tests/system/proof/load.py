@@ -22,15 +22,19 @@ from pathlib import Path
 
 import uvloop
 from tests.support.services.load_balancer import is_out_of_service
+from tests.system.proof.client_reads import Clients
+from tests.system.proof.client_ways import WAYS
 from tests.system.proof.exports import Exporting, stream_of
 from tests.system.proof.history import Read, Scan, SnapshotRead
 from tests.system.proof.history_file import HistoryWriter
 from tests.system.proof.http_talk import HttpReply, Pool
+from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.question import Question, with_next_page
 from tests.system.proof.scanning import Scanning, choose_scan
 from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
 from tests.system.proof.snapshot_reads import LEASE_EACH, SnapshotQuestion, choose_snapshot
 from tests.system.proof.subjects import SUBJECTS, Subject
+from tests.system.proof.watchers import Watchers
 
 DEADLINE_S = 5.0
 TOGETHER_S = 20.0
@@ -45,6 +49,9 @@ EXPORT_EACH = 4
 
 EXPORT_S = 15.0
 """Time of an export with all that it takes to go on."""
+
+WAY_EACH = 2
+"""Each so many sessions one asks through a client, by one way after another."""
 
 MAX_SESSIONS = 20_000
 """Readers that wait at once: far above what a working system leaves waiting, and an end to what a hung one takes."""
@@ -71,13 +78,18 @@ class Load:
     def __post_init__(self) -> None:
         self.not_there = set(self.subject.added)
         self._pools = {name: Pool(port) for name, port in self.routers.items()}
-        self._idle = [Session(number, kind) for number, kind in enumerate(every_kind(), 1)]
+        self._clients = Clients(self.routers)
+        self._watchers = Watchers(
+            self.subject, self._clients, self.writer, self.outcomes, self.chance, lambda: self.newest
+        )
+        self._idle = [Session(number, kind, way_of(number)) for number, kind in enumerate(every_kind(), 1)]
         self._sessions = len(self._idle)
         self._in_flight: set[asyncio.Future[None]] = set()
 
     async def run(self) -> None:
         """Start reads when they are due until ended; return when the last has its answer or its deadline."""
         due_s, scanning = time.monotonic(), asyncio.ensure_future(self._scan_on())
+        watching = asyncio.ensure_future(self._watchers.run())
         while not self.is_ended:
             due_s += self.chance.expovariate(self.rate)
             pause_s = due_s - time.monotonic()
@@ -86,7 +98,9 @@ class Load:
             reading = asyncio.ensure_future(self._read(self._free_session()))
             self._in_flight.add(reading)
             reading.add_done_callback(self._in_flight.discard)
-        await asyncio.gather(scanning, *self._in_flight)
+        self._watchers.end()
+        await asyncio.gather(scanning, watching, *self._in_flight)
+        await self._clients.close()
         for pool in self._pools.values():
             pool.close()
 
@@ -102,13 +116,14 @@ class Load:
             return self._idle.pop()
         assert self._sessions < MAX_SESSIONS, f"{MAX_SESSIONS} readers wait"
         self._sessions += 1
-        return Session(self._sessions, choose_kind(self.chance))
+        return Session(self._sessions, choose_kind(self.chance), way_of(self._sessions))
 
     async def _read(self, session: Session) -> None:
         routers = [*self._pools]
         self.chance.shuffle(routers)
         question = self._question()
-        asked = Asked(session.number, session.next_seq(), now_ms(), question, session.bounds(self.newest))
+        bounds = session.bounds(self.newest)
+        asked = Asked(session.number, session.next_seq(), now_ms(), question, bounds, session.way)
         replied = await self._ask_for_all(asked, session, question, routers)
         if replied.position is not None:
             session.took(replied.position)
@@ -123,13 +138,17 @@ class Load:
 
     async def _ask_for_all(self, asked: Asked, session: Session, question: Question, routers: Sequence[str]) -> Replied:
         """Ask page by page until nothing is left; from the beginning when the version of the pages is gone."""
-        first_page = request_of(session, asked.bounds, question)
-        replied = first = await self._ask_in_time(asked, first_page, routers)
+
+        async def page_at(cursor: str | None = None) -> Replied:
+            if session.way:
+                return await self._clients.ask(session.way, asked, question, cursor, now_ms)
+            return await self._ask_in_time(asked, request_of(session, asked.bounds, question, cursor), routers)
+
+        replied = first = await page_at()
         while replied.next_cursor is not None and replied.read.answered:
-            next_page = request_of(session, asked.bounds, question, replied.next_cursor)
-            page = await self._ask_in_time(asked, next_page, routers)
+            page = await page_at(replied.next_cursor)
             if page.read.problem == VERSION_GONE:
-                replied = first = await self._ask_in_time(asked, first_page, routers)
+                replied = first = await page_at()
                 continue
             replied = Replied(with_next_page(replied.read, page.read), first.position, page.next_cursor)
         return replied
@@ -241,9 +260,19 @@ class Load:
         self.writer.write(read)
 
 
+def way_of(number: int) -> str:
+    """The client by which a session asks: none for bare HTTP."""
+    return "" if number % WAY_EACH else WAYS[number // WAY_EACH % len(WAYS)]
+
+
 async def main() -> None:
-    """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed."""
-    subject, routers, folder, rate, seed = sys.argv[1:]
+    """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed, and the
+    mutant whose bugs the clients have.
+    """
+    subject, routers, folder, rate, seed, *mutant = sys.argv[1:]
+    for name in mutant:
+        for plant in MUTANTS[name].client:
+            plant()
     chance = random.Random(int(seed))
     with HistoryWriter(Path(folder)) as writer:
         load = Load(SUBJECTS[subject], json.loads(routers), float(rate), writer, chance)

@@ -13,12 +13,23 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.system.proof import bus_mutants, cluster_mutants, engine_mutants, kind_mutants, scan_mutants
+from tests.system.proof import (
+    bus_mutants,
+    client_mutants,
+    cluster_mutants,
+    engine_mutants,
+    kind_mutants,
+    scan_mutants,
+    watch_mutants,
+)
 from tests.system.proof.patching import patch
 from tests.system.proof.subjects import COUNTS, KINDS, MOODS
 
 VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
 """Within `acceptable_recovery_lag`: they count as caught up."""
+
+WATCH_S = 15.0
+"""The time in which watches under a mutant bring enough events."""
 
 HOUR_NS = 3600 * 10**9
 PARTITIONS = 6
@@ -43,6 +54,8 @@ class Mutant:
     signed: bool = False
     read_s: float | None = None
     needs: str = ""
+    client: tuple[Callable[[], None], ...] = ()
+    """What is patched in the Python clients of its readers."""
 
     @property
     def place(self) -> tuple[str, str, bool, bool]:
@@ -283,6 +296,16 @@ MUTANTS = {
     "forget-the-filter": Mutant((scan_mutants.forget_the_filter,), (), "scans", needs="filtered scans in pages"),
     "each-its-own-version": Mutant((follow_behind, scan_mutants.read_past_versions_as_shown), (), "snapshots"),
     "ignore-named-versions": Mutant((scan_mutants.read_past_versions_as_shown,), (), "bounds"),
+    "miss-a-change": Mutant((watch_mutants.miss_a_change,), (), "watches", read_s=WATCH_S, needs="watches"),
+    "heartbeat-before-its-event": Mutant(
+        (watch_mutants.let_positions_run_ahead,), (), "watches", read_s=WATCH_S, needs="watches"
+    ),
+    "tell-a-change-twice": Mutant(
+        (), (), "watches", "kill-router", read_s=WATCH_S, client=(client_mutants.forget_what_was_told,)
+    ),
+    "follow-a-stale-assignment": Mutant(
+        (say_absent_for_others,), (), "clients", client=(client_mutants.follow_an_old_assignment,)
+    ),
     "keep-the-first-value": _of_kinds(kind_mutants.keep_the_first_value, "value"),
     "lose-an-element": _of_kinds(kind_mutants.lose_an_element, "list"),
     "reverse-lists": _of_kinds(kind_mutants.reverse_lists, "list"),

@@ -6,6 +6,7 @@ A session is one reader: it has one kind of bounds, and one lookup in flight at 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -52,11 +53,14 @@ KINDS: tuple[tuple[int, Kind], ...] = (
 
 
 class Session:
-    """One reader. `position` is the newest that its answers carried."""
+    """One reader. `position` is the newest that its answers carried; `way` that of the Python client by which it asks,
+    if not by bare HTTP.
+    """
 
-    def __init__(self, number: int, kind: Kind) -> None:
+    def __init__(self, number: int, kind: Kind, way: str = "") -> None:
         self.number = number
         self.kind = kind
+        self.way = way
         self.position: Position | None = None
         self._reads = 0
 
@@ -128,6 +132,7 @@ class Asked:
     began_ms: float
     question: Question
     bounds: Bounds
+    way: str = ""
 
     def failed(self, ended_ms: float, router: str, detail: str, *, status: int = 0, problem: str = "") -> Read:
         """The record of a read with neither an answer nor a typed refusal."""
@@ -138,22 +143,30 @@ class Asked:
         try:
             body = orjson.loads(reply.body)
             if reply.status in (200, 404) and reply.content_type == "application/json":
-                position = decode_position(body["position"])
-                read = self._answered(ended_ms, router, reply.status, body, position)
-                return Replied(read, position, body.get("next_cursor"))
-            problem, detail = str(body["type"]), str(body.get("detail", ""))
+                return self.said(ended_ms, router, reply.status, body)
+            return self.refused(ended_ms, router, reply.status, body)
         except (ValueError, KeyError, TypeError) as error:
             return Replied(self.failed(ended_ms, router, f"{error!r} in {reply.body[:300]!r}", status=reply.status))
+
+    def said(self, ended_ms: float, router: str, status: int, body: Mapping[str, Any]) -> Replied:
+        """What an answer says."""
+        position = decode_position(body["position"])
+        read = self._answered(ended_ms, router, status, body, position)
+        return Replied(read, position, body.get("next_cursor"))
+
+    def refused(self, ended_ms: float, router: str, status: int, body: Mapping[str, Any]) -> Replied:
+        """What a problem says."""
+        problem, detail = str(body["type"]), str(body.get("detail", ""))
         if problem in FAILURES:
-            return Replied(self.failed(ended_ms, router, detail, status=reply.status, problem=problem))
+            return Replied(self.failed(ended_ms, router, detail, status=status, problem=problem))
         candidates = tuple(
             (str(candidate.get("node_id", "")), str(candidate.get("reason", "")))
             for candidate in body.get("candidates", ())
         )
-        refused = self._read(ended_ms, router, reply.status, "refused", problem=problem, detail=detail)
+        refused = self._read(ended_ms, router, status, "refused", problem=problem, detail=detail)
         return Replied(replace(refused, candidates=candidates))
 
-    def _answered(self, ended_ms: float, router: str, status: int, body: dict[str, Any], position: Position) -> Read:
+    def _answered(self, ended_ms: float, router: str, status: int, body: Mapping[str, Any], position: Position) -> Read:
         lag, served_by, committed_at = body["lag"], body["served_by"], body["committed_at"]
         return replace(
             self._read(ended_ms, router, status, "found" if body["found"] else "absent"),
@@ -184,6 +197,7 @@ class Asked:
             outcome=outcome,
             problem=problem,
             detail=detail,
+            way=self.way,
         )
 
 

@@ -52,6 +52,10 @@ class Truth:
         """Every key that the store ever had."""
         return iter(self._changes[store])
 
+    def changes(self, store: str, key: str) -> Sequence[tuple[int, Value | None]]:
+        """Each version that wrote a key, with the value from there on."""
+        return self._changes[store].get(key, ())
+
     def state(self, store: str, version: int) -> dict[str, Value]:
         """Every key that the store has at `version`, with its value."""
         values = ((key, self.at(store, key, version)) for key in self._changes[store])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.system.proof.claim_memory import FILLING
+from tests.system.proof.client_ways import DIRECTLY, WAYS
 from tests.system.proof.history import (
     Bounds,
     Commit,
@@ -22,7 +23,9 @@ from tests.system.proof.history import (
     Read,
     Scan,
     SnapshotRead,
+    Told,
     Value,
+    Watch,
 )
 from tests.system.proof.schedule import short
 from tests.system.proof.truth_of_state import Truth
@@ -117,6 +120,7 @@ class Model:
         self.history.reads = self._reads(reads)
         self.history.scans = self._scans(reads // 5)
         self.history.snapshots = self._snapshot_reads(reads // 5)
+        self.history.watches = [self._watch(number) for number in range(1, 13)]
         self.history.finals = self._finals(commits)
 
     def _appearances(self, commits: int) -> list[Appearance]:
@@ -185,6 +189,29 @@ class Model:
             )
         return found
 
+    def _watch(self, number: int) -> Watch:
+        """A watch of some keys or of all, from the present values or behind a version, until a later one."""
+        dice = Random(f"{self.history.meta.seed} watch {number}")
+        first, last = dice.randint(4, 12), dice.randint(16, len(self.log) - 4)
+        prefix = "[]" if number % 3 == 0 else None
+        keys = () if prefix else tuple(dice.sample(KEYS, 4))
+        after = first if number % 2 else None
+        events: list[Told] = []
+        for version in range(first if after is None else first + 1, last + 1):
+            at_ms = self.log[version - 1].at_ms + 200
+            now, before = self.truth.state(STORE, version), self.truth.state(STORE, version - 1)
+            is_first = version == first
+            news = [
+                Told(at_ms, _kind(now.get(key), is_first=is_first), key, version, None, now.get(key))
+                for key in keys or KEYS
+                if (is_first and (key in now or keys)) or (not is_first and now.get(key) != before.get(key))
+            ]
+            events += news or [Told(at_ms, "version", "", version, version)]
+            events[-1] = replace(events[-1], position=version)
+        times_ms = (self.log[first - 1].at_ms, events[-1].at_ms + 50)
+        way, told = dice.choice(("sync", "async")), tuple(events)
+        return Watch(number, *times_ms, way, STORE, keys, prefix, after, "ended", events=told)
+
     def _read(self, session: int, seq: int, began_ms: float, min_version: int | None) -> Read:
         dice = Random(f"{self.history.meta.seed} {session} {seq}")
         served_ms = began_ms + dice.choice((0.3, 5.0, 200.0))
@@ -194,9 +221,10 @@ class Model:
         partition = KEYS.index(key) % PARTITIONS
         holders = [NODES[partition], NODES[(partition + 1) % len(NODES)]]
         refusals = []
-        read = Read(
-            session, seq, began_ms, served_ms + dice.choice((0.2, 3.0)), "router-1", STORE, key, bounds, 503, "refused"
-        )
+        way = ("", *WAYS)[seq % 5]
+        router = DIRECTLY if way.endswith("direct") else "router-1"
+        ended_ms = served_ms + dice.choice((0.2, 3.0))
+        read = Read(session, seq, began_ms, ended_ms, router, STORE, key, bounds, 503, "refused", way=way)
         for role, node in zip(("active", "standby"), holders, strict=True):
             version = self._nodes[node].version_at(served_ms)
             offset_lag, time_lag_ms = self._nodes[node].lag_at(served_ms, version)
@@ -246,6 +274,10 @@ class Model:
                 node = NODES[(partition + offset) % len(NODES)]
                 found.append(FinalReplica(node, STORE, partition, last, dict(values), role))
         return found
+
+
+def _kind(value: Value | None, *, is_first: bool) -> str:
+    return "snapshot" if is_first else "deleted" if value is None else "value"
 
 
 def _refusal(bounds: Bounds, version: int, offset_lag: int | None, time_lag_ms: int | None, role: str) -> str | None:

@@ -318,7 +318,7 @@ def test_a_truth_that_does_not_reach_the_last_version_shows_no_convergence() -> 
 
 def test_a_claim_that_examined_nothing_fails() -> None:
     verdict = check(
-        changed(reads=[], scans=[], snapshots=[], finals=[], memory=[]),
+        changed(reads=[], scans=[], snapshots=[], finals=[], memory=[], watches=[]),
         GOOD.truth,
         claims=set(CLAIMS) - {"convergence"},
     )

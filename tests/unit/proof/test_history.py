@@ -18,7 +18,9 @@ from tests.system.proof.history import (
     Record,
     Scan,
     SnapshotRead,
+    Told,
     Value,
+    Watch,
     Watched,
 )
 from tests.system.proof.history_file import HISTORY_NAME, HistoryWriter, load
@@ -35,7 +37,9 @@ MEMORY = Memory(12.0, "node-1", 17, 1 << 20)
 BASES = Bases(13.0, "node-1", 17, 25)
 SCAN = Scan(1, 5.0, 9.0, "words", 1, "b", "whole", pages=2, versions=(1,), rows=(('["a",1]', {"count": 3}),))
 SNAPSHOT = SnapshotRead(1, 9.0, 9.5, None, "whole", version=1, results=(("words", '["a",1]', 1, {"count": 3}, ""),))
-RECORDS: list[Record] = [META, COMMIT, READ, SCAN, SNAPSHOT, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
+TOLD = (Told(9.1, "snapshot", '["a",1]', 1, None, {"count": 3}), Told(9.2, "version", "", 2, 2))
+WATCH = Watch(1, 9.0, 9.5, "sync", "words", ('["a",1]',), None, None, "ended", events=TOLD)
+RECORDS: list[Record] = [META, COMMIT, READ, SCAN, SNAPSHOT, WATCH, FAULT, REFUSED, Watched(30.0), MEMORY, BASES, FINAL]
 
 
 def written(folder: Path) -> HistoryWriter:
@@ -50,6 +54,7 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert path.suffix == ".gz"
     assert not (tmp_path / HISTORY_NAME).exists()
     recorded = History(META, [READ, REFUSED], [SCAN], [SNAPSHOT], [COMMIT], [FAULT], [FINAL], 30.0, [MEMORY], [BASES])
+    recorded.watches = [WATCH]
     assert load(path) == load(tmp_path) == recorded
 
 

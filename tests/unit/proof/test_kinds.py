@@ -206,7 +206,7 @@ def test_a_kind_of_which_a_claim_saw_nothing_breaks_it() -> None:
     assert "found of list" in claims["answers"].vacuous
     assert "require_active of list" in claims["bounds"].vacuous
     assert "keys of list" in claims["convergence"].vacuous
-    of_any_kind = {"time lag", "scans", "snapshots"}
+    of_any_kind = {"time lag", "scans", "snapshots", "watches", "clients"}
     assert {name for name, claim in claims.items() if claim.holds} == {"memory"} | of_any_kind
     assert all(claim.kinds["value"].found == 0 for name, claim in claims.items() if name != "memory")
 
