@@ -32,4 +32,6 @@ def store_server(kind: str, folder: Path) -> AbstractContextManager[StoreServer]
     """Start a server until the end of the block."""
     if kind == "s3":
         return s3_server(folder, heap_mb=_HEAP_MB)
-    return {"minio": minio_server, "azure": azurite, "gcs": gcs_server}[kind](folder)
+    if kind == "azure":
+        return azurite(folder)
+    return gcs_server(folder) if kind == "gcs" else minio_server(folder)

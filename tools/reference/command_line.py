@@ -12,7 +12,7 @@ import click
 from tools.reference.markdown import GENERATED, code, fence, page, plain, table
 
 from understudy.commands.group import cli
-from understudy.exits import EXIT_CODES_HELP
+from understudy.terminal.exits import EXIT_CODES_HELP
 
 _HIDDEN = "--help"
 

@@ -50,7 +50,7 @@ def test_of_a_name_service_every_namenode_is_known_to_webhdfs() -> None:
     store = WebHdfs("webhdfs://team/a", ENVIRON, reading(CONF).get)
     assert store._places() == ["http://a:1", "http://b:2"]
     assert WebHdfs("webhdfs://team:1/a", ENVIRON, reading(CONF).get)._places() == ["http://team:1"]
-    assert WebHdfs("swebhdfs://host/a", {}, {}.get)._places() == ["https://host:9871"]
+    assert WebHdfs("swebhdfs://host/a", {}, reading({}).get)._places() == ["https://host:9871"]
 
 
 def test_a_checkpoint_is_below_the_url_s_path_as_it_is_written() -> None:
