@@ -70,6 +70,10 @@ class HadoopStore(Protocol):
     root: str
     """The checkpoint's absolute path; empty for all of the file system."""
 
+    @property
+    def endpoint(self) -> str:
+        """The URL at which HDFS is asked by HTTP; empty if it is not asked so."""
+
     def open(self, limits: StoreLimits) -> HadoopClient:
         """Open a connection with the present credentials. The next one may be to another NameNode."""
 
@@ -103,6 +107,11 @@ class HadoopFiles(CheckpointFiles):
     def url(self) -> str:
         """The URL, which holds no secrets."""
         return self._store.url
+
+    @property
+    def endpoint(self) -> str:
+        """The URL at which HDFS is asked by HTTP; empty if it is not asked so."""
+        return self._store.endpoint
 
     def stat(self, path: str) -> FileStat | None:
         """Make one request."""

@@ -47,6 +47,8 @@ _KIND = re.compile(r"^(\w{1,40})")
 class Hdfs:
     """A checkpoint in HDFS: the files below `root`, as the URL says."""
 
+    endpoint = ""
+
     def __init__(self, url: str, environ: Mapping[str, str] | None = None, read_file: ReadFile = text_of) -> None:
         """Parse the URL. `environ` is by default this process's."""
         location = _LOCATION.fullmatch(url)

@@ -78,6 +78,11 @@ class WebHdfs:
         self._opened += 1
         return _Web(client, places, self._identity(), first % len(places))
 
+    @property
+    def endpoint(self) -> str:
+        """See `HadoopStore.endpoint`."""
+        return self._places()[0]
+
     def failure_of(self, error: Exception) -> Failure:
         """See `HadoopStore.failure_of`."""
         return hadoop_failure(error)

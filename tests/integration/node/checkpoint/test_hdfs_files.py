@@ -21,6 +21,7 @@ from understudy_node.checkpoint.hdfs import Hdfs
 from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_node.checkpoint.webhdfs import WebHdfs
+from understudy_node.storage_checks import storage_checks
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
@@ -97,6 +98,13 @@ def test_a_read_that_was_cut_goes_on_in_the_same_file(files: HadoopFiles, bucket
     assert files.fetch("8.sst", tmp_path / "8.local") == "download"
     assert (tmp_path / "8.local").read_bytes() == LARGE
     assert next(cuts, None) is None
+
+
+def test_doctor_checks_hdfs_as_it_checks_other_stores(door: Door, files: HadoopFiles, bucket: Folder) -> None:
+    bucket.put("ckpt/metadata", b'{"id":"60e5de9b-0d6b-4f1c-9d5b-2d2b6a0f4c11"}')
+    found = {each["check"]: each["state"] for each in storage_checks(files, files.endpoint)}
+    assert found.pop("clock", "ok") == "ok"
+    assert found == {**dict.fromkeys(("credentials", "list", "read", "lineage"), "ok"), "commit": "fail"}
 
 
 def test_a_listing_has_all_names_however_many_replies_it_takes(
