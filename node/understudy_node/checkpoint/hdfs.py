@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from functools import cache
 from threading import Thread
+from time import monotonic
 from typing import Any, TypeVar
 
 from hdfs_native import AsyncClient
@@ -32,10 +32,8 @@ PIECE_BYTES = 1 << 20
 
 DEFAULT_PORT = 8020
 
-KEPT_CLIENTS = 8
-"""Number of the newest clients that are kept. The end of one waits for its look-up of an address, which may hang, and
-would stop the process meanwhile. A client is opened every 5 s at most: the look-up of the oldest is over.
-"""
+REST_S = 600.0
+"""Seconds after its last call in which a client is kept. A client is opened every 5 s at most."""
 
 _LOCATION = re.compile(
     r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
@@ -64,7 +62,7 @@ class Hdfs:
         self._host, self._port = location["host"], location["port"]
         self._environ = os.environ if environ is None else environ
         self._read_file = read_file
-        self._clients: deque[AsyncClient] = deque(maxlen=KEPT_CLIENTS)
+        self._client: AsyncClient | None = None
         self._opened = 0
         self._away = ""
 
@@ -89,7 +87,8 @@ class Hdfs:
                 where=str(folder),
                 fix="Check dfs.ha.namenodes and dfs.namenode.rpc-address there (docs/object-stores.md)",
             ) from None
-        self._clients.append(client)
+        KEPT.keep(client, instead_of=self._client, now_s=monotonic())
+        self._client = client
         return _Native(client, _loop(), limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
@@ -117,6 +116,30 @@ class Hdfs:
         there = f"{folder} has the name services: {known}" if folder else "HADOOP_CONF_DIR is not set"
         self._away = f"; {host} is no name service: {there}"
         return f"{host}:{DEFAULT_PORT}", host
+
+
+class KeptClients:
+    """The clients of this process. The end of one waits for its look-ups of addresses, and for an answer that comes in
+    that moment, which waits for the interpreter's lock, while the end holds it. So a client that may have work under way is kept.
+    """
+
+    def __init__(self) -> None:
+        self._resting_s: dict[int, tuple[object, float | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._resting_s)
+
+    def keep(self, client: object, *, instead_of: object | None, now_s: float) -> None:
+        """Keep a client. The one that it replaces makes no more calls; those that have rested are let go."""
+        self._resting_s[id(client)] = client, None
+        if instead_of is not None:
+            self._resting_s[id(instead_of)] = instead_of, now_s
+        for key, (_, since_s) in list(self._resting_s.items()):
+            if since_s is not None and now_s - since_s > REST_S:
+                del self._resting_s[key]
+
+
+KEPT = KeptClients()
 
 
 class _Loop:

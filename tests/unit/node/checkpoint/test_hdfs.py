@@ -10,7 +10,7 @@ import pytest
 from understudy_node.checkpoint.failure import Meaning
 from understudy_node.checkpoint.hadoop_conf import hadoop_conf
 from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure
-from understudy_node.checkpoint.hdfs import Hdfs
+from understudy_node.checkpoint.hdfs import REST_S, Hdfs, KeptClients
 from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_node.checkpoint.webhdfs import WebHdfs
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
@@ -130,3 +130,14 @@ def test_the_class_of_an_exception_says_what_it_means(kind: str, text: str, mean
 )
 def test_absence_is_what_hdfs_itself_calls_so(kind: str, text: str, is_absence: bool) -> None:
     assert HadoopError(kind, text).is_absence is is_absence
+
+
+def test_a_client_ends_only_when_it_has_rested() -> None:
+    """Its end holds the interpreter's lock, for which an answer that comes in that moment waits."""
+    kept, first, second = KeptClients(), object(), object()
+    kept.keep(first, instead_of=None, now_s=0.0)
+    kept.keep(second, instead_of=first, now_s=1e6)
+    kept.keep(object(), instead_of=second, now_s=1e6 + REST_S)
+    assert len(kept) == 3
+    kept.keep(object(), instead_of=None, now_s=1e6 + REST_S + 1)
+    assert len(kept) == 3, "the first is gone; the second rests, and two are in use"
