@@ -9,9 +9,9 @@ First rows by the jar are measured twice: with the process that waits since the 
 are counted that lead to a first batch.
 
 By turns, on one broker and in one session with Java's default compilers, after a round that warms up. CPU and memory
-are of the driver (the JVM, with its executors), the planner, and Python's workers, also of those that wait for a query;
-memory is the most that one process held. Records stay on the disk while their size is measured: 8.5 GB for 4,000,000
-of 2,048 B.
+are of the broker, the driver (the JVM, with its executors), the planner, and Python's workers, also of those that wait
+for a query; memory is the most that one process held. Records stay on the disk while their size is measured: 8.5 GB for
+4,000,000 of 2,048 B.
 """
 
 from __future__ import annotations
@@ -242,6 +242,7 @@ def _print(turns: Turns, size: int, runs: Mapping[str, Sequence[WholeRun]]) -> N
         times = [run.took_s for run in each]
         used = [
             f"{kind} {median(run.costs[kind].cpu_s for run in each):.1f} s "
+            f"({median(run.costs[kind].kernel_s for run in each):.1f} in the kernel) "
             f"{max(run.costs[kind].memory_mib for run in each):.0f} MiB"
             for kind in each[-1].costs
         ]
