@@ -81,11 +81,13 @@ class PlannerCalls:
         self._get_stream().finish_at_current_ends()
         return {}
 
-    def latest(self, start: str, *, is_everything: bool) -> Reply:
+    def latest(self, start: str, *, is_everything: bool, unread: str | None = None) -> Reply:
         """Plan the next batch and return its end; null if there is no batch. Everything is what the trigger Once asks
-        for.
+        for. `unread` is a spool file that is not read any more.
         """
         before, stream = json.loads(start), self._get_stream()
+        if unread is not None:
+            stream.reuse_spool_file(unread)
         end = stream.latest_offset_of_all(before) if is_everything else stream.latest_offset(before)
         return {"offset": None if end == before else json.dumps(end)}
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _LOCK_NAME = "lock"
 _PREFIX = "planner-"
+_REUSED = "reused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Spool:
         self._lock = -1
         self._batches = 0
         self._failing = False
+        self._reused: Path | None = None
+        """A file that is not read any more: to write over its pages is cheaper than to write new ones."""
 
     def write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile | None:
         """Replace all batches by this one. Returns None if writing fails, and logs that once until it works again."""
@@ -79,6 +83,12 @@ class Spool:
                 if but is None or str(path) != but.path:
                     path.unlink(missing_ok=True)
 
+    def reuse(self, path: str) -> None:
+        """Write the next batch over this file, which no reader has. No reader can open it by its name any more."""
+        if self._folder is not None:
+            with suppress(OSError):
+                self._reused = Path(path).replace(self._folder / _REUSED)
+
     def folder(self) -> Path:
         """Return the planner's folder, made if need be. Raises OSError."""
         return self._open_folder()
@@ -100,13 +110,22 @@ class Spool:
         # File names are never reused: an executor must not read another batch's records.
         path = folder / f"{self._batches}.arrow"
         places, count = [], 0
-        with path.open("xb") as file, pa.ipc.new_file(file, self._schema) as writer:
-            for batches in parts:
-                for batch in batches:
-                    writer.write_batch(batch)
-                places.append(range(count, count + len(batches)))
-                count += len(batches)
+        with self._opened(path) as file:
+            with pa.ipc.new_file(file, self._schema) as writer:
+                for batches in parts:
+                    for batch in batches:
+                        writer.write_batch(batch)
+                    places.append(range(count, count + len(batches)))
+                    count += len(batches)
+            file.truncate()  # the file before may have been longer
         return SpoolFile(str(path), tuple(places))
+
+    def _opened(self, path: Path) -> BinaryIO:
+        reused, self._reused = self._reused, None
+        if reused is not None:
+            with suppress(OSError):  # a cleaner of temporary files may have taken it
+                return reused.replace(path).open("r+b")
+        return path.open("xb")
 
     def _open_folder(self) -> Path:
         """Open the planner's folder, or make it again after a cleaner of temporary files deleted it."""

@@ -85,6 +85,13 @@ class SpoolAhead:
             self._begin()
         return self._current
 
+    def reuse(self, path: str) -> None:
+        """Let a later batch be written over a file that is not read any more."""
+        with self._writing:
+            if self._current is not None and self._current.path == path:
+                self._current = None
+                self._spool.reuse(path)
+
     def write_next(self) -> None:
         """Write the batch after the current one, if it is wanted and settled."""
         with self._writing:

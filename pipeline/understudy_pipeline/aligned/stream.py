@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
@@ -103,6 +103,14 @@ class AlignedStream:
             file = None if self._ahead is None else self._ahead.file_of(batch)
         self._last = _LastBatch(start, batch.end.to_json(), batch, file)
         return self._last.end
+
+    def reuse_spool_file(self, path: str) -> None:
+        """Let a later batch be written over this file, which no reader has or can open any more."""
+        if self._ahead is not None:
+            self._ahead.reuse(path)
+            last = self._last
+            if last is not None and last.file is not None and last.file.path == path:
+                self._last = replace(last, file=None)
 
     def tasks(self, start: Json, end: Json) -> list[ReadTask]:
         """Return what Spark tasks read between two offsets: the batch just planned, or one logged before a restart."""

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -18,6 +19,8 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
   private final LoadedSource source;
   private PythonProcess planner;
   private boolean isStopped;
+  /** The file of the batch that was planned last, if its readers are counted. */
+  private String planned;
 
   AlignedStream(LoadedSource source) {
     this.source = source;
@@ -65,8 +68,8 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
     boolean isEverything = limit instanceof ReadAllAvailable;
-    JsonNode end =
-        ask(Json.call("latest").put("start", start.json()).put("is_everything", isEverything)).get("offset");
+    ObjectNode call = Json.call("latest").put("start", start.json()).put("is_everything", isEverything);
+    JsonNode end = ask(call.put("unread", takeUnread())).get("offset");
     return end.isNull() ? start : new TextOffset(end.textValue());
   }
 
@@ -81,9 +84,15 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
     JsonNode tasks = ask(Json.call("tasks").put("start", start.json()).put("end", end.json())).get("tasks");
     InputPartition[] partitions = new InputPartition[tasks.size()];
+    // Readers in other JVMs cannot be counted here.
+    boolean isCounted = SparkContext.getOrCreate().isLocal();
     try {
       for (int number = 0; number < partitions.length; number++) {
-        partitions[number] = PlannedTask.of(tasks.get(number));
+        PlannedTask task = PlannedTask.of(tasks.get(number), isCounted);
+        if (isCounted && task.file() != null) {
+          admit(task.file());
+        }
+        partitions[number] = task;
       }
     } catch (IOException error) {
       throw new UncheckedIOException(error);
@@ -102,6 +111,7 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
   @Override
   public synchronized void stop() {
     isStopped = true;
+    admit(null);
     if (planner != null) {
       planner.close();
       planner = null;
@@ -112,6 +122,27 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
   @Override
   public String toString() {
     return "Understudy (accelerator jar)";
+  }
+
+  /** Let readers open this file, and no longer the one of the batch before. */
+  private synchronized void admit(String path) {
+    if (planned != null && !planned.equals(path)) {
+      SpoolFiles.forget(planned);
+    }
+    planned = path;
+    if (path != null) {
+      SpoolFiles.admit(path);
+    }
+  }
+
+  /** Return the file of the last batch, which has been run, if no reader has it or can open it any more; else null. */
+  private synchronized String takeUnread() {
+    if (planned == null || !SpoolFiles.retire(planned)) {
+      return null;
+    }
+    String unread = planned;
+    planned = null;
+    return unread;
   }
 
   private JsonNode ask(ObjectNode call) {

@@ -38,7 +38,7 @@ final class TaskReaders implements PartitionReaderFactory {
     try {
       if (task.file() != null) {
         try {
-          return new ColumnarReader(new SpooledBatches(task.file(), task.batches(), memory), memory);
+          return new ColumnarReader(new SpooledBatches(task, memory), memory);
         } catch (IOException | RuntimeException unreadable) {
           // The spool is only a cache.
         }

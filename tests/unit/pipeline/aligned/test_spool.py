@@ -63,6 +63,31 @@ def test_what_was_mapped_stays_when_the_file_goes(spool: Spool) -> None:
         read_spool(written.path, written.parts[0])
 
 
+def test_a_batch_is_written_over_a_file_that_is_not_read_any_more(spool: Spool, tmp_path: Path) -> None:
+    before = spool.write([[FIRST, SECOND]])
+    assert before is not None
+    inode = Path(before.path).stat().st_ino
+    spool.reuse(before.path)
+    with pytest.raises(OSError, match="No such file"):
+        read_spool(before.path, before.parts[0])
+    after = spool.write([[OTHER]])
+    assert after is not None
+    assert Path(after.path).stat().st_ino == inode
+    assert read_spool(after.path, after.parts[0]) == [OTHER]
+    assert files(tmp_path) == [Path(after.path)]
+
+
+def test_a_file_that_a_cleaner_took_before_it_was_written_again_is_not_missed(spool: Spool) -> None:
+    before = spool.write([[FIRST]])
+    assert before is not None
+    spool.reuse(before.path)
+    for path in Path(before.path).parent.iterdir():
+        path.unlink()
+    after = spool.write([[OTHER]])
+    assert after is not None
+    assert read_spool(after.path, after.parts[0]) == [OTHER]
+
+
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_file_that_is_not_whole_is_not_taken_for_one(spool: Spool, kept: int) -> None:
     written = spool.write([[FIRST]])
