@@ -31,7 +31,7 @@ from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, settled_batch, take_batch
-from understudy_pipeline.aligned.waits import PutOff, put_off
+from understudy_pipeline.aligned.waits import PutOff, is_filling, put_off
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
@@ -41,6 +41,12 @@ log = logging.getLogger(__name__)
 
 WAIT_MS = 30
 """Time for which `plan` waits for records. Without a trigger interval Spark asks again at once."""
+
+FILL_WAIT_MS = 500
+"""Longest wait of `plan_patiently` for records that fill the batch, while servers have them."""
+
+FILL_PAUSE_MS = 100
+"""Time without a record after which it does not wait any longer for that."""
 
 START_WAIT_MS = 60_000
 """Time for which `plan_patiently` waits for inputs that have not answered since the start."""
@@ -110,6 +116,7 @@ class Planner:
         """
         began_ms = self._clock.monotonic_ms()
         with self._shared.changed:
+            self._wait_for_a_full_batch(start)
             while True:
                 batch = self.plan(start, wait_ms=wait_ms)
                 if batch is not None or not self._shared.has_more():
@@ -217,6 +224,32 @@ class Planner:
     def _held(self) -> Set[TopicPartition]:
         """Return inputs at their end that a later query waits for all the same (`available_now=ordered`)."""
         return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
+
+    def _wait_for_a_full_batch(self, start: SourceOffset) -> None:
+        """Let a backlog fill the batch for a moment: Spark's own work for a batch costs as much as many records.
+
+        The first batch of a run waits for nothing. It decides nothing: Spark might have asked later.
+        """
+        ahead = self._shared.ahead
+        if self._last_batch_ms is None or not ahead.is_positioned_at(start.cursors):
+            return
+        began_ms = self._clock.monotonic_ms()
+
+        def is_ready() -> bool:
+            now_ms = self._clock.monotonic_ms()
+            lags = (ahead.lags.current(tp, now_ms) for tp in ahead.retained)
+            return (
+                self._shared.failure is not None
+                or now_ms - max(began_ms, self._shared.last_arrival_ms) >= FILL_PAUSE_MS
+                or bool(ahead.paused())
+                or not is_filling(
+                    sum(map(len, ahead.retained.values())),
+                    (lag and lag.records for lag in lags),
+                    max_poll_records=self._options.max_poll_records,
+                )
+            )
+
+        self._shared.changed.wait_for(is_ready, FILL_WAIT_MS / 1000)
 
     def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:
         began_ms = self._clock.monotonic_ms()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState
@@ -29,6 +29,11 @@ def put_off(
     if not 0 < records < min_records or last_ms is None or is_full or now_ms >= last_ms + max_delay_ms:
         return None
     return PutOff(records, min_records, last_ms + max_delay_ms - now_ms)
+
+
+def is_filling(held: int, lags: Iterable[int | None], *, max_poll_records: int) -> bool:
+    """Whether a batch becomes full by reading on: `held` records are fetched, and servers have the rest (`lags`)."""
+    return 0 < held < max_poll_records <= held + sum(lag or 0 for lag in lags)
 
 
 def is_waited_for(
