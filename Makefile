@@ -53,6 +53,9 @@ servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, servers of
 jar: setup ## the accelerator jar of the aligned source, into its package; needs a JDK of 17 or newer
 	@$(BIN)/python -m tools.build_jar
 
+native: setup ## the library that takes Kafka records without Python objects, into its package; needs a C compiler
+	@$(BIN)/python -m tools.build_native
+
 demo: runtime ## the main job: a query over real flights, three nodes, two routers; Ctrl-C stops it
 	@$(BIN)/understudy demo $(DEMO_ARGS)
 
@@ -93,6 +96,7 @@ screenshots: setup ## the pictures of the admin page, in docs/images
 release: setup ## build the wheel and the source archive into dist/, check them, and say what was built
 	rm -rf dist
 	@$(BIN)/python -m tools.build_jar || echo "== the wheel gets no accelerator jar"
+	@$(BIN)/python -m tools.build_native || echo "== the wheel gets no native library"
 	$(BIN)/uv build --quiet --out-dir dist
 	$(BIN)/python tools/check_release.py dist
 

@@ -7,6 +7,7 @@ Prints each file with its size and what is in it. Exit code 1 names everything t
 
 from __future__ import annotations
 
+import re
 import sys
 import tarfile
 import tomllib
@@ -20,6 +21,7 @@ MAX_WHEEL_BYTES = 4_500_000
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
 RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
 ACCELERATOR = "understudy_pipeline/accelerator/understudy-accelerator.jar"
+NATIVE = re.compile(r"understudy_pipeline/inputs/kafka_records\..+\.so")
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 
 
@@ -38,6 +40,8 @@ def main() -> int:
             _say(f"{path}  {path.stat().st_size / 1000:.0f} kB")
         if ACCELERATOR not in zipfile.ZipFile(wheel).namelist():
             _say("it has no accelerator jar: there was no JDK to build it with (make jar)")
+        if not any(NATIVE.fullmatch(name) for name in zipfile.ZipFile(wheel).namelist()):
+            _say("it has no native library: there was no C compiler to build it with (make native)")
         _say(f"try it: pip install '{wheel}[all]'; understudy demo")
     return 1 if problems else 0
 

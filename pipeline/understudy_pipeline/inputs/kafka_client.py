@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
+from understudy_pipeline.inputs.kafka_native import LIBRARY, NativeRecords, native_library, open_native
+from understudy_pipeline.inputs.kafka_rows import Event, chunk_of, group_messages
 from understudy_pipeline.inputs.kafka_statistics import queue_of
 from understudy_pipeline.inputs.protocol import ClientQueue, InputError
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.records import Chunk, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import HIDDEN, masked, masked_text
@@ -35,14 +37,39 @@ _MAX_CONSUME = 1_000
 
 _FIND_LEADERS_TIMEOUT_S = 1.0
 
+_PLUGINS = "plugin.library.paths"
+
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
+
+
+Conversion = Callable[[TopicPartition, Sequence[Message]], Chunk]
+"""A function that makes a chunk of messages of one partition."""
+
+
+class Polled(NamedTuple):
+    """The result of one poll: chunks in log order, events, and the number of records and events."""
+
+    chunks: Sequence[Chunk]
+    events: Sequence[Event]
+    total: int
 
 
 class KafkaClient:
     """The two consumers. They start connecting at construction. Not thread-safe."""
 
-    def __init__(self, server: str, properties: Mapping[str, str], *, statistics_interval_ms: int = 0) -> None:
-        """Start connecting. With an interval `queue` becomes known. Statistics wait until messages are taken."""
+    def __init__(
+        self,
+        server: str,
+        properties: Mapping[str, str],
+        *,
+        statistics_interval_ms: int = 0,
+        takes_natively: int = 0,
+    ) -> None:
+        """Start connecting. With an interval `queue` becomes known. Statistics wait until messages are taken.
+
+        `takes_natively` is the most records that one call of `records` takes without Python objects, where the library
+        for that is there.
+        """
         self.server = server
         self.queue: ClientQueue | None = None
         """The queue of the record consumer, by its last statistics. None before them."""
@@ -50,7 +77,9 @@ class KafkaClient:
         self._reason = ""
         self._properties = {**properties, "error_cb": self._on_error}
         statistics = {"statistics.interval.ms": str(statistics_interval_ms), "stats_cb": self._on_statistics}
-        self._consumer = _consumer({**self._properties, **statistics} if statistics_interval_ms else self._properties)
+        self._consumer, self._native = _record_consumer(
+            {**self._properties, **statistics} if statistics_interval_ms else self._properties, most=takes_natively
+        )
         self._opened_query_consumer: Consumer | None = None
         self._topics_with_leaders: set[str] = set()
         """Topics whose partition leaders the record consumer knows."""
@@ -66,9 +95,23 @@ class KafkaClient:
                 break
         return messages
 
+    def records(self, count: int, converted: Conversion, *, wait_s: float) -> Polled:
+        """Return up to `count` records and events; wait for the first only."""
+        # Callbacks are in the consumer's queue, and what comes of partitions that are not forwarded.
+        messages = self.messages(count, wait_s=wait_s if self._native is None else 0)
+        records, events = group_messages(messages)
+        chunks = [converted(partition, found) for partition, found in records.items()]
+        if self._native is None or (room := count - len(messages)) < 1:
+            return Polled(chunks, events, len(messages))
+        taken = self._native.take(room, wait_s=0 if messages else wait_s)
+        chunks += map(chunk_of, taken.records)
+        return Polled(chunks, [*events, *taken.events], len(messages) + taken.total)
+
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""
         self._find_leaders({partition.topic for partition in offsets})
+        if self._native is not None:
+            self._native.forward(offsets.keys())
         self._consumer.assign([KafkaPartition(*partition, offset) for partition, offset in offsets.items()])
 
     def unassign(self) -> None:
@@ -79,6 +122,8 @@ class KafkaClient:
         """Stop reading, drop what the client read ahead, and let it call back with the statistics that wait."""
         self._consumer.unassign()
         self._consumer.poll(0)  # without partitions there are no records
+        if self._native is not None:
+            self._native.drop()
         self.queue = None if self.queue is None else ClientQueue(0, 0)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -172,6 +217,9 @@ class KafkaClient:
 
     def close(self) -> None:
         """Close both consumers. Does not wait for the brokers."""
+        if self._native is not None:
+            self._native.close()
+            self._native = None
         self._consumer.close()
         if self._opened_query_consumer is not None:
             self._opened_query_consumer.close()
@@ -223,6 +271,17 @@ class KafkaClient:
 def check_properties(properties: Mapping[str, str]) -> None:
     """Check property names and values, and the files they name. Connects to nothing. Raises SettingsError."""
     _consumer(properties).close()
+
+
+def _record_consumer(properties: Mapping[str, Any], *, most: int) -> tuple[Consumer, NativeRecords | None]:
+    """Make a consumer, and what takes up to `most` of its records without Python objects, if that can be."""
+    library = native_library() if most else None
+    if library is not None:
+        plugins = ";".join(filter(None, [properties.get(_PLUGINS), str(LIBRARY)]))
+        with suppress(SettingsError):  # a librdkafka without plugins; other errors come again
+            consumer = _consumer({**properties, _PLUGINS: plugins})
+            return consumer, open_native(library, most=most)
+    return _consumer(properties), None
 
 
 def _consumer(properties: Mapping[str, Any]) -> Consumer:

@@ -104,6 +104,12 @@ class KafkaConfig:
         return self.client_properties["isolation.level"].lower()
 
     @property
+    def has_record_times_only(self) -> bool:
+        """Whether columns are all that is wanted of records: neither headers nor times inside of values."""
+        rules = [self.timestamp.default, *(rule for _, rule in self.timestamp.own)]
+        return not self.include_headers and all(rule.is_record_time for rule in rules)
+
+    @property
     def statistics_interval_ms(self) -> int:
         """The interval at which librdkafka says what it holds; 0: it does not."""
         return int(dict(self.properties).get(_STATISTICS_INTERVAL, _STATISTICS_INTERVAL_MS))

@@ -16,7 +16,7 @@ from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_R
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, unknown_topic
 from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
-from understudy_pipeline.inputs.kafka_rows import group_messages, partition_of, to_chunk
+from understudy_pipeline.inputs.kafka_rows import Event, to_chunk
 from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
 from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
@@ -137,13 +137,12 @@ class KafkaInput:
         # All may be of one partition: take the greatest count. One of which less is wanted buffers the rest, paused.
         count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._fetching)])
         wait_s = 0 if is_ready else began_s + timeout_ms / 1000 - time.monotonic()
-        messages = self._client.messages(count, wait_s=wait_s)
-        records, events = group_messages(messages)
-        for partition, found in records.items():
-            self._positions[partition].buffer(self._chunk(partition, found))
-        ends.update(self._fresh_ends(events, began_s=began_s, is_emptied=len(messages) < count))
+        taken = self._client.records(count, self._chunk, wait_s=wait_s)
+        for found in taken.chunks:
+            self._positions[found.partition].buffer(found)
+        ends.update(self._fresh_ends(taken.events, began_s=began_s, is_emptied=taken.total < count))
         chunks = [chunk for partition, limit in wanted.items() for chunk in self._positions[partition].take(limit)]
-        self._raise_failures(events, is_silent=not messages and not ends, is_empty=not chunks)
+        self._raise_failures(taken.events, is_silent=not taken.total and not ends, is_empty=not chunks)
         self._is_starved = len({chunk.partition for chunk in chunks}) < len(wanted)
         return Fetched(chunks, {partition: self._positions[partition].lag(end) for partition, end in ends.items()})
 
@@ -160,6 +159,7 @@ class KafkaInput:
                 self._config.server,
                 self._config.client_properties,
                 statistics_interval_ms=self._config.statistics_interval_ms,
+                takes_natively=FETCH_RECORDS if self._config.has_record_times_only else 0,
             )
         return self._opened_client
 
@@ -215,7 +215,7 @@ class KafkaInput:
         self._query_pause_s = 4 * (self._queried_s - now_s)
         return ends
 
-    def _fresh_ends(self, events: Iterable[Message], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
+    def _fresh_ends(self, events: Iterable[Event], *, began_s: float, is_emptied: bool) -> dict[TopicPartition, int]:
         """Return ends of logs by the end-of-partition events of this fetch.
 
         An end-of-partition event that is stale, or was followed by records, is ignored. An event is fresh if the queue
@@ -226,27 +226,27 @@ class KafkaInput:
             self._queue_empty_s = time.monotonic()
         met: dict[TopicPartition, int] = {}
         for event in events:
-            if _code(event) == END_OF_LOG and (offset := event.offset()) is not None:
-                place = self._positions[partition_of(event)]
-                place.mark_end(offset)
-                if is_fresh and offset >= place.ahead:
-                    met[partition_of(event)] = offset
+            if event.code == END_OF_LOG and event.offset is not None:
+                place = self._positions[event.partition]
+                place.mark_end(event.offset)
+                if is_fresh and event.offset >= place.ahead:
+                    met[event.partition] = event.offset
         return met
 
-    def _raise_failures(self, events: Iterable[Message], *, is_silent: bool, is_empty: bool) -> None:
+    def _raise_failures(self, events: Iterable[Event], *, is_silent: bool, is_empty: bool) -> None:
         """Raise the error of a failed read, unless there are records to return: the next fetch meets it again."""
-        failed = [event for event in events if _code(event) not in IGNORED]
+        failed = [event for event in events if event.code not in IGNORED]
         self._assigned = self._assigned and not failed
         connection_error = self._client.take_connection_error()
         if not is_silent:
             self._silent_since_s = None
         if not is_empty:
             return
-        if gone := {partition_of(event) for event in failed if _code(event) in OUT_OF_RANGE}:
+        if gone := {event.partition for event in failed if event.code in OUT_OF_RANGE}:
             self._handle_out_of_range(gone)
         elif failed:
             raise self._client.unreachable_error(
-                f"{partition_of(failed[0])} cannot be read", KafkaException(failed[0].error())
+                f"{failed[0].partition} cannot be read", KafkaException(failed[0].error)
             )
         elif is_silent:
             self._check_silence(connection_error)
@@ -284,8 +284,3 @@ class KafkaInput:
     def _report_loss(self, partition: TopicPartition, lost: str) -> None:
         report_loss(partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)
         self.losses += 1
-
-
-def _code(event: Message) -> int | None:
-    error = event.error()
-    return None if error is None else error.code()

@@ -17,7 +17,7 @@ from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_R
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss
 from understudy_pipeline.inputs.kafka_positions import next_offset
-from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk
+from understudy_pipeline.inputs.kafka_rows import Event, group_messages, to_chunk
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import TopicPartition
 
@@ -113,16 +113,13 @@ class _Reading:
             return came
         return [message for message in came if (message.offset() or 0) <= self._last]
 
-    def _handle_event(self, event: Message) -> None:
-        error = event.error()
-        if error is None:
-            return
-        if error.code() == END_OF_LOG:
-            self._ended = max(self._ended, event.offset() or 0)
-        elif error.code() in OUT_OF_RANGE:
+    def _handle_event(self, event: Event) -> None:
+        if event.code == END_OF_LOG:
+            self._ended = max(self._ended, event.offset or 0)
+        elif event.code in OUT_OF_RANGE:
             self._handle_out_of_range()
-        elif error.code() not in IGNORED:
-            self._failure = KafkaException(error)
+        elif event.code not in IGNORED:
+            self._failure = KafkaException(event.error)
             time.sleep(_RETRY_S)
             self._client.assign({self._partition: self._position})
 

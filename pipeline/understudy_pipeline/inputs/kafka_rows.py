@@ -1,4 +1,4 @@
-"""Converts librdkafka's messages to Arrow columns. The hot path: per-record work runs in C, column by column."""
+"""Converts what librdkafka gives to Arrow columns. The hot path: per-record work runs in C, column by column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
 from understudy_pipeline.inputs.arrays import binaries, header_lists, numbers, optional_numbers, to_numpy
@@ -21,22 +21,49 @@ from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
 _HEADERS = ROW_SCHEMA.field("headers").type
 
 
+class Event(NamedTuple):
+    """An end-of-partition event, or an error."""
+
+    partition: TopicPartition
+    error: KafkaError
+    offset: int | None
+
+    @property
+    def code(self) -> int:
+        return self.error.code()
+
+
+class Columns(NamedTuple):
+    """Records of one partition, in log order, as columns. `headers_bytes` is None if there are no headers."""
+
+    partition: TopicPartition
+    offsets: NDArray[np.int64]
+    timestamps: NDArray[np.int64]
+    timestamp_types: NDArray[np.int32]
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+    headers_bytes: NDArray[np.int64] | None
+
+
 class GroupedMessages(NamedTuple):
     """Messages of one poll, grouped."""
 
     records: dict[TopicPartition, list[Message]]
     """Records of each partition, in log order."""
 
-    events: list[Message]
-    """End-of-partition events, and errors."""
+    events: list[Event]
 
 
 def group_messages(messages: list[Message]) -> GroupedMessages:
     """Group records by partition and separate events. Records of one fetch are adjacent, so whole runs are copied."""
     errors = list(map(Message.error, messages))
-    events: list[Message] = []
+    events: list[Event] = []
     if any(errors):  # `list.count(None)` compares a KafkaError with None, which ends in a SystemError
-        events = [message for message, error in zip(messages, errors, strict=True) if error is not None]
+        events = [
+            Event(partition_of(message), error, message.offset())
+            for message, error in zip(messages, errors, strict=True)
+            if error is not None
+        ]
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     records: dict[TopicPartition, list[Message]] = {}
     if messages:
@@ -55,26 +82,46 @@ def to_chunk(
     partition: TopicPartition, messages: Sequence[Message], rule: TimestampRule, *, include_headers: bool
 ) -> Chunk:
     """Convert at least one record of one partition."""
-    keys = binaries(list(map(Message.key, messages)))
     values = list(map(Message.value, messages))
-    value_column = binaries(values)
-    offsets = numbers(np.fromiter(map(Message.offset, messages), np.int64, len(messages)))
     headers: list[Any] = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
     types, times = _timestamps(messages)
-    columns = [
+    columns = Columns(
+        partition,
+        np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
+        times,
+        types,
+        binaries(list(map(Message.key, messages))),
+        binaries(values),
+        np.fromiter(map(_headers_bytes, headers), np.int64, len(headers)) if any_headers else None,
+    )
+    return _chunk(
+        columns,
+        _times_ms(times, headers, values, rule),
+        header_lists(headers) if include_headers and any_headers else None,
+    )
+
+
+def chunk_of(columns: Columns) -> Chunk:
+    """Make a chunk whose times are those of the records, without their headers."""
+    return _chunk(columns, _record_times_ms(columns.timestamps), None)
+
+
+def _chunk(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Chunk:
+    offsets = numbers(columns.offsets)
+    arrays = [
         offsets.cast(pa.string()),
         offsets,
-        _times_ms(times, headers, values, rule),
-        keys,
-        value_column,
-        header_lists(headers) if include_headers and any_headers else pa.nulls(len(messages), _HEADERS),
-        numbers(types),
+        times_ms,
+        columns.keys,
+        columns.values,
+        pa.nulls(len(offsets), _HEADERS) if headers is None else headers,
+        numbers(columns.timestamp_types),
     ]
-    sizes = _lengths(keys) + _lengths(value_column) + record_size(partition.topic, None, None)
-    if any_headers:
-        sizes += np.fromiter(map(_headers_bytes, headers), np.int64, len(headers))
-    return Chunk(partition, pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA), sizes)
+    sizes = _lengths(columns.keys) + _lengths(columns.values) + record_size(columns.partition.topic, None, None)
+    if columns.headers_bytes is not None:
+        sizes += columns.headers_bytes
+    return Chunk(columns.partition, pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), sizes)
 
 
 def _run_starts(messages: list[Message]) -> list[int]:
@@ -104,6 +151,10 @@ def _times_ms(
         return optional_numbers([header_time_ms(rule, each) for each in headers])
     if not rule.is_record_time:
         return times_in_values(rule, values)
+    return _record_times_ms(times)
+
+
+def _record_times_ms(times: NDArray[np.int64]) -> pa.Int64Array:
     # Before message format 1 the time is -1: no time.
     return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))
 

@@ -19,6 +19,8 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputError, Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
+pytestmark = pytest.mark.usefixtures("taking")
+
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:

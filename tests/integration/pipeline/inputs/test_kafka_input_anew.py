@@ -24,6 +24,8 @@ from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import SettingsError
 
+pytestmark = pytest.mark.usefixtures("taking")
+
 FIRST_TIME_MS = 1_700_000_000_000
 FAILURES = 3
 """Failures of one server, one after another: with pauses of 100 and 200 ms."""

@@ -17,6 +17,8 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, InputError, Range, UnknownTopicError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
+pytestmark = pytest.mark.usefixtures("taking")
+
 TIMEOUT_MS = 1_500
 FAR_TOO_LONG_S = 20
 """Librdkafka's own limits are 60 s."""

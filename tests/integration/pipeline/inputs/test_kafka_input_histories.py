@@ -22,7 +22,7 @@ from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_pipeline.inputs.records import TopicPartition
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("taking")]
 
 STEPS = 40
 KEYS = 3

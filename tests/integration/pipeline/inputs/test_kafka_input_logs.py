@@ -25,6 +25,8 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
+pytestmark = pytest.mark.usefixtures("taking")
+
 END_S = 30
 
 

@@ -13,6 +13,8 @@ from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("taking")
+
 RECORDS, VALUE = 5_000, bytes(1_000)
 
 

@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 
-from understudy_pipeline.inputs.kafka_client import KafkaClient
+from understudy_pipeline.inputs.kafka_client import Conversion, KafkaClient, Polled
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
+from understudy_pipeline.inputs.kafka_rows import group_messages
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
@@ -34,8 +35,10 @@ class ScriptedClient:
         self._turns = list(turns)
         self.assigned: list[Mapping[TopicPartition, int]] = []
 
-    def messages(self, count: int, *, wait_s: float) -> list[Message]:
-        return self._turns.pop(0) if self._turns else []
+    def records(self, count: int, converted: Conversion, *, wait_s: float) -> Polled:
+        messages = self._turns.pop(0) if self._turns else []
+        records, events = group_messages(messages)
+        return Polled([converted(where, found) for where, found in records.items()], events, len(messages))
 
     def offsets(
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int

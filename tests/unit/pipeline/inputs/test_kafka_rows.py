@@ -113,7 +113,7 @@ def test_each_record_comes_under_its_partition_in_order_and_events_apart(marks: 
         for index, (topic, partition, is_event) in enumerate(marks)
     ]
     records, events = group_messages(messages)
-    assert [event.offset() for event in events] == [index for index, mark in enumerate(marks) if mark[2]]
+    assert [event.offset for event in events] == [index for index, mark in enumerate(marks) if mark[2]]
     found = {where: [one.offset() for one in some] for where, some in records.items()}
     assert found == {
         TopicPartition(topic, partition): [

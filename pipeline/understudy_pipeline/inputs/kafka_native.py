@@ -1,0 +1,211 @@
+"""Takes records out of librdkafka straight into Arrow columns, by a library of ours (`pipeline/native`).
+
+The library is optional: where it is missing, or does not fit librdkafka, records come as Python objects, and a fetch
+costs three times the CPU. `make native` builds it. It is loaded as a plugin of librdkafka, so the consumer, its
+configuration, its callbacks and its positions stay those of confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sysconfig
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError
+from numpy.typing import NDArray
+
+from understudy_pipeline.inputs.kafka_rows import Columns, Event
+from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.recycled import RecycledMemory
+
+log = logging.getLogger(__name__)
+
+LIBRARY = Path(__file__).parent / f"kafka_records.{sysconfig.get_config_var('MULTIARCH')}.so"
+
+MOST_COLUMN_BYTES = 1 << 30
+"""Most bytes of keys, and of values, that become one column: Arrow's offsets have 32 bits. One record has less than
+2 GiB."""
+
+
+class Taken(NamedTuple):
+    """The result of one call. `total` is the number of records and events."""
+
+    records: Sequence[Columns]
+    events: Sequence[Event]
+    total: int
+
+
+class _Group(ctypes.Structure):
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("key_bytes", ctypes.c_int64),
+        ("value_bytes", ctypes.c_int64),
+        ("partition", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("null_keys", ctypes.c_int32),
+        ("null_values", ctypes.c_int32),
+        ("has_headers", ctypes.c_int32),
+        ("first", ctypes.c_int32),
+        ("last", ctypes.c_int32),
+    )
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("text", ctypes.c_void_p),
+        ("text_length", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("partition", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+    )
+
+
+class _Columns(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in (
+            "offsets",
+            "timestamps",
+            "header_bytes",
+            "timestamp_types",
+            "key_offsets",
+            "value_offsets",
+            "keys",
+            "values",
+            "key_validity",
+            "value_validity",
+        )
+    )
+
+
+@cache
+def native_library() -> ctypes.CDLL | None:
+    """Load the library. None: there is no library for this machine."""
+    if not LIBRARY.is_file() or ";" in str(LIBRARY):
+        return None
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        log.warning("records are taken as Python objects, which is slower: %s", error)
+        return None
+    reader, number = ctypes.c_void_p, ctypes.c_int32
+    signatures: dict[str, tuple[Any, Sequence[Any]]] = {
+        "open": (reader, [number]),
+        "close": (None, [reader]),
+        "forget": (None, [reader]),
+        "forward": (ctypes.c_int, [reader, ctypes.c_char_p, number]),
+        "take": (number, [reader, number, number, ctypes.c_int64]),
+        "groups": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Group))]),
+        "events": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Event))]),
+        "fill": (number, [reader, number, ctypes.POINTER(_Columns)]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"understudy_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def open_native(library: ctypes.CDLL, *, most: int) -> NativeRecords | None:
+    """Open a reader of the consumer that this thread has made last, with the library as its plugin. It takes up to
+    `most` records at a time. None: that librdkafka lacks a function.
+    """
+    reader = library.understudy_open(most)
+    return None if reader is None else NativeRecords(library, reader)
+
+
+class NativeRecords:
+    """A reader of the partitions of one consumer. Not thread-safe. Close it before the consumer."""
+
+    def __init__(self, library: ctypes.CDLL, reader: int) -> None:
+        self._library = library
+        self._reader = reader
+        self._memory = RecycledMemory()
+
+    def forward(self, partitions: Collection[TopicPartition]) -> None:
+        """Take what comes of exactly these partitions from now on: those that are about to be assigned.
+
+        What comes of a partition that cannot be forwarded, the consumer has.
+        """
+        self._library.understudy_forget(self._reader)
+        for topic, partition in partitions:
+            self._library.understudy_forward(self._reader, topic.encode(), partition)
+
+    def take(self, count: int, *, wait_s: float) -> Taken:
+        """Take up to `count` records and events; wait for the first only."""
+        taken = self._library.understudy_take(self._reader, count, max(0, round(wait_s * 1000)), MOST_COLUMN_BYTES)
+        if taken < 0:
+            raise RuntimeError("librdkafka gives no records")
+        if not taken:
+            return Taken((), (), 0)
+        groups = ctypes.POINTER(_Group)()
+        found = self._library.understudy_groups(self._reader, ctypes.byref(groups))
+        events = list(self._events())
+        return Taken([self._columns(number, groups[number]) for number in range(found)], events, taken)
+
+    def drop(self) -> None:
+        """Drop what has come and is not taken, and the memory that is kept."""
+        while self._library.understudy_take(self._reader, 1_000, 0, MOST_COLUMN_BYTES) > 0:
+            pass
+        self._memory.release()
+
+    def close(self) -> None:
+        self._library.understudy_close(self._reader)
+
+    def _events(self) -> Iterator[Event]:
+        events = ctypes.POINTER(_Event)()
+        for each in events[: self._library.understudy_events(self._reader, ctypes.byref(events))]:
+            text = ctypes.string_at(each.text, each.text_length).decode(errors="replace") if each.text else ""
+            partition = TopicPartition((each.topic or b"").decode(), max(0, each.partition))
+            yield Event(partition, KafkaError(each.error, text), each.offset if each.offset >= 0 else None)
+
+    def _columns(self, number: int, group: _Group) -> Columns:
+        count = group.count
+        offsets, timestamps = np.empty((2, count), np.int64)
+        types = np.empty(count, np.int32)
+        headers_bytes = np.empty(count, np.int64) if group.has_headers else None
+        keys = _Binaries(count, group.null_keys, self._memory.buffer(group.key_bytes))
+        values = _Binaries(count, group.null_values, self._memory.buffer(group.value_bytes))
+        target = _Columns(
+            offsets.ctypes.data,
+            timestamps.ctypes.data,
+            None if headers_bytes is None else headers_bytes.ctypes.data,
+            types.ctypes.data,
+            keys.offsets.ctypes.data,
+            values.offsets.ctypes.data,
+            keys.data.address,
+            values.data.address,
+            keys.validity_address,
+            values.validity_address,
+        )
+        filled = self._library.understudy_fill(self._reader, number, ctypes.byref(target))
+        if filled != count:
+            raise RuntimeError(f"{filled} of {count} records were copied")
+        place = TopicPartition(group.topic.decode(), group.partition)
+        return Columns(place, offsets, timestamps, types, keys.array(), values.array(), headers_bytes)
+
+
+class _Binaries:
+    """A column of bytes that the library fills."""
+
+    def __init__(self, count: int, nulls: int, data: pa.Buffer) -> None:
+        self._count = count
+        self._nulls = nulls
+        self.data = data
+        self.offsets: NDArray[np.int32] = np.empty(count + 1, np.int32)
+        self._validity = np.zeros(-(-count // 8), np.uint8) if nulls else None
+
+    @property
+    def validity_address(self) -> int | None:
+        return None if self._validity is None else self._validity.ctypes.data
+
+    def array(self) -> pa.BinaryArray:
+        validity = None if self._validity is None else pa.py_buffer(self._validity)
+        buffers = [validity, pa.py_buffer(self.offsets), self.data]
+        return pa.Array.from_buffers(pa.binary(), self._count, buffers, self._nulls)
