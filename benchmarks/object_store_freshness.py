@@ -1,7 +1,7 @@
 """From a commit to the first routed answer that shows it, with the checkpoint on local disk and in each kind of object
 store, in one run.
 
-    python -m benchmarks.object_store_freshness [--commits 25] [--stores s3 azure gcs]
+    python -m benchmarks.object_store_freshness [--commits 25] [--stores s3 azure gcs] ...
 
 A real Spark query commits about once a second to a local disk. For each store in turn a node follows a copy there, to
 which each batch is copied as it comes, its commit last, and a router is asked. A delay counts from the commit's
@@ -23,8 +23,9 @@ from pathlib import Path
 
 import orjson
 from tests.support.object_store.bucket import Bucket
+from tests.support.object_store.hdfs_server import Door
 
-from benchmarks.object_store_servers import STORES, named, store_server
+from benchmarks.object_store_servers import HDFS, STORES, hdfs_door, named, store_server
 from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
 from understudy.demo.local_redis import local_redis
 
@@ -38,7 +39,7 @@ def main() -> None:
     """Print both percentiles for each place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=25)
-    parser.add_argument("--stores", nargs="*", choices=STORES, default=["s3", "azure", "gcs"])
+    parser.add_argument("--stores", nargs="*", choices=[*STORES, *HDFS], default=["s3", "azure", "gcs"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
         folder = Path(name)
@@ -63,11 +64,12 @@ def _delays_in_store(
     kind: str, checkpoint: Path, folder: Path, query: subprocess.Popen[bytes], options: argparse.Namespace
 ) -> list[float]:
     folder.mkdir()
-    with store_server(kind, folder) as store:
+    with hdfs_door(kind, folder) if kind in HDFS else store_server(kind, folder) as store:
         bucket = store.new_bucket()
         mirror = _Mirror(checkpoint, bucket)
         mirror.copy(_newest(checkpoint))
-        os.environ.update(store.environment())
+        if not isinstance(store, Door):
+            os.environ.update(store.environment())
         delays_ms = []
         with _routed(store.url(bucket.name, "orders"), folder / "data") as routed:
             for batch in _commits(checkpoint, query, options):

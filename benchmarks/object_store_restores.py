@@ -1,9 +1,9 @@
 """Requests of a look, a commit and a restore, and the time of a restore, for each kind of object store.
 
-    python -m benchmarks.object_store_restores write FOLDER [--keys 1000000]
-    python -m benchmarks.object_store_restores measure FOLDER [--stores s3 azure gcs]
+    python -m benchmarks.object_store_restores write FOLDER [--keys 1000000] [--provider RocksDB HDFSBacked]
+    python -m benchmarks.object_store_restores measure FOLDER [--stores s3 azure gcs] ...
 
-The first has real Spark write a checkpoint, in both providers. The second copies it to each server in turn, restores it
+The first has real Spark write a checkpoint of each provider. The second copies it to each server in turn, restores it
 by a node, and from local disk for comparison. A proxy counts the requests of another restore, of looks and of commits.
 """
 
@@ -16,17 +16,17 @@ from pathlib import Path
 
 from tests.support.object_store.bucket import Bucket, StoreServer
 from tests.support.object_store.faulty_proxy import faulty_proxy
+from tests.support.object_store.hdfs_server import Door
 from tests.support.object_store.uploaded import Uploaded
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint, session, write
-from benchmarks.object_store_servers import STORES, named, store_server
+from benchmarks.object_store_servers import HDFS, STORES, hdfs_door, named, store_server
 from benchmarks.restore_and_lookup import restore_in_process
+from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.poller import Poller
 from understudy_shared.base.clock import SystemClock
-
-PROVIDERS = ("RocksDB", "HDFSBacked")
 
 
 def main() -> None:
@@ -34,9 +34,10 @@ def main() -> None:
     parser.add_argument("what", choices=["write", "measure"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--stores", nargs="*", choices=STORES, default=["s3", "azure", "gcs"])
+    parser.add_argument("--stores", nargs="*", choices=[*STORES, *HDFS], default=["s3", "azure", "gcs"])
+    parser.add_argument("--provider", nargs="+", default=["RocksDB"])
     options = parser.parse_args()
-    checkpoints = [BigCheckpoint(options.folder / provider, provider, options.keys) for provider in PROVIDERS]
+    checkpoints = [BigCheckpoint(options.folder / provider, provider, options.keys) for provider in options.provider]
     if options.what == "write":
         spark = session(options.folder)
         for each in checkpoints:
@@ -50,6 +51,10 @@ def main() -> None:
             print(f"  restore, {each.provider}, {each.keys:,} keys, local disk: {took_s * 1000:,.0f} ms", flush=True)
         for kind in options.stores:
             (folder / kind).mkdir()
+            if kind in HDFS:
+                with hdfs_door(kind, folder / kind) as door:
+                    _restores(named(kind), door, checkpoints, folder / kind)
+                continue
             with store_server(kind, folder / kind) as store:
                 _measure(named(kind), store, checkpoints, folder / kind)
 
@@ -57,22 +62,32 @@ def main() -> None:
 def _measure(place: str, store: StoreServer, checkpoints: list[BigCheckpoint], folder: Path) -> None:
     look, commit = _looks_and_commits(store, store.new_bucket(), folder / "small")
     print(f"  a look, {place}: {_text(look)}; a commit: {_text(commit)} more", flush=True)
+    for checkpoint, bucket in zip(checkpoints, _restores(place, store, checkpoints, folder), strict=True):
+        with faulty_proxy(store.port, depth=store.depth) as proxy:
+            counted = ObjectStoreFiles(store.reader(bucket.name, "ckpt", proxy.endpoint))
+            restore_in_process(checkpoint, folder / checkpoint.provider / "counted", files=counted)
+            of_state = proxy.kinds(of=lambda asked: "/state/" in f"/{asked.key}/")
+            total = proxy.kinds()
+        print(f"    {_text(total)}, of them {_text(of_state)} below state, for {PARTITIONS} tasks", flush=True)
+
+
+def _restores(place: str, store: StoreServer | Door, checkpoints: list[BigCheckpoint], folder: Path) -> list[Bucket]:
+    """Copy each checkpoint to the store, time its restore there, and return its bucket."""
+    buckets = []
     for checkpoint in checkpoints:
         bucket = store.new_bucket()
         bucket.put_folder(checkpoint.path, "ckpt")
-        data = folder / checkpoint.provider
-        files = ObjectStoreFiles(store.reader(bucket.name, "ckpt"))
-        took_s = restore_in_process(checkpoint, data / "timed", files=files)
-        with faulty_proxy(store.port, depth=store.depth) as proxy:
-            counted = ObjectStoreFiles(store.reader(bucket.name, "ckpt", proxy.endpoint))
-            restore_in_process(checkpoint, data / "counted", files=counted)
-            of_state = proxy.kinds(of=lambda asked: "/state/" in f"/{asked.key}/")
-            total = proxy.kinds()
+        files: CheckpointFiles
+        if isinstance(store, Door):
+            files = store.files(bucket.name, "ckpt")
+        else:
+            files = ObjectStoreFiles(store.reader(bucket.name, "ckpt"))
+        took_s = restore_in_process(checkpoint, folder / checkpoint.provider / "timed", files=files)
         print(
-            f"  restore, {checkpoint.provider}, {checkpoint.keys:,} keys, {place}: {took_s * 1000:,.0f} ms; "
-            f"{_text(total)}, of them {_text(of_state)} below state, for {PARTITIONS} tasks",
-            flush=True,
+            f"  restore, {checkpoint.provider}, {checkpoint.keys:,} keys, {place}: {took_s * 1000:,.0f} ms", flush=True
         )
+        buckets.append(bucket)
+    return buckets
 
 
 def _looks_and_commits(store: StoreServer, bucket: Bucket, folder: Path) -> tuple[Counter[str], Counter[str]]:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
-from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.follow.history import CommitHistory
@@ -29,10 +29,9 @@ FEW_VERSIONS = 10
 def examine(checkpoint: str) -> dict[str, Any]:
     """Report on a checkpoint. Raises UnderstudyError where it cannot be read, and its storage was not checked."""
     files = open_checkpoint_files(checkpoint)
-    endpoint = getattr(files, "endpoint", None)
-    if endpoint is None:
+    if isinstance(files, LocalFiles):
         return _examined(files)
-    checks = storage_checks(files, endpoint)
+    checks = storage_checks(files, getattr(files, "endpoint", ""))  # HDFS tells no time
     if any(each["state"] == "fail" for each in checks):
         return {"checkpoint": files.url, "checks": checks, "findings": []}
     return {**_examined(files), "checks": checks}
