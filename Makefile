@@ -10,16 +10,19 @@ MINUTES ?= 30
 SEED ?= 1
 KINDS ?=
 SOAK_ARGS ?=
+TAG ?=
+REPOSITORY_URL ?=
+RELEASE_ARGS ?=
 BIN := .venv/bin
 
 # Some images set it. A start without compiled modules costs twice the time (pandas ten times), in the demo as in each test.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench docs screenshots release clean
+.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench docs screenshots release release-check clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## make .venv with everything in it; quick and without network when nothing has changed
 	@$(PYTHON) tools/setup_environment.py
@@ -99,6 +102,10 @@ release: setup ## build the wheel and the source archive into dist/, check them,
 	@$(BIN)/python -m tools.build_native || echo "== the wheel gets no native library"
 	$(BIN)/uv build --quiet --out-dir dist
 	$(BIN)/python tools/check_release.py dist
+
+release-check: setup ## all that must hold before a version is tagged, with a table; TAG=v0.1.0: is published now. REPOSITORY_URL has the links of the wheel
+	@$(BIN)/python -m tools.build_jar || echo "== the wheel gets no accelerator jar"
+	@REPOSITORY_URL=$(REPOSITORY_URL) $(BIN)/python -m tools.release $(if $(TAG),--tag $(TAG)) $(RELEASE_ARGS)
 
 clean: ## remove the environment and every cache
 	rm -rf .venv .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

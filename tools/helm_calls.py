@@ -1,8 +1,8 @@
 """Calls of Helm's library, as JSON on standard input and output; run by the Python of `.cache/helm`, which has it.
 
-A call is {"call", "chart", "values", "name", "namespace"}, where "call" is "render", "lint" or "validate". The last has
-a "version" of Kubernetes, too, whose schemas the objects have to keep. A result has `manifests` and `objects`, or
-`problems`, or `error`.
+A call is {"call", "chart", "values", "name", "namespace"}, where "call" is "render", "lint", "validate" or "package".
+"validate" has a "version" of Kubernetes, too, whose schemas the objects have to keep, and "package" a folder `into`. A
+result has `manifests` and `objects`, or `problems`, or `archive`, or `error`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,17 @@ def problem(text: str, version: str) -> str | None:
     return None
 
 
-CALLS = {"render": render, "lint": lint, "validate": validate}
+def package(call: dict[str, Any]) -> dict[str, Any]:
+    """Package the chart into the folder `into`, as `helm package` does."""
+    import helm_python as helm  # noqa: PLC0415
+
+    try:
+        return {"archive": helm.package(call["chart"], destination=call["into"])}
+    except helm.HelmError as error:
+        return {"error": str(error)}
+
+
+CALLS = {"render": render, "lint": lint, "validate": validate, "package": package}
 
 
 def main() -> int:
