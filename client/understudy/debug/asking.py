@@ -120,7 +120,7 @@ def _cleaned(name: str, content: bytes, note: str, redaction: Redaction) -> tupl
         if name == "release.json" and isinstance(document, dict):
             document = document.get("info")
         return orjson.dumps(redaction.value(document), option=orjson.OPT_INDENT_2), note
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):  # the last two: it is nested too deeply
         return None, note or "what it answered is not JSON: this is not an Understudy service"
 
 

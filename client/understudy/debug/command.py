@@ -24,6 +24,7 @@ from understudy.debug.asking import DOCUMENTS, Entry, entries_of, folder_of
 from understudy.debug.redaction import Redaction, known_secrets
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
 
 MAX_SERVICES = 64
@@ -135,11 +136,14 @@ def _gathered(
 
     def of_service(numbered: tuple[int, Server]) -> list[Entry]:
         number, server = numbered
-        found = []
-        with server:
-            for entry in entries_of(server, folder_of(number, server.url), redaction, timeout_s):
-                told(entry.source, 1)
-                found.append(entry)
+        folder, found = folder_of(number, server.url), []
+        try:
+            with server:
+                for entry in entries_of(server, folder, redaction, timeout_s):
+                    told(entry.source, 1)
+                    found.append(entry)
+        except UnderstudyError as error:  # a key or a certificate that cannot be used any more
+            found.append(Entry(folder, server.url, None, redaction.text(str(error))))
         told(server.url, len(DOCUMENTS) - len(found))
         return found
 

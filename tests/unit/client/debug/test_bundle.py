@@ -132,8 +132,9 @@ def test_a_document_is_cut_at_its_limit(tmp_path: Path, monkeypatch: pytest.Monk
         (Canned(b"<html>sign in", content_type="text/html"), "it answered HTML: this is not an Understudy service"),
         (Canned(b"<html>", 502, "text/html"), "status 502"),
         (Canned(b"hello"), "what it answered is not JSON"),
+        (Canned(b"[" * 900 + b"]" * 900), "what it answered is not JSON"),
     ],
-    ids=["HTML", "HTML of a proxy", "no JSON"],
+    ids=["HTML", "HTML of a proxy", "no JSON", "nested JSON"],
 )
 def test_what_is_no_understudy_service_is_a_line(reply: Canned, note: str, tmp_path: Path) -> None:
     path = tmp_path / "b.zip"
