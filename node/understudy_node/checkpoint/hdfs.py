@@ -120,7 +120,8 @@ class Hdfs:
 
 class KeptClients:
     """The clients of this process. The end of one waits for its look-ups of addresses, and for an answer that comes in
-    that moment, which waits for the interpreter's lock, while the end holds it. So a client that may have work under way is kept.
+    that moment, which waits for the interpreter's lock, while the end holds it. So a client that
+    may have work under way is kept.
     """
 
     def __init__(self) -> None:
