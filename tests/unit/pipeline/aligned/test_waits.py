@@ -18,7 +18,7 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState, decide_idle
-from understudy_pipeline.aligned.waits import PutOff, is_waited_for, put_off
+from understudy_pipeline.aligned.waits import PutOff, is_filling, is_waited_for, put_off
 from understudy_pipeline.inputs.records import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -30,6 +30,23 @@ STATES = st.builds(InputState, st.booleans(), st.sampled_from([None, 0, 2]), st.
 def start() -> Iterator[Start]:
     with started_queries() as begun:
         yield begun
+
+
+@pytest.mark.parametrize(
+    ("held", "lags", "most", "filling"),
+    [
+        pytest.param(40, [30, 30], 100, True, id="servers have the rest of a full batch"),
+        pytest.param(40, [30, 29], 100, False, id="it would not become full"),
+        pytest.param(40, [60, None], 100, True, id="an unknown lag counts nothing"),
+        pytest.param(100, [500], 100, False, id="it is full"),
+        pytest.param(0, [500], 100, False, id="there is no batch yet"),
+        pytest.param(40, [500], -1, False, id="a batch without a bound is never full"),
+    ],
+)
+def test_a_batch_is_filled_only_by_records_that_servers_are_known_to_have(
+    held: int, lags: list[int | None], most: int, filling: bool
+) -> None:
+    assert is_filling(held, lags, max_poll_records=most) is filling
 
 
 @pytest.mark.parametrize(
