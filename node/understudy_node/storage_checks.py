@@ -76,10 +76,11 @@ def commit_check(version: int, age_s: float | None) -> Check:
 
 def _checks_of_files(files: CheckpointFiles) -> Iterator[Check]:
     began_s = time.monotonic()
-    names, refused = _tried(lambda: files.list(""), "credentials")
+    names, refused = _tried(lambda: files.list(""), "store")
     took_ms = (time.monotonic() - began_s) * 1000
     if refused:
-        yield refused
+        of_identity = any(word in refused["what"] for word in ("credentials", "identit"))
+        yield {**refused, "check": "credentials"} if of_identity else refused
         return
     yield _check("credentials", "ok", "the store takes them")
     yield list_check(names, took_ms)

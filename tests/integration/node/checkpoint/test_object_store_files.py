@@ -241,6 +241,7 @@ def test_a_download_that_was_cut_goes_on_where_it_was(
     assert files.read("8.sst") == LARGE
 
 
+@in_full
 def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(reader: Reader, bucket: Bucket, proxy: FaultyProxy) -> None:
     files = reader(budget=RepeatBudget(most=1_000))
     names = [f"{number}.delta" for number in range(20)]
