@@ -49,6 +49,8 @@ PATIENCE_S: Final = 30.0
 """Time for which replicas are tried again when all of them refuse."""
 
 RETRY_S: Final = 0.2
+TURN_S: Final = 0.001
+"""Time for which events that came together are taken in one turn of the event loop."""
 
 log = logging.getLogger(__name__)
 
@@ -177,15 +179,20 @@ class ReplicaFollower(ABC):
         """Yield the events of a node until it ends. Raises OSError for a connection that breaks, ValueError for what no
         node sends.
         """
-        looked_s = heard_s = monotonic()
+        looked_s = heard_s = turn_s = monotonic()
         while monotonic() - heard_s < SILENT_S:
-            block: bytes | None = b""
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    block = await events.next()
-                heard_s = monotonic()
-            except TimeoutError:
-                pass
+            block = events.buffered()
+            now_s = monotonic()
+            if block is None or now_s - turn_s > TURN_S:
+                await asyncio.sleep(0)
+                turn_s = monotonic()
+            if block is None:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        block = await events.next()
+                except TimeoutError:
+                    block = b""
+            heard_s = monotonic() if block else heard_s
             if monotonic() - looked_s >= LOOK_S:
                 looked_s = monotonic()
                 if not self.should_have(route, candidate, partition):

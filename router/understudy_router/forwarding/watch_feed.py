@@ -38,6 +38,9 @@ BEHIND_S: Final = 10.0
 KEYS_S: Final = 5.0
 """Longest time until a node has added keys."""
 
+PAUSE_S: Final = 0.01
+"""Time between two calls that add keys: what is joined meanwhile is added together."""
+
 MAX_REPLY_BYTES: Final = 64 * 1024
 
 log = logging.getLogger(__name__)
@@ -194,7 +197,7 @@ class WatchFeed(ReplicaFollower):
                         await self._tell(changed)
                     if event.position is not None:
                         self._has_gone_on.set()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError, TypeError, UnderstudyError) as error:  # whatever a node may send
             log.info("a feed of %s ended: %s", candidate.node_id, error, extra={"action": "watch-upstream-ended"})
         finally:
             keeping.cancel()
@@ -206,6 +209,7 @@ class WatchFeed(ReplicaFollower):
         read.
         """
         if not changed:
+            await asyncio.sleep(0)
             return
         streams = {cast(WatchStream, stream) for key in changed for stream in key.users}
         for few in slices_of(streams):
@@ -254,6 +258,7 @@ class WatchFeed(ReplicaFollower):
                 del self._new[key]
             if not await self._give(candidate, name, few, goes_on=False):
                 return
+            await asyncio.sleep(PAUSE_S)
 
     async def _give(self, candidate: Candidate, name: str, keys: Sequence[FeedKey], *, goes_on: bool) -> bool:
         """Add keys to a node's feed, and drop those that are not watched any more. Return whether the feed goes on."""

@@ -55,20 +55,27 @@ class NodeEvents:
         """Return the next event, without its empty line; None at the end. It may be cancelled and called again. Raises
         OSError for a connection that breaks, ValueError for what no node sends.
         """
-        body = self._body
         while True:
-            end = body.find(b"\n\n", max(0, self._searched - 1))
-            if end >= 0:
-                event = bytes(body[:end])
-                del body[: end + 2]
-                self._searched = 0
+            event = self.buffered()
+            if event is not None:
                 return event
-            self._searched = len(body)
             if self._searched > MAX_EVENT_BYTES:
                 raise ValueError(f"an event has more than {MAX_EVENT_BYTES} bytes")
             if self._is_complete:
                 return None
             await self._read()
+
+    def buffered(self) -> bytes | None:
+        """Return the next event, if all of it was read."""
+        body = self._body
+        end = body.find(b"\n\n", max(0, self._searched - 1))
+        if end < 0:
+            self._searched = len(body)
+            return None
+        event = bytes(body[:end])
+        del body[: end + 2]
+        self._searched = 0
+        return event
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

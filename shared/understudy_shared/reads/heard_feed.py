@@ -10,7 +10,7 @@ the keys.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -18,6 +18,9 @@ from understudy_shared.reads.position import Position, decode_position
 from understudy_shared.reads.shared_watch import SharedKey, SharedPart
 from understudy_shared.reads.watch import UNSENT
 from understudy_shared.reads.watch_events import HopEvent, KeyEvent, key_event
+
+COUNTED_AT_ONCE: Final = 200
+"""Number of events that count in one turn of the event loop: under 1 ms."""
 
 
 class FeedKey(SharedKey):
@@ -101,12 +104,15 @@ class HeardFeed(SharedPart):
 
     def heard(self, event: HopEvent) -> Iterator[list[FeedKey]]:
         """Take in an event. Yield the keys that have news by it, once for each time at which their watchers are to be
-        sent what they are then. Raises ValueError for what no node sends.
+        sent what they are then; and now and then no keys, in slices of long work. Raises ValueError for what no node
+        sends.
         """
         key = self._numbers.get(event.at)
         if key is not None:
             if self._is_second(key, event):
-                yield self._counted()
+                changed: list[FeedKey] = []
+                yield from self._count(changed)
+                yield changed
             before = self._held.get(key)
             if event.kind == KeyEvent.COALESCED:
                 self._held[key] = _Held(event, None)
@@ -116,7 +122,8 @@ class HeardFeed(SharedPart):
             position = decode_position(event.position)
             if position.lineage != self._lineage:
                 raise ValueError(f"the feed is of lineage {position.lineage}, not {self._lineage}")
-            changed = self._counted()
+            changed = []
+            yield from self._count(changed)
             if position.version > self.version:
                 self.version, self.position, self.tail = position.version, event.position, event.tail
             if position.version >= self.version:  # else it is of a replica that is behind what was heard before
@@ -125,18 +132,22 @@ class HeardFeed(SharedPart):
 
     def first_event(self, key: SharedKey) -> bytes:
         assert isinstance(key, FeedKey), "its own"
-        _, _, data = key.event.partition(b"data: ")
-        return key_event(KeyEvent.SNAPSHOT, data[: key.head] + self.tail)
+        data = key.event.partition(b"data: ")[2].rstrip(b"\n")
+        return key_event(KeyEvent.SNAPSHOT, data if key.version > self.version else data[: key.head] + self.tail)
 
     def _is_second(self, key: FeedKey, event: HopEvent) -> bool:
         """Whether an event is not about the same change as the one that is held."""
         before = self._held.get(key)
         return before is not None and (before.event is not None or event.kind == KeyEvent.COALESCED)
 
-    def _counted(self) -> list[FeedKey]:
-        """Let all held events count. Return their keys."""
+    def _count(self, changed: list[FeedKey]) -> Iterator[list[FeedKey]]:
+        """Let all held events count, and add their keys to those that have changed. Yield no keys after each slice."""
         held, self._held = self._held, {}
-        return [key for key, (missed, event) in held.items() if self._has_news(key, missed, event)]
+        for counted, (key, (missed, event)) in enumerate(held.items(), 1):
+            if self._has_news(key, missed, event):
+                changed.append(key)
+            if counted % COUNTED_AT_ONCE == 0:
+                yield []
 
     def _has_news(self, key: FeedKey, missed: HopEvent | None, event: HopEvent | None) -> bool:
         if missed is not None:

@@ -17,7 +17,7 @@ UNSENT = -1
 
 
 class WatchedKey:
-    """The last change of a key, shared by its watchers.
+    """The last change of a key, shared by its watchers. It may be ahead of its partition while other keys are not.
 
     `version` is that of the last change, `changes` the number of changes since the key is watched. `jumped_to` is the
     version up to which changes may be unknown: a replica went there without those in between; 0 without a jump.
@@ -31,6 +31,11 @@ class WatchedKey:
         self.jumped_to = 0
         self.size = 0
         """Size of the event that tells the present value, in bytes."""
+
+    @property
+    def told_until(self) -> int:
+        """The version up to which `changes` counts."""
+        return max(self.version, self.jumped_to)
 
     def changed(self, version: int, size: int) -> None:
         """Take in that a version changed the key."""
@@ -135,7 +140,7 @@ class Watch:
         sent, unsent = self._versions[index], key.changes - self._changes[index]
         self._changes[index] = key.changes
         if sent == UNSENT:
-            self._versions[index] = part.version
+            self._versions[index] = max(part.version, key.version)
             return Telling(index, is_first=True, missed=None, tells_value=True)
         last = max(key.version, key.jumped_to)
         self._versions[index] = last

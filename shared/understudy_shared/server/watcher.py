@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -61,6 +61,11 @@ class WatchSource(ABC):
     @abstractmethod
     def leave(self, joined: Joined, stream: WatchStream) -> None:
         """Leave keys of a partition."""
+
+
+def known_until(part: SharedPart, keys: Iterable[SharedKey]) -> int:
+    """Return the version up to which changes of some keys are known: some of them may be ahead of their partition."""
+    return max((part.version, *(key.told_until for key in keys)))
 
 
 class Watcher:
@@ -121,7 +126,7 @@ class Watcher:
     async def _missed(self, watch: Watch, after: Position) -> Events:
         """Yield the changes behind a position that are not compared any more, up to those that are."""
         for joined in self._joined:
-            behind, last = after, joined.part.version
+            behind, last = after, known_until(joined.part, joined.keys)
             while behind.version < last:
                 found = await self._source.since(joined, behind)
                 last = found.last

@@ -250,13 +250,22 @@ async def test_where_no_node_has_feeds_that_is_said_at_once_and_watchers_are_tol
             await joined(feed, b"k0")
 
 
-async def test_an_event_that_no_node_sends_ends_the_stream_and_not_the_watchers() -> None:
+@pytest.mark.parametrize(
+    "event",
+    [
+        b"event: value\ndata: {}\nat: 0 x\n\n",
+        b"event: version\ndata: {}\nid: us1.garbage\n\n",
+        b"event: coalesced\ndata: {}\nat: 0 4 0\ntail: {}\nid: %b\n\n" % token(4).encode(),
+    ],
+    ids=["no number", "no position", "no range"],
+)
+async def test_an_event_that_no_node_sends_ends_the_stream_and_not_the_watchers(event: bytes) -> None:
     liar, honest = FeedNode(), FeedNode()
     async with feed_of(a=liar, b=honest) as (feed, choosing, _):
         stream = await joined(feed, b"k0")
         del choosing.nodes["a"]
         assert liar.stream is not None
-        liar.stream.write(b"event: value\ndata: {}\nat: 0 x\n\n")
+        liar.stream.write(event)
         await until(lambda: honest.opened)
         honest.version = 4
         await until(lambda: b"k0" in honest.numbers)

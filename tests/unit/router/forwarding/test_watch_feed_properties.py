@@ -7,14 +7,16 @@ history stands beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads import heard_feed
 from understudy_shared.reads.feed_watch import FeedWatch
 from understudy_shared.reads.heard_feed import FeedKey, HeardFeed
 from understudy_shared.reads.position import Position, decode_position
@@ -30,6 +32,7 @@ from understudy_shared.reads.watch_events import (
     with_id,
     with_tail,
 )
+from understudy_shared.server.watcher import known_until
 
 KEYS = 4
 ROWS = [b"k%d" % index for index in range(KEYS)]
@@ -37,6 +40,14 @@ ROWS = [b"k%d" % index for index in range(KEYS)]
 
 def token(version: int) -> str:
     return Position(ApplicationId("app"), Lineage("one"), version, version * 1000).encode()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def slices_of_one() -> Iterator[None]:
+    """Watchers look between any two events that count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heard_feed, "COUNTED_AT_ONCE", 1)
+        yield
 
 
 class NodePart(SharedPart):
@@ -101,9 +112,9 @@ class Node:
                 if ROWS.index(key.printed) in self.truth.history[version - 1]
             ]
             for number, key in changed:
-                event = value(key.printed, version) + at_fed_key(number, version, 0)
+                event = value(key.printed, version) + at_fed_key(number, version, head(key.printed))
                 is_last = number == changed[-1][0]
-                self.sent.append(with_tail(event, token(version), b"tail") if is_last else with_id(event, None))
+                self.sent.append(with_tail(event, token(version), tail(version)) if is_last else with_id(event, None))
         for number, key in zip(numbers, keys, strict=True):
             self.watch.was_sent(number, self.part.version, key.changes)
 
@@ -115,7 +126,7 @@ class Node:
             if telling.is_first:
                 texts.append(
                     key_event(KeyEvent.SNAPSHOT, value_data(key.printed, self.part.version))
-                    + at_fed_key(telling.at, self.part.version, 0)
+                    + at_fed_key(telling.at, self.part.version, head(key.printed))
                 )
                 continue
             if telling.missed is not None:
@@ -124,16 +135,26 @@ class Node:
                 )
                 texts.append(missed)
             if telling.tells_value:
-                texts.append(value(key.printed, key.version) + at_fed_key(telling.at, key.version, 0))
+                texts.append(value(key.printed, key.version) + at_fed_key(telling.at, key.version, head(key.printed)))
         if batch.position is not None and not texts:
             texts.append(version_text(self.part.version, batch.position))
         for index, text in enumerate(texts):
             position = batch.position if index == len(texts) - 1 else None
-            self.sent.append(with_id(text, None) if position is None else with_tail(text, position, b"tail"))
+            self.sent.append(
+                with_id(text, None) if position is None else with_tail(text, position, tail(self.part.version))
+            )
 
 
 def value_data(row: bytes, version: int) -> bytes:
     return b'{"row":"%b","version":%d}' % (row, version)
+
+
+def head(row: bytes) -> int:
+    return len(b'{"row":"",') + len(row)
+
+
+def tail(version: int) -> bytes:
+    return b'"version":%d}' % version
 
 
 def value(row: bytes, version: int) -> bytes:
@@ -201,6 +222,8 @@ class Client:
     watch: Watch | None = None
     known: dict[int, int] = field(default_factory=dict)
     """The version up to which it knows each key."""
+    after: int | None = None
+    """The position that it comes back with."""
     position: int = -1
     missed: list[Missed] = field(default_factory=list)
 
@@ -211,16 +234,18 @@ class Client:
         if not (self.is_quick or reads) or not all(key.is_ready for key in self.keys):
             return
         heard, truth = self.router.heard, self.router.truth
-        if self.watch is None:
-            self.watch = Watch([(key, heard) for key in self.keys])
+        if self.watch is None and not self.begin():
+            return
+        assert self.watch is not None
         batch = self.watch.take(1000, wants_position=True)
         for telling in batch.tellings:
             index, key = self.indexes[telling.at], self.keys[telling.at]
             if telling.is_first:
-                self.known[index] = heard.version
+                self.known[index] = max(heard.version, key.version)
                 data = orjson.loads(key.event.partition(b"data: ")[2])
-                assert data["version"] <= heard.version
-                assert not truth.changes(index, data["version"], heard.version), "the value is of the version"
+                assert not truth.changes(index, data["version"], self.known[index]), "the value is of the version"
+                first = orjson.loads(heard.first_event(key).partition(b"data: ")[2])
+                assert first["version"] == self.known[index]
                 continue
             unsent = truth.changes(index, self.known[index], key.version)
             if telling.missed is not None:
@@ -235,6 +260,20 @@ class Client:
             self.position = position
             for index in self.indexes:
                 assert not truth.changes(index, self.known[index], position), "a position covers what was sent"
+
+    def begin(self) -> bool:
+        """Begin to watch. Whether the feed has the position that it comes back with."""
+        heard, after = self.router.heard, self.after
+        if after is not None and heard.version < after:
+            return False
+        self.watch = Watch([(key, heard) for key in self.keys], after)
+        if after is not None:  # the history up to what is known of the keys was read, and sent
+            last = known_until(heard, self.keys)
+            self.known = dict.fromkeys(self.indexes, last)
+            self.position = after
+            for at, key in enumerate(self.keys):
+                self.watch.was_sent(at, last, key.changes)
+        return True
 
     def check_missed(self, index: int, missed: Missed, unsent: list[int]) -> None:
         self.missed.append(missed)
@@ -286,6 +325,17 @@ def leave(which: int) -> Step:
     return step
 
 
+def come_back(which: int) -> Step:
+    """A watcher is cut off, and comes back with its last position."""
+
+    def step(router: Router) -> None:
+        for client in router.clients[which : which + 1]:
+            after = None if client.position < 0 else client.position
+            router.clients[which] = Client(router, client.indexes, client.is_quick, after=after)
+
+    return step
+
+
 def die(shown: int) -> Step:
     return lambda router: router.reconnect(shown)
 
@@ -300,6 +350,7 @@ steps = st.one_of(
     st.builds(join, indexes, st.booleans()),
     st.builds(read_slowly, st.integers(0, 5)),
     st.builds(leave, st.integers(0, 5)),
+    st.builds(come_back, st.integers(0, 5)),
     st.builds(die, st.integers(0, 20)),
 )
 
