@@ -15,7 +15,7 @@ from understudy import WatchEvent
 from understudy_shared.reads.position import decode_position
 
 KEYS: Final = 20
-LASTS_S: Final = (8.0, 25.0)
+LASTS_S: Final = (8.0, 40.0)
 """The shortest and the longest time of a watch: keys of the proof live for a minute."""
 
 MAX_EVENTS: Final = 20_000
