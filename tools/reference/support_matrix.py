@@ -32,9 +32,13 @@ STORES = (
         f"`{_CHECKPOINT}/test_object_store_files.py`",
     ),
     ("Google Cloud Storage", "`gs://`", "fake-gcs-server", f"`{_CHECKPOINT}/test_object_store_files.py`"),
-    ("WebHDFS", "`webhdfs://`", "by hand, one request after the other", "no test"),
-    ("HDFS", "`hdfs://`", "not tried; it needs pyarrow and a JVM on the node's machine", "no test"),
-)  # fmt: skip
+    (
+        "HDFS",
+        "`hdfs://`, `webhdfs://`, `swebhdfs://`",
+        "a real HDFS whose processes are killed and frozen; nodes need no JVM",
+        f"`{_CHECKPOINT}/test_hdfs_files.py`",
+    ),
+)
 """Storage of a checkpoint: how it is written, what it was tried against, and the test that says so."""
 
 ALSO = (

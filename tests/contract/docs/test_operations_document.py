@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
 import pytest
+from tests.support.documents.spoken import spoken
 from tests.support.repository import ROOT
 
 from understudy_node.cluster.settings import ClusterNodeSettings
@@ -49,17 +49,6 @@ def default_text(name: str, field: Any) -> str:
     if field.default in (None, ""):
         return "none"
     return size_text(field.default) if name in SIZES else str(field.default)
-
-
-def spoken(package: str) -> str:
-    """Every text in a package's code, one after another; what is put into an f-string is a blank."""
-    texts = [
-        node.value
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    return "\n".join(texts)
 
 
 @pytest.mark.parametrize(("title", "settings"), [("Node", ClusterNodeSettings), ("Router", RouterSettings)])
