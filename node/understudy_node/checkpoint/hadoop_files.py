@@ -36,6 +36,10 @@ COARSE_NS = 999_999
 """Times are those of the close of a file, in milliseconds, cut off. A rename keeps them."""
 
 
+RENEW_MS = 10_000.0
+"""Time between two connections. A client of the library has a thread for each core, and is kept for a while."""
+
+
 @dataclass(frozen=True, slots=True)
 class HadoopStatus:
     """The status of a path, as HDFS reports it. `file_id` is 0 where the client does not tell it."""
@@ -89,7 +93,7 @@ class HadoopFiles(CheckpointFiles):
     ) -> None:
         """Ask nothing yet."""
         self._store = store
-        limits = limits or StoreLimits()
+        limits = limits or StoreLimits(renew_ms=RENEW_MS)
         self._calls = StoreCalls[HadoopClient](
             store.url,
             lambda: store.open(limits),

@@ -32,8 +32,10 @@ PIECE_BYTES = 1 << 20
 
 DEFAULT_PORT = 8020
 
-REST_S = 600.0
-"""Seconds after its last call in which a client is kept. A client is opened every 5 s at most."""
+REST_S = 120.0
+"""Seconds after its last call in which a client is kept: calls were ended by then, and look-ups are over. It has a
+thread for each core, and one is opened every 10 s at most.
+"""
 
 _LOCATION = re.compile(
     r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
