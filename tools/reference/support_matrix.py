@@ -23,7 +23,7 @@ STORES = (
         "S3 and what speaks its protocol",
         "`s3://`, `s3a://`",
         "s3proxy, written by Spark through S3A; under faults",
-        f"`{_CHECKPOINT}/test_s3_node.py`",
+        f"`{_CHECKPOINT}/test_object_store_node.py`",
     ),
     (
         "Azure Storage",

@@ -200,7 +200,8 @@ def test_every_file_that_a_process_is_told_of_is_in_a_secret_that_its_pod_mounts
         container = pod["spec"]["containers"][0]
         told = set(re.findall(rf"{PROJECTED}/([\w.-]+)", " ".join(environment(container).values())))
         volumes = [volume["projected"] for volume in pod["spec"].get("volumes", []) if "projected" in volume]
-        there = {item["path"] for each in volumes for source in each["sources"] for item in source["secret"]["items"]}
+        secrets = [source["secret"] for each in volumes for source in each["sources"] if "secret" in source]
+        there = {item["path"] for secret in secrets for item in secret["items"]}
         assert told == there, container["name"]
         mounts = {mount["mountPath"]: mount for mount in container.get("volumeMounts", [])}
         assert not told or mounts[PROJECTED]["readOnly"] is True

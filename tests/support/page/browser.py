@@ -94,16 +94,19 @@ def axe_source() -> str:
     return script.read_text()
 
 
-def violations(page: Page, source: str) -> list[str]:
-    """What breaks WCAG 2.2 A or AA, or what is good practice, in words."""
+def violations(page: Page, source: str, *, preload: bool = True) -> list[str]:
+    """What breaks WCAG 2.2 A or AA, or what is good practice, in words. `preload`: style sheets are fetched, which a page
+    in a file cannot.
+    """
     page.evaluate(source)
     found = page.evaluate(
-        """async () => {
+        """async (preload) => {
           const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
-          const { violations } = await axe.run({ runOnly: { type: "tag", values: tags } });
+          const { violations } = await axe.run({ runOnly: { type: "tag", values: tags }, preload });
           const where = (nodes) => nodes.map((node) => node.html).join(" | ");
           return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${where(nodes)}`);
-        }"""
+        }""",
+        preload,
     )
     return [str(each) for each in found]
 
