@@ -15,7 +15,7 @@ from tests.support.documents.site import Site, build_site
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, axe_source, chromium, violations
 from tests.support.repository import ROOT
 
-MENTIONED = {"spark.apache.org"}
+MENTIONED = {"github.com", "spark.apache.org"}
 """Hosts that a page may lead to. Nothing is loaded from them."""
 
 FOREIGN = re.compile(r"""url\(['"]?(https?:)?//|@import""")

@@ -40,7 +40,7 @@ class Background:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, kind)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+                self.process.wait(60)
 
 
 @dataclass(slots=True)
