@@ -95,8 +95,8 @@ def axe_source() -> str:
 
 
 def violations(page: Page, source: str, *, preload: bool = True) -> list[str]:
-    """What breaks WCAG 2.2 A or AA, or what is good practice, in words. `preload`: style sheets are fetched, which a page
-    in a file cannot.
+    """What breaks WCAG 2.2 A or AA, or what is good practice, in words. `preload`: style sheets are fetched, which
+    pages in files cannot do.
     """
     page.evaluate(source)
     found = page.evaluate(
