@@ -22,16 +22,21 @@ STORES = (
     (
         "S3 and what speaks its protocol",
         "`s3://`, `s3a://`",
-        "s3proxy, written by Spark through S3A; under faults",
-        f"`{_CHECKPOINT}/test_object_store_node.py`",
+        "s3proxy and MinIO, written by Spark through S3A; under faults",
+        f"`{_CHECKPOINT}/test_object_store_spark.py`",
     ),
     (
         "Azure Storage",
         "`abfss://`, `az://`",
-        "Azurite, a flat account. A hierarchical namespace has no emulator and was not tried",
-        f"`{_CHECKPOINT}/test_object_store_files.py`",
+        "Azurite, a flat account, written by Spark through ABFS; under faults. No emulator has a hierarchical one",
+        f"`{_CHECKPOINT}/test_object_store_spark.py`",
     ),
-    ("Google Cloud Storage", "`gs://`", "fake-gcs-server", f"`{_CHECKPOINT}/test_object_store_files.py`"),
+    (
+        "Google Cloud Storage",
+        "`gs://`",
+        "fake-gcs-server, written by Spark through Google's connector; under faults",
+        f"`{_CHECKPOINT}/test_object_store_spark.py`",
+    ),
     (
         "HDFS",
         "`hdfs://`, `webhdfs://`, `swebhdfs://`",
