@@ -50,12 +50,12 @@ class Bucket:
             self.put(f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
 
     def copy_folder(self, prefix: str, folder: Path) -> None:
-        """Copy a checkpoint to local disk; the folder appears when it is whole."""
+        """Copy a checkpoint to local disk, without temporary files; the folder appears when it is whole."""
         arriving = folder.with_name(f"{folder.name}.arriving")
         keys = [PurePosixPath(key) for key in self.keys(prefix)]
         folders = {parent for key in keys for parent in key.parents}
         for key in keys:
-            if key not in folders:  # a folder's mark
+            if key not in folders and not key.name.startswith("."):  # a mark, or what Spark still writes
                 path = arriving / key.relative_to(prefix)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(self.get(str(key)))
