@@ -22,6 +22,7 @@ INFORMATION_SCHEMA: Final = "information_schema"
 MYSQL: Final = "mysql"
 MAX_STATEMENT_CHARS: Final = 256 * 1024
 _READS: Final = (exp.Select, exp.SetOperation, exp.Subquery, exp.Values)
+_BLOCKING: Final = ("SLEEP_MS",)
 _ALLOWED: Final = "Write a SELECT, SHOW, DESCRIBE, EXPLAIN, USE or SET of a session's variable"
 
 
@@ -128,6 +129,10 @@ def _translated(node: exp.Expr, database: str | None) -> exp.Expr:
         case exp.UnixToTime() if node.args.get("format") is not None:
             return exp.func("DATE_FORMAT", exp.func("FROM_UNIXTIME", node.this), node.args["format"], dialect=MYSQL)
         case exp.Func():
+            if _function_name(node) in _BLOCKING:
+                raise SqlError(
+                    f"{_function_name(node)} is not allowed: it cannot be stopped", where="SQL", fix=_ALLOWED
+                )
             made = _FUNCTIONS.get(_function_name(node))
             return node if made is None else made(node)
     return node

@@ -222,7 +222,7 @@ class Front:
         )
         number = connection.connection_id = await self._control.add(connection)
         self._open[number] = connection
-        reader.on_gone = lambda: session.stop("the client has left")
+        reader.on_gone = session.leave
         try:
             await connection.start()
         except MysqlError as error:

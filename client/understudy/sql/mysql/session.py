@@ -7,10 +7,10 @@ client has logged in with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mysql_mimic import ResultSet, Session
 from mysql_mimic.connection import Connection
@@ -44,6 +44,11 @@ from understudy_shared.base.printable import printable
 if TYPE_CHECKING:
     from understudy.sql.mysql.server import Front
 
+T = TypeVar("T")
+_STOP_S: Final = 2.0
+"""Time that a stopped statement has before its client gets the error; its place is free when its thread has ended."""
+
+_LEFT: Final = "the client has left"
 _OF_THE_SESSION: Final = (exp.Set, exp.Use, exp.Transaction, exp.Commit, exp.Rollback)
 _UTC: Final = ("utc", "+00:00", "-00:00", "system", "etc/utc")
 _VERSION: Final = "understudy_version"
@@ -63,6 +68,8 @@ class StoreSession(Session):  # type: ignore[misc]
         self._running: Statement | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason = ""
+        self._stopped = asyncio.Event()
+        self._is_gone = False
 
     @property
     def is_busy(self) -> bool:
@@ -105,10 +112,16 @@ class StoreSession(Session):  # type: ignore[misc]
     def stop(self, reason: str) -> None:
         """Stop the statement, and have it say why."""
         self._reason = self._reason or reason
+        self._stopped.set()
         if self._waiting is not None:
             self._waiting.cancel()
         if self._running is not None:
             self._running.cancel()
+
+    def leave(self) -> None:
+        """Stop the statement of a client that has left, and those that it had sent before."""
+        self._is_gone = True
+        self.stop(_LEFT)
 
     def _log_in(self) -> None:
         login = self.username
@@ -134,7 +147,9 @@ class StoreSession(Session):  # type: ignore[misc]
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
         """Answer a statement. Raises MysqlError."""
         self._end()
-        self._reason = ""
+        if self._is_gone:
+            raise MysqlError(_LEFT)
+        self._reason, self._stopped = "", asyncio.Event()
         try:
             expression = await self._front.parsed(sql)
             if isinstance(expression, _OF_THE_SESSION) or _is_begin(expression):
@@ -258,12 +273,22 @@ class StoreSession(Session):  # type: ignore[misc]
         finally:
             self._waiting = None
 
-    async def _part(self, part: Any) -> Any:
-        """Return what a part of a statement brings. One that was stopped says why."""
+    async def _part(self, part: Coroutine[Any, Any, T]) -> T:
+        """Return what a part of a statement brings. One that was stopped says why, though its thread may go on."""
+        working = asyncio.ensure_future(part)
+        stopping = asyncio.ensure_future(self._stopped.wait())
         try:
-            return await part
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await asyncio.wait({working}, timeout=0 if self._is_gone else _STOP_S)
+            if not working.done():
+                raise SqlError(self._reason, where="SQL")
+            return working.result()
         except UnderstudyError as error:
             raise (SqlError(self._reason, where="SQL") if self._reason else error) from None
+        finally:
+            stopping.cancel()
+            working.cancel()
 
     async def _rows(self, statement: Statement, columns: ResultColumns) -> AsyncIterator[tuple[Any, ...]]:
         places, left = self._front.places, self._front.limits.max_result_rows

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from understudy.sql.engine import Engine
 from understudy.sql.errors import SqlError
@@ -88,6 +88,7 @@ class Statement:
         self._stack = ExitStack()
         self._engine: Engine | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._part: asyncio.Future[Any] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._is_cancelled = False
         self.version: int | None = None
@@ -95,11 +96,11 @@ class Statement:
 
     async def start(self) -> pa.Schema:
         """Start it, and return the columns of its rows."""
-        return await self._places.call(lambda: self._stoppable(self._started))
+        return await self._call(lambda: self._stoppable(self._started))
 
     async def next(self) -> pa.RecordBatch | None:
         """Return the next rows; None at the end."""
-        return await self._places.call(lambda: self._stoppable(lambda: next(self._batches, None)))
+        return await self._call(lambda: self._stoppable(lambda: next(self._batches, None)))
 
     def cancel(self) -> None:
         """Stop it: what blocks raises an error."""
@@ -113,12 +114,18 @@ class Statement:
             self._closing = asyncio.ensure_future(self._closed())
         return self._closing
 
+    async def _call(self, act: Callable[[], T]) -> T:
+        """Do a part of the statement in its thread. A part that is no longer waited for ends all the same."""
+        part = self._part = asyncio.ensure_future(self._places.call(act))
+        return await asyncio.shield(part)
+
     async def _closed(self) -> None:
-        ended = asyncio.ensure_future(self._places.call(self._stack.close))
         try:
-            while not (await asyncio.wait({ended}, timeout=_CANCEL_AGAIN_S))[0]:
+            while self._part is not None and not (await asyncio.wait({self._part}, timeout=_CANCEL_AGAIN_S))[0]:
                 self._cancel()  # it had not begun to work when it was stopped
-            ended.result()
+            if self._part is not None:
+                self._part.exception()  # it was raised to who waited, or is of no use any more
+            await self._places.call(self._stack.close)
         except Exception:  # noqa: S110
             pass  # the errors of a statement were raised before
         finally:

@@ -333,15 +333,19 @@ def test_the_prompt_answers_completes_and_keeps_its_history(node: ServedNode, tm
     assert history.stat().st_mode & 0o077 == 0
 
 
-def test_without_the_extra_the_install_line_is_named() -> None:
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [("duckdb", ["select 1"], "sql"), ("mysql_mimic", ["--serve", "mysql"], "sql-server")],
+)
+def test_without_the_extra_the_install_line_is_named(package: str, arguments: list[str], extra: str) -> None:
     """Q45."""
     code = (
-        "import sys; sys.modules['duckdb'] = None; sys.argv = ['understudy', 'sql', 'select 1']\n"
+        f"import sys; sys.modules['{package}'] = None; sys.argv = {['understudy', 'sql', *arguments]}\n"
         "import understudy; from understudy.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
-    assert "duckdb" in done.stderr
-    assert "pip install 'understudy[sql]" in done.stderr
+    assert package in done.stderr
+    assert f"pip install 'understudy[{extra}]" in done.stderr
     loaded = "import sys, understudy, understudy.sql.query; print(sys.modules.keys() & {'duckdb', 'pyarrow'})"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "set()"
