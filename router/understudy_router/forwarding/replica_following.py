@@ -91,10 +91,11 @@ class ReplicaFollower(ABC):
         self._layout = self.route().layout
         self._start(self._plans(partitions), self.context.deadline_ms)
 
-    def close(self) -> None:
-        """End all streams."""
+    def close(self) -> Sequence[asyncio.Task[None]]:
+        """End all streams. Return the tasks that end."""
         for task in self._tasks:
             task.cancel()
+        return list(self._tasks)
 
     def _plans(self, partitions: Sequence[int]) -> dict[int, ReplicaPlan]:
         choose, route = self.context.choices.choose, self.route()

@@ -200,8 +200,9 @@ class WatchFeed(ReplicaFollower):
         except (OSError, ValueError, LookupError, TypeError, UnderstudyError) as error:  # whatever a node may send
             log.info("a feed of %s ended: %s", candidate.node_id, error, extra={"action": "watch-upstream-ended"})
         finally:
-            keeping.cancel()
             events.close()
+            keeping.cancel()
+            await asyncio.wait([keeping])
         return None
 
     async def _tell(self, changed: Sequence[FeedKey]) -> None:

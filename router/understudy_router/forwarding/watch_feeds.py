@@ -37,6 +37,8 @@ WAIT_S: Final = 3.0
 """Longest time that a watcher waits until a feed has the version that the watcher has seen."""
 
 LOOK_AGAIN_S: Final = 0.05
+CLOSE_S: Final = 1.0
+"""Longest time until all tasks have ended when the router stops."""
 
 
 class WatchFeeds:
@@ -87,12 +89,13 @@ class WatchFeeds:
 
     async def close(self) -> None:
         """End all feeds."""
+        tasks = [*self.missed.close(), *(task for feed in self._feeds.values() for task in feed.close())]
+        self._feeds.clear()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for feed in self._feeds.values():
-            feed.close()
-        self._feeds.clear()
-        await asyncio.sleep(0)
+            tasks.append(self._sweeping)
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
 
 
 class FeedSource(WatchSource):
@@ -166,6 +169,12 @@ class MissedChanges:
         self._forwarder = forwarder
         self._asked: dict[tuple[WatchFeed, Position], list[_Asked]] = {}
         self._running: dict[tuple[WatchFeed, Position], asyncio.Task[None]] = {}
+
+    def close(self) -> Sequence[asyncio.Task[None]]:
+        """End all questions. Return the tasks that end."""
+        for task in self._running.values():
+            task.cancel()
+        return list(self._running.values())
 
     async def since(
         self, feed: WatchFeed, route: Callable[[], StoreRoute], keys: Sequence[FeedKey], after: Position
