@@ -94,8 +94,6 @@ class Node:
 
     def open(self, after: int | None) -> None:
         self.after = after
-        if after is not None:
-            self.show(after)
 
     def add(self, first: int, rows: list[bytes], *, goes_on: bool) -> None:
         for number, row in enumerate(rows, first):
@@ -116,7 +114,7 @@ class Node:
                 is_last = number == changed[-1][0]
                 self.sent.append(with_tail(event, token(version), tail(version)) if is_last else with_id(event, None))
         for number, key in zip(numbers, keys, strict=True):
-            self.watch.was_sent(number, self.part.version, key.changes)
+            self.watch.was_sent(number, max(self.part.version, self.after), key.changes)
 
     def send(self, size: int) -> None:
         batch = self.watch.take(size, wants_position=True)
@@ -170,6 +168,8 @@ class Router:
         self.clients: list[Client] = []
         self.node = Node(truth, 0)
         self.given: set[bytes] = set()
+        self.amid: list[Step] = []
+        """What happens while events count."""
         self.has_gone_on = True
         self.reconnect(0)
 
@@ -199,7 +199,9 @@ class Router:
         event = read_event(self.node.sent.pop(0).removesuffix(b"\n\n"))
         assert event is not None
         for _ in self.heard.heard(event):
-            for client in self.clients:
+            if self.amid:
+                self.amid.pop(0)(self)
+            for client in list(self.clients):
                 client.take()
         self.has_gone_on = self.has_gone_on or event.position is not None
 
@@ -340,6 +342,10 @@ def die(shown: int) -> Step:
     return lambda router: router.reconnect(shown)
 
 
+def amid(step: Step) -> Step:
+    return lambda router: router.amid.append(step)
+
+
 indexes = st.lists(st.integers(0, KEYS - 1), min_size=1, unique=True)
 steps = st.one_of(
     st.builds(commit, st.sets(st.integers(0, KEYS - 1))),
@@ -352,6 +358,8 @@ steps = st.one_of(
     st.builds(leave, st.integers(0, 5)),
     st.builds(come_back, st.integers(0, 5)),
     st.builds(die, st.integers(0, 20)),
+    st.builds(amid, st.builds(join, indexes, st.booleans())),
+    st.builds(amid, st.builds(come_back, st.integers(0, 5))),
 )
 
 
@@ -368,12 +376,14 @@ def settle(router: Router) -> None:
         client.take(reads=True)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(steps, max_size=60))
+@settings(max_examples=80, deadline=None)
+@given(st.lists(steps, min_size=15, max_size=80))
 def test_each_watcher_of_a_feed_gets_each_change_of_its_keys_once_and_in_order(
     given_steps: list[Step],
 ) -> None:
     router = Router(Truth())
+    join(list(range(KEYS)), is_quick=False)(router)
+    settle(router)
     for step in given_steps:
         step(router)
     settle(router)
@@ -384,7 +394,7 @@ def test_each_watcher_of_a_feed_gets_each_change_of_its_keys_once_and_in_order(
             assert not router.truth.changes(index, client.known[index], router.truth.newest), "the last is never missed"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sets(st.integers(0, KEYS - 1)), st.booleans()), max_size=20))
 def test_quick_watchers_miss_no_version_while_nodes_take_over_from_each_other(
     versions: list[tuple[set[int], bool]],
