@@ -41,6 +41,8 @@ ROOM = 500
 
 LIMIT_S = 120.0
 CLIENTS_NICE = 10
+CLOSED = 0
+"""The status that is counted for a connection that was closed at once."""
 LOOKUP_S = 0.005
 
 NODE = """
@@ -151,6 +153,11 @@ class Client(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._crowd.open.append(transport)
         transport.write(f"GET {target(self._number, 'watch')} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._has_status:  # refused before its request was read
+            self._has_status = True
+            self._crowd.statuses[CLOSED] += 1
 
     def data_received(self, data: bytes) -> None:
         if not self._has_status:
