@@ -301,7 +301,7 @@ MUTANTS = {
         (watch_mutants.let_positions_run_ahead,), (), "watches", read_s=WATCH_S, needs="watches"
     ),
     "tell-a-change-twice": Mutant(
-        (), (), "watches", "kill-router", read_s=WATCH_S, client=(client_mutants.forget_what_was_told,)
+        (), (), "watches", read_s=WATCH_S, needs="watches gone on", client=(client_mutants.forget_what_was_told,)
     ),
     "follow-a-stale-assignment": Mutant(
         (say_absent_for_others,), (), "clients", client=(client_mutants.follow_an_old_assignment,)

@@ -70,6 +70,7 @@ class Watchers:
                 why, before = f"{type(error).__name__}: {error}", None
             self._writer.write(watching.ended(now_ms, why))
             self._outcomes["watches"] += 1
+            self._outcomes["watches gone on"] += asked.position is not None
             self._outcomes["events"] += len(watching.events)
             await asyncio.sleep(PAUSE_S)
 
