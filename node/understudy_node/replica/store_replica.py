@@ -157,9 +157,13 @@ class StoreReplica:
         return (yield from self._continuation(record))
 
     def changelogs(self) -> tuple[int, int] | None:
-        """Return the first and the last of the newest versions whose changelogs are there without a gap."""
-        listed = parse_state_files(self._around.files.list(self.place.directory) or ())
-        versions = {file.version for file in listed if not file.is_snapshot}
+        """Return the first and the last of the newest versions whose changelogs are there without a gap; None where
+        Spark writes snapshots alone. Raises VanishedError while the folder is away: nothing is known of it then.
+        """
+        names = self._around.files.list(self.place.directory)
+        if names is None:
+            raise VanishedError("The folder of the store is away", where=self.place.directory, fix="Ask again")
+        versions = {file.version for file in parse_state_files(names) if not file.is_snapshot}
         if not versions:
             return None
         first = last = max(versions)

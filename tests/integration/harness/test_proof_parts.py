@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tests.support.repository import ROOT
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import committed_batches, state_stores_unloaded, wait_until
+from tests.system.proof.client_ways import BARE
 from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Commit, History, Meta, Watched
@@ -220,7 +221,7 @@ def read_at(routers: dict[str, int], folder: Path, *, until: Callable[[], bool])
         load = Talking(
             "load",
             "tests.system.proof.load",
-            ["counts", json.dumps(routers), str(folder / "load"), "400", "1"],
+            ["counts", json.dumps(routers), str(folder / "load"), "400", "1", BARE],
             folder / "log",
         )
         wait_until(lambda: until() or load.order("counts") == "", what="enough reads", limit_s=60)

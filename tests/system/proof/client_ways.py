@@ -7,3 +7,6 @@ from typing import Final
 WAYS: Final = ("sync", "async", "sync direct", "async direct")
 DIRECTLY: Final = "directly"
 """The router of an answer that came from a node itself."""
+
+BARE: Final = "bare"
+"""The argument of a load by which all of its sessions speak bare HTTP."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import uvloop
 from tests.support.services.load_balancer import is_out_of_service
 from tests.system.proof.client_reads import Clients
-from tests.system.proof.client_ways import WAYS
+from tests.system.proof.client_ways import BARE, WAYS
 from tests.system.proof.exports import Exporting, stream_of
 from tests.system.proof.history import Read, Scan, SnapshotRead
 from tests.system.proof.history_file import HistoryWriter
@@ -63,13 +63,16 @@ def now_ms() -> float:
 
 @dataclass
 class Load:
-    """Sessions at some routers. `rate` is in reads per second, all together."""
+    """Sessions at some routers. `rate` is in reads per second, all together. Without `has_clients` all speak bare
+    HTTP, and there are no watchers.
+    """
 
     subject: Subject
     routers: Mapping[str, int]
     rate: float
     writer: HistoryWriter
     chance: random.Random
+    has_clients: bool = True
     newest: int = 1
     outcomes: Counter[str] = field(default_factory=Counter)
     slowest_ms: float = 0.0
@@ -82,14 +85,17 @@ class Load:
         self._watchers = Watchers(
             self.subject, self._clients, self.writer, self.outcomes, self.chance, lambda: self.newest
         )
-        self._idle = [Session(number, kind, way_of(number)) for number, kind in enumerate(every_kind(), 1)]
+        self._idle = [Session(number, kind, self._way_of(number)) for number, kind in enumerate(every_kind(), 1)]
         self._sessions = len(self._idle)
         self._in_flight: set[asyncio.Future[None]] = set()
+
+    def _way_of(self, number: int) -> str:
+        return way_of(number) if self.has_clients else ""
 
     async def run(self) -> None:
         """Start reads when they are due until ended; return when the last has its answer or its deadline."""
         due_s, scanning = time.monotonic(), asyncio.ensure_future(self._scan_on())
-        watching = asyncio.ensure_future(self._watchers.run())
+        watching = asyncio.ensure_future(self._watchers.run() if self.has_clients else asyncio.sleep(0))
         while not self.is_ended:
             due_s += self.chance.expovariate(self.rate)
             pause_s = due_s - time.monotonic()
@@ -116,7 +122,7 @@ class Load:
             return self._idle.pop()
         assert self._sessions < MAX_SESSIONS, f"{MAX_SESSIONS} readers wait"
         self._sessions += 1
-        return Session(self._sessions, choose_kind(self.chance), way_of(self._sessions))
+        return Session(self._sessions, choose_kind(self.chance), self._way_of(self._sessions))
 
     async def _read(self, session: Session) -> None:
         routers = [*self._pools]
@@ -267,15 +273,15 @@ def way_of(number: int) -> str:
 
 async def main() -> None:
     """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed, and the
-    mutant whose bugs the clients have.
+    mutant whose bugs the clients have, or BARE.
     """
-    subject, routers, folder, rate, seed, *mutant = sys.argv[1:]
-    for name in mutant:
+    subject, routers, folder, rate, seed, *more = sys.argv[1:]
+    for name in more if more != [BARE] else ():
         for plant in MUTANTS[name].client:
             plant()
     chance = random.Random(int(seed))
     with HistoryWriter(Path(folder)) as writer:
-        load = Load(SUBJECTS[subject], json.loads(routers), float(rate), writer, chance)
+        load = Load(SUBJECTS[subject], json.loads(routers), float(rate), writer, chance, has_clients=more != [BARE])
         running = asyncio.ensure_future(load.run())
         await _orders(load, running)
         load.is_ended = True
