@@ -117,6 +117,9 @@ def test_what_cannot_be_read_is_refused_before_the_first_byte(node: ServedNode, 
     never = node.get(changes_target(LAST))
     assert (never.status, never.problem) == (400, "bad-bound")
     assert "changelogCheckpointing" in never.text
+    (counts.path / "state").rename(counts.path / "away")
+    away = node.get(changes_target(LAST))
+    assert (away.status, away.problem) == (502, "store-error"), "nothing is known of what Spark writes"
 
 
 def test_the_changes_of_sessions_are_the_sessions_of_each_changed_key(tmp_path: Path) -> None:
