@@ -48,7 +48,7 @@ ACCESSIBLE = {
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
-"""What the theme leaves out for those who hear a page, or scroll in it by the keyboard."""
+"""Attributes that the theme lacks, for screen readers and for scrolling by the keyboard."""
 
 
 def setup(app: Any) -> None:

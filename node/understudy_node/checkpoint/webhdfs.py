@@ -212,7 +212,7 @@ def _body(reply: httpx.Response) -> Iterator[bytes]:
 
 
 def _refusal(reply: httpx.Response) -> Exception:
-    """Return the exception that a reply tells of. What is no reply of HDFS is never taken for absence."""
+    """Return the exception that a reply names. Only a reply of HDFS itself can say that a file is absent."""
     try:
         said = orjson.loads(b"".join(_body(reply)))["RemoteException"]
         error = HadoopError(str(said["exception"]), str(said.get("message", "")))

@@ -52,7 +52,7 @@ class FeedWatch(Watch):
         self._maybe.add(number)
 
     def drop(self, number: int) -> SharedKey | None:
-        """Drop a key and return it; None if there is none of that number."""
+        """Drop a key and return it; None if no key has that number."""
         found = self._keys.pop(number, None)
         if found is None:
             return None

@@ -24,7 +24,7 @@ esac
 
 
 def build(tmp_path: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[str], str]:
-    """What the script said, what Docker was told, and `dist/images.txt`, in a tree of its own."""
+    """Run the script in a tree of its own; return its output, the calls of Docker, and `dist/images.txt`."""
     tree, docker, noted = tmp_path / "tree", tmp_path / "docker", tmp_path / "noted"
     (tree / "deploy").mkdir(parents=True)
     for name in ("deploy/build.sh", "pyproject.toml"):

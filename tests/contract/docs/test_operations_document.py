@@ -1,4 +1,4 @@
-"""What an operator acts on at night is that of the code: reasons and problems, and the settings of the reference."""
+"""The documents for operators have the reasons, problems and settings that the code has."""
 
 from __future__ import annotations
 

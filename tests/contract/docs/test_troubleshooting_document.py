@@ -18,7 +18,7 @@ PACKAGES = (
     "shared/understudy_shared",
 )
 NOT_OURS = {"No module named", '"found": false', "sum", "count", "marks: unverifiable-v1", "null", "lag"}
-"""What Python says, and what an answer shows."""
+"""The errors that Python prints, and those that answers show."""
 
 
 def quoted() -> set[str]:

@@ -13,7 +13,7 @@ from tests.support.clients.conversation import KEYS, MISSING, PAIR, WORD
 
 def generated(document: Path, package: Path) -> list[str]:
     """Write the package. Returns every warning and error."""
-    # It knows no NDJSON, in which changes are streamed; this is how it is told to take that for text.
+    # The generator does not know NDJSON, the format of streamed changes. This setting makes it plain text.
     settings = ConfigFile(post_hooks=[], content_type_overrides={"application/x-ndjson": "text/plain"})
     config = Config.from_sources(settings, MetaType.NONE, document, "utf-8", True, package)
     return [f"{each.header} {each.detail}" for each in generate(config=config)]

@@ -1,4 +1,4 @@
-"""What the library takes out of librdkafka is what comes as Python objects, whatever is in the log."""
+"""The native library reads the same records from a log as the Python objects of confluent-kafka have."""
 
 from __future__ import annotations
 
