@@ -51,6 +51,7 @@ class NodeLookups(LookupsFirst):
         super().__init__(
             hops, max_in_flight=max_in_flight, requests=reads.requests, access=access, compression=compression
         )
+        self.application_id = reads.application_id
         self.accepts_body, self.answer_body = hops.accepts_body, hops.answer_body
         self.visibility: Visibility | None = None
         self._reads = reads

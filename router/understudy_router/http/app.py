@@ -90,6 +90,7 @@ def create_app(
         access=access,
         compression=router.settings.compression,
     )
+    app.application_id = router.settings.application_id
     app.spans = open_spans("understudy-router", router.host)
     app.long_reads = LongReads(router.settings.max_scans_in_flight, router.settings.max_exports_in_flight)
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)

@@ -97,8 +97,10 @@ class Access:
     # ---- the protocol's way
 
     def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
-        """Return what a GET of one key is granted: `target` begins with STORES. None: the ASGI way decides."""
-        if presented is None:
+        """Return what a GET of one key is granted. None: the ASGI way decides, also where the target names the
+        application.
+        """
+        if presented is None or not target.startswith(STORES):
             return None
         granted, known = presented.granted, self._known
         if (

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from understudy_shared.auth.api_keys import ApiKey, derived_key
 from understudy_shared.auth.credentials import CredentialsError
 from understudy_shared.auth.principals import PEER
 from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.http.target import APPLICATION_HEADER
 from understudy_shared.tls.service_tls import ServiceTls
 
 MAX_SECRETS = 2
@@ -34,8 +38,17 @@ def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
     return lines
 
 
+@dataclass(slots=True)
+class _Shown:
+    """The credentials that follow from the secrets in the file."""
+
+    header: bytes = b""
+    keys: Mapping[str, ApiKey] = field(default_factory=dict)
+    session_keys: tuple[bytes, ...] = ()
+
+
 class ClusterIdentity:
-    """The identity that a service shows to the nodes of its application, and by which it knows them."""
+    """The identity that a service shows to the nodes of its application or fleet, and by which it knows them."""
 
     def __init__(
         self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str, tls: ServiceTls | None = None
@@ -43,25 +56,42 @@ class ClusterIdentity:
         """Read the file; without one the service shows no key, and knows no peer. `tls`: its certificates, if any."""
         self.file = file
         self.tls = tls
-        self._application_id = application_id
-        self.header = b""
-        """Header line of a request to a node; empty without a secret. It changes with the file."""
-        self.keys: Mapping[str, ApiKey] = {}
-        """The keys of its peers, by id."""
-        self.session_keys: tuple[bytes, ...] = ()
-        """Keys that sign the sessions of browsers: the first signs, all are accepted. Empty without a secret."""
         self.audit_secret: bytes | None = None
         """Secret of the marks in the audit log, so that all services of the application mark a key alike."""
+        self._name = application_id
+        self._names = naming(application_id)
+        self._shown = _Shown()
         self._derive()
 
     def __repr__(self) -> str:
-        return f"ClusterIdentity({self._application_id}, {len(self.keys)} keys)"
+        return f"ClusterIdentity({self._name}, {len(self.keys)} keys)"
+
+    def within(self, application_id: str) -> ClusterIdentity:
+        """Return the same identity, whose calls are for one application of a fleet. It follows the file, too."""
+        inner = copy(self)
+        inner._names = naming(application_id)  # noqa: SLF001  # of the same class
+        return inner
+
+    @property
+    def header(self) -> bytes:
+        """The header lines of a request to a node: its application, and the key. They change with the file."""
+        return self._names + self._shown.header
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header by its name."""
-        name, _, value = self.header.decode().strip().partition(": ")
-        return {name: value} if value else {}
+        """These headers by their names."""
+        lines = self.header.decode().splitlines()
+        return {name: value for name, _, value in [line.partition(": ") for line in lines]}
+
+    @property
+    def keys(self) -> Mapping[str, ApiKey]:
+        """The keys of its peers, by id."""
+        return self._shown.keys
+
+    @property
+    def session_keys(self) -> tuple[bytes, ...]:
+        """Keys that sign the sessions of browsers: the first signs, all are accepted. Empty without a secret."""
+        return self._shown.session_keys
 
     @property
     def peers(self) -> ssl.SSLContext | None:
@@ -84,10 +114,17 @@ class ClusterIdentity:
     def _derive(self) -> None:
         if self.file is None:
             return
-        self.session_keys = tuple(
-            [derived_key(secret, f"sessions of {self._application_id}").text.encode() for secret in self.file.value]
+        secrets = self.file.value
+        self.audit_secret = derived_key(secrets[0], f"audit log of {self._name}").text.encode()
+        derived = [derived_key(secret, f"peers of {self._name}") for secret in secrets]
+        shown = self._shown  # the identities within applications share it
+        shown.session_keys = tuple(
+            [derived_key(secret, f"sessions of {self._name}").text.encode() for secret in secrets]
         )
-        self.audit_secret = derived_key(self.file.value[0], f"audit log of {self._application_id}").text.encode()
-        derived = [derived_key(secret, f"peers of {self._application_id}") for secret in self.file.value]
-        self.keys = {key.key_id: ApiKey(key.key_id, bytes.fromhex(key.sha256), PEER) for key in derived}
-        self.header = b"authorization: Bearer %b\r\n" % derived[0].text.encode()
+        shown.keys = {key.key_id: ApiKey(key.key_id, bytes.fromhex(key.sha256), PEER) for key in derived}
+        shown.header = b"authorization: Bearer %b\r\n" % derived[0].text.encode()
+
+
+def naming(application_id: str) -> bytes:
+    """Return the header line by which an internal call names its application; empty without one."""
+    return b"%b: %b\r\n" % (APPLICATION_HEADER, quote(application_id, safe="").encode()) if application_id else b""

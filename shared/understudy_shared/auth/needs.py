@@ -13,7 +13,7 @@ from typing import NamedTuple
 from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.http.target import refuse_unroutable, split_path
+from understudy_shared.http.target import application_target, refuse_unroutable, split_path
 from understudy_shared.tls.trouble import TlsTrouble
 
 _READING = frozenset(("GET", "HEAD"))
@@ -51,7 +51,9 @@ def need_of(method: str, raw_path: bytes) -> Need:
     refuse_unroutable(raw_path)
     if raw_path.startswith(b"//"):
         return _UNLISTED
-    match split_path(raw_path):
+    match split_path(application_target(raw_path)[1]):
+        case ["v1", "applications"] | ["v1", "applications", _]:
+            return _IDENTITY
         case ["v1", "stores", store, *call]:
             return _of_a_store(store, call)
         case ["admin", *rest]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import orjson
 
 from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
+from understudy_shared.http.target import refuse_unroutable
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,6 +31,15 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_FLAG_BYTES = 1024
 
 log = logging.getLogger(__name__)
+
+
+def enter(scope: Scope, inner: bytes) -> None:
+    """Let the rest of the service see `inner` as the path of a request: it is in the application that was named.
+
+    Raises the problem of a path that might be read in another way.
+    """
+    refuse_unroutable(scope["raw_path"])
+    scope["raw_path"], scope["path"] = inner, unquote_to_bytes(inner).decode(errors="replace")
 
 
 async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:

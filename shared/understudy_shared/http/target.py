@@ -6,8 +6,10 @@ Splitting first is what lets a key contain a slash.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
+from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024
@@ -16,8 +18,46 @@ MAX_TARGET_BYTES = 16 * 1024
 STORES = b"/v1/stores/"
 """Beginning of the target of every lookup."""
 
+APPLICATIONS = b"/v1/applications/"
+"""Beginning of the targets that name their application."""
+
+APPLICATION_HEADER = b"understudy-application"
+"""The header of an internal call that names its application, percent-encoded. Only fleets read it."""
+
+_ROOTS = ((APPLICATIONS, b"/v1"), (b"/admin/v1/applications/", b"/admin/v1"), (b"/admin/applications/", b"/admin"))
+"""The beginnings of paths that name an application, each with what the rest of the path stands under without it."""
+
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2[Ff]")
+
+
+def application_target(target: bytes) -> tuple[bytes | None, bytes]:
+    """Take the application out of a target: `/v1/applications/a/stores/s` -> `a` (not decoded), `/v1/stores/s`.
+
+    None, with the target as it is, where it names no application, or nothing below one.
+    """
+    for beginning, root in _ROOTS:
+        if target.startswith(beginning):
+            name, slash, rest = target[len(beginning) :].partition(b"/")
+            if name and slash and b"?" not in name:
+                return name, b"%b/%b" % (root, rest)
+    return None, target
+
+
+def named_application(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the application that the headers of an internal call name, percent-encoded."""
+    return next((value for name, value in headers if name == APPLICATION_HEADER), None)
+
+
+def application_name(segment: bytes) -> str:
+    """Decode the segment of a path that names an application. Raises a problem."""
+    return _decode(segment, where="path")
+
+
+def unknown_application(name: str) -> Problem:
+    """Return the problem of an application that is not here. It lists no others: a credential may show only some."""
+    fix = "GET /v1/applications lists those that your credential shows"
+    return Problem(ProblemType.UNKNOWN_APPLICATION, f"there is no application {clipped(name)}", "path", fix)
 
 
 def refuse_unroutable(raw_path: bytes) -> None:
@@ -29,8 +69,15 @@ def refuse_unroutable(raw_path: bytes) -> None:
     if b"%" not in raw_path and raw_path.isascii():
         return
     _refuse_too_long(raw_path, where="path")
+    application, raw_path = application_target(raw_path)
+    if application is not None and not _ESCAPED_SLASH.search(application):
+        _decode(application, where="path")
+    elif application is not None:
+        raise _escaped(application)
     segments = raw_path.split(b"/")
     match segments:
+        case [b"", b"v1", b"applications", _]:
+            name, first_key = 3, len(segments)
         case [b"", b"v1", b"stores", *_]:
             name, first_key = 3, 5
         case [b"", b"admin", b"v1", b"nodes", *_]:
@@ -41,9 +88,13 @@ def refuse_unroutable(raw_path: bytes) -> None:
         if index >= first_key or (index == name and not _ESCAPED_SLASH.search(segment)):
             _decode(segment, where="path")
         elif b"%" in segment or not segment.isascii():
-            detail = f"{segment[:40]!r} is escaped where no name of a store or node and no key stands"
-            fix = "Send the path as the documentation writes it; a slash is escaped in keys only"
-            raise ProblemError(Problem(ProblemType.BAD_REQUEST, detail, where="path", fix=fix))
+            raise _escaped(segment)
+
+
+def _escaped(segment: bytes) -> ProblemError:
+    detail = f"{segment[:40]!r} is escaped where no name of an application, store or node and no key stands"
+    fix = "Send the path as the documentation writes it; a slash is escaped in keys only"
+    return ProblemError(Problem(ProblemType.BAD_REQUEST, detail, where="path", fix=fix))
 
 
 def split_path(raw_path: bytes) -> list[str]:

@@ -9,6 +9,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.api_keys import Presented
 from understudy_shared.http.cors import Cors, origin_in
 from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.target import named_application
 from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers
 from understudy_shared.server.known_heads import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
@@ -54,14 +55,20 @@ class Answers:
             exchange.headers = self.cors.headers(origin_in(headers))
         return exchange
 
-    def hop(
-        self, target: bytes, size_bytes: int, presented: Presented | None, trouble: TlsTrouble | None, send: Sends
+    def hop(  # noqa: PLR0917  # one call from the hottest path
+        self,
+        target: bytes,
+        size_bytes: int,
+        presented: Presented | None,
+        trouble: TlsTrouble | None,
+        headers: Headers,
+        send: Sends,
     ) -> DirectExchange | None:
         """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`."""
         if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
             return None
         is_granted = self.access is None or self.access.peer(presented, trouble)
-        return DirectExchange(send) if is_granted else None
+        return DirectExchange(send, named_application(headers)) if is_granted else None
 
     def by_asgi(self, scope: Scope, app: App) -> App:
         """Return the application that answers a request: `app` if it is authorized, else a refusal."""

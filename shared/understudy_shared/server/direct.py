@@ -84,9 +84,11 @@ class AnswersBodies(Protocol):
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 
-    __slots__ = ("_on_left", "_send", "authorization", "closes", "headers", "trace")
+    __slots__ = ("_on_left", "_send", "application", "authorization", "closes", "headers", "trace")
 
-    def __init__(self, send: Callable[[int, bytes, bytes, Headers], None]) -> None:
+    def __init__(self, send: Callable[[int, bytes, bytes, Headers], None], application: bytes | None = None) -> None:
+        self.application = application
+        """The application that an internal call names, percent-encoded: APPLICATION_HEADER."""
         self.trace: Trace | None = None
         self.authorization = UNGUARDED
         self.closes = False

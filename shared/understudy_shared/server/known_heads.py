@@ -10,7 +10,7 @@ from understudy_shared.server.incoming import END_OF_HEAD
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 
 _METHODS = (b"GET ", b"POST ")
-_LOOKUP_LINE = re.compile(rb"GET (/v1/stores/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
+_LOOKUP_LINE = re.compile(rb"GET (/v1/(?:applications|stores)/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
 """The first line of a lookup, with no character in its target that a parser could read as anything else."""
 
 
@@ -24,6 +24,8 @@ class ParsedHead(NamedTuple):
     target: bytes = b""
     body_bytes: int = 0
     presented: Presented | None = None
+    application: bytes | None = None
+    """The application that a POST names in its headers."""
 
 
 class KnownHeads:
@@ -57,7 +59,9 @@ class KnownHeads:
         head = self._shared.get(data[:start])
         return head if head is not None and head.body_bytes == len(data) - start else None
 
-    def keep(self, target: bytes, body_bytes: int, presented: Presented | None) -> None:
+    def keep(
+        self, target: bytes, body_bytes: int, presented: Presented | None, application: bytes | None = None
+    ) -> None:
         """Cache the head of a request that was answered directly, if the read was that request and nothing else."""
         data, self.whole = self.whole, b""
         end = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
@@ -65,7 +69,7 @@ class KnownHeads:
         if not data.startswith(_METHODS) or end + body_bytes != len(data):
             return
         if body_bytes:
-            self._shared.keep(data[:end], ParsedHead(data[:end], target, body_bytes, presented))
+            self._shared.keep(data[:end], ParsedHead(data[:end], target, body_bytes, presented, application))
         elif line := _LOOKUP_LINE.match(data):
             rest = data[line.end() :]
             self._shared.keep(rest, ParsedHead(rest, presented=presented))

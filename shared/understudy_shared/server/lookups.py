@@ -23,6 +23,7 @@ from understudy_shared.http.edge import (
     Scope,
     Send,
     bug,
+    enter,
     not_allowed,
     read_body,
     send_problem,
@@ -31,7 +32,14 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
-from understudy_shared.http.target import STORES, split_path
+from understudy_shared.http.target import (
+    APPLICATIONS,
+    STORES,
+    application_name,
+    application_target,
+    split_path,
+    unknown_application,
+)
 from understudy_shared.server.batches import Batch, batch_form, parse_batch
 from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
@@ -70,6 +78,8 @@ class LookupsFirst(ABC):
         """
         self.access = access or Access()
         self.requests = requests
+        self.application_id = ""
+        """The application that paths may name: `/v1/applications/{application}/stores`."""
         self._failed = failed
         self.in_flight = 0
         self.spans: Spans | None = None
@@ -105,6 +115,8 @@ class LookupsFirst(ABC):
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         """Answer a GET without ASGI, if it is a lookup. Return whether it was; `AnswersDirectly` has the contract."""
+        if not target.startswith(STORES):
+            return False
         at = target.find(b"/", len(STORES))  # in nearly all lookups the end of the store's name
         is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
         if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
@@ -124,7 +136,12 @@ class LookupsFirst(ABC):
             await self._routed(scope, receive, send)
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = _call(scope["raw_path"]) if scope["type"] == "http" else None
+        call = None
+        if scope["type"] == "http":
+            if scope["raw_path"].startswith(APPLICATIONS) and (problem := self._enter(scope)) is not None:
+                await send_problem(send, problem)
+                return
+            call = _call(scope["raw_path"])
         if call is None:
             is_packed = scope["type"] == "http" and not scope["raw_path"].startswith(INTERNAL)
             await self._app(scope, receive, self._packer.packing(scope, send) if is_packed else send)
@@ -137,6 +154,20 @@ class LookupsFirst(ABC):
         else:
             allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
             await self._refuse("lookup", not_allowed(scope["method"], allow), send)
+
+    def _enter(self, scope: Scope) -> Problem | None:
+        """Take this application out of a path that names it; return the problem of a path that names another."""
+        named, inner = application_target(scope["raw_path"])
+        if named is None:
+            return None
+        try:
+            name = application_name(named)
+            if name != self.application_id:
+                return unknown_application(name)
+            enter(scope, inner)
+        except UnderstudyError as error:
+            return problem_of(error)
+        return None
 
     async def _single(self, scope: Scope, receive: Receive, send: Send) -> None:
         query: bytes = scope["query_string"]

@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.http.cors import origin_in
 from understudy_shared.http.edge import Scope
-from understudy_shared.http.target import STORES
+from understudy_shared.http.target import APPLICATIONS, STORES
 from understudy_shared.server import connection_limits as limits
 from understudy_shared.server import phases
 from understudy_shared.server.answers import Answers
@@ -40,7 +40,8 @@ from understudy_shared.telemetry.trace import is_traced
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 
 _INTERNAL = limits.INTERNAL_PREFIX.encode()
-_TAKEN_BELOW = (STORES, _INTERNAL)
+_READ_BELOW = (STORES, APPLICATIONS)
+_TAKEN_BELOW = (*_READ_BELOW, _INTERNAL)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -255,7 +256,7 @@ class HttpProtocol(HttpToolsProtocol):
         if access is not None and not access.peer(head.presented, self._peer_trouble):
             return False
         self.url = head.target
-        exchange = self._exchange = DirectExchange(self._reply)
+        exchange = self._exchange = DirectExchange(self._reply, head.application)
         self._phase = phases.DIRECT  # the transition of TAKE
         answers.bodies.answer_body(data[-head.body_bytes :], exchange)
         return True
@@ -273,8 +274,8 @@ class HttpProtocol(HttpToolsProtocol):
         presented = None if answers.access is None else presented_in(headers)
         exchange: DirectExchange | None = None
         if method == b"POST" and url.startswith(_INTERNAL):
-            exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, self._reply)
-        elif method == b"GET" and url.startswith(STORES) and may_look_up:
+            exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, headers, self._reply)
+        elif method == b"GET" and url.startswith(_READ_BELOW) and may_look_up:
             exchange = answers.lookup(url, presented, headers, self._reply)
         if exchange is None:
             return False
@@ -285,7 +286,7 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         # A head with a trace is unique, so it is not cached; nor is one with an origin, which a cached head lacks.
         if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
-            self._known.keep(url, size_bytes, presented)
+            self._known.keep(url, size_bytes, presented, exchange.application)
         return True
 
     def _hand_over(self, target: bytes, exchange: DirectExchange) -> bool:

@@ -113,8 +113,7 @@ def test_the_secret_itself_is_never_shown_and_each_application_has_a_key_of_its_
     assert OLD not in flights.header
     assert flights.header != trains.header
     assert not set(flights.keys) & set(trains.keys)
-    assert ClusterIdentity(None, "flights").header == b""
-    assert ClusterIdentity(None, "flights").headers == {}
+    assert ClusterIdentity(None, "flights").headers == {"understudy-application": "flights"}
 
 
 def test_a_new_secret_is_shown_and_known_without_a_restart(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ async def test_a_session_begins_with_a_key_only(world: World) -> None:
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         await world.access.admitted(scope, named)(scope, receive, send)
 
-    world.access.identity.session_keys = (b"k",)
+    world.access.identity._shown.session_keys = (b"k",)
     token = world.issuer.token(groups=["watchers"])
     assert (await world.ask(token, "/admin/v1/lag"))[0] == 200
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://x") as browser:

@@ -1,0 +1,103 @@
+"""The application of a process that serves many: it finds the one that a request is for, and hands it over.
+
+What no single application answers (probes, metrics, the list of applications) goes to `own`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from understudy_shared.auth.access import Access
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, called, chosen
+from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
+from understudy_shared.http.problems import problem_of
+from understudy_shared.http.target import named_application
+from understudy_shared.server.direct import AnswersBodies, DirectExchange, Exchange, reply_problem
+from understudy_shared.server.lookups import LookupsFirst
+
+
+class Served(Protocol):
+    """One application of a fleet."""
+
+    @property
+    def app(self) -> LookupsFirst:
+        """Its ASGI application."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it knows its stores."""
+
+
+class Fleet:
+    """The ASGI application in front of many. `applications` changes while it runs; a request stays where it began."""
+
+    def __init__(self, own: App, access: Access) -> None:
+        self.access = access
+        self.applications: dict[str, Served] = {}
+        self._apps: dict[str, LookupsFirst] = {}
+        self._own = own
+
+    def add(self, application_id: str, application: Served) -> None:
+        """Serve one more application from now on."""
+        self.applications[application_id] = application
+        self._apps[application_id] = application.app
+
+    def remove(self, application_id: str) -> Served | None:
+        """Serve an application no longer. Its requests in flight are answered; its owner ends it."""
+        self._apps.pop(application_id, None)
+        return self.applications.pop(application_id, None)
+
+    async def end_streams(self) -> None:
+        """End the endless streams of all applications: the service stops."""
+        await asyncio.gather(*[app.end_streams() for app in self._apps.values()])
+
+    # ---- the ways in; `direct.py` has their contracts
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        try:
+            found = self._chosen(target)
+        except UnderstudyError as error:
+            reply_problem(exchange, problem_of(error))
+            return True
+        return found is not None and self._apps[found.application_id].answer_directly(found.target, exchange)
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        """Whether the applications answer this POST without ASGI: they are all of one kind."""
+        first = next(iter(self._apps.values()), None)
+        return isinstance(first, AnswersBodies) and first.accepts_body(target, size_bytes)
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        named = exchange.application if isinstance(exchange, DirectExchange) else None
+        try:
+            app = self._apps[application_of(named, self._apps)]
+        except UnderstudyError as error:
+            reply_problem(exchange, problem_of(error))
+            return
+        assert isinstance(app, AnswersBodies), "accepts_body said so"
+        app.answer_body(body, exchange)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            app = self._own if scope["type"] != "http" else self._entered(scope)
+        except UnderstudyError as error:
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem_of(error))
+            return
+        await app(scope, receive, send)
+
+    def _entered(self, scope: Scope) -> App:
+        """Return the application of a request, whose path names it no longer."""
+        raw_path: bytes = scope["raw_path"]
+        if raw_path.startswith(INTERNAL):
+            return self._apps[called(scope["headers"], self._apps)]
+        if raw_path == DRAIN and named_application(scope["headers"]) is not None:
+            return self._apps[called(scope["headers"], self._apps)]
+        found = self._chosen(raw_path)
+        if found is None:
+            return self._own
+        enter(scope, found.target)
+        return self._apps[found.application_id]
+
+    def _chosen(self, target: bytes) -> Chosen | None:
+        return chosen(target, self._apps, lambda each: self.applications[each].is_ready)
