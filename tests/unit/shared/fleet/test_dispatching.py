@@ -1,0 +1,158 @@
+"""A fleet hands each request to its application, whose life it does not share with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from understudy_shared.auth.access import Access
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.fleet.dispatching import Fleet, Served
+from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
+from understudy_shared.server.direct import DirectExchange, Exchange
+
+
+class Application:
+    """An application that says which path of it was asked for."""
+
+    def __init__(self, name: str, *stores: str) -> None:
+        self.name, self.stores, self.ended = name, stores, False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_reply(send, 200, f"{self.name} {scope['raw_path'].decode()} {scope['path']}".encode(), JSON_TYPE)
+
+    def has_store(self, store: str) -> bool:
+        return store in self.stores
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        exchange.reply(200, JSON_TYPE, f"{self.name} {target.decode()}".encode())
+        return True
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        return target == b"/internal/v1/lookup" and size_bytes < 9
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        exchange.reply(200, JSON_TYPE, self.name.encode() + b" " + body)
+
+    async def end_streams(self) -> None:
+        self.ended = True
+
+
+def fleet_of(*applications: Application) -> Fleet:
+    fleet = Fleet(cast(Any, Application("fleet")), Access())
+    for each in applications:
+        fleet.add(each.name, cast(Served, SimpleNamespace(app=each, is_ready=True)))
+    return fleet
+
+
+A, B = Application("a", "op0", "totals"), Application("b", "op0")
+
+
+async def asked(fleet: Fleet, path: str, *headers: tuple[bytes, bytes], method: str = "GET") -> tuple[int, str]:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    raw = path.encode()
+    scope = {"type": "http", "method": method, "raw_path": raw, "path": path, "query_string": b"", "headers": headers}
+    await fleet(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"].decode()
+
+
+def direct(fleet: Fleet, target: bytes) -> tuple[bool, list[tuple[int, bytes]]]:
+    replies: list[tuple[int, bytes]] = []
+    is_taken = fleet.answer_directly(
+        target, DirectExchange(lambda status, _type, body, _: replies.append((status, body)))
+    )
+    return is_taken, replies
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1/applications/a/stores/op0/scan", "a /v1/stores/op0/scan /v1/stores/op0/scan"),
+        ("/v1/applications/b/read", "b /v1/read /v1/read"),
+        ("/v1/stores/totals/scan", "a /v1/stores/totals/scan /v1/stores/totals/scan"),
+        ("/admin/applications/b/", "b /admin/ /admin/"),
+        ("/v1/applications", "fleet /v1/applications /v1/applications"),
+        ("/metrics", "fleet /metrics /metrics"),
+        ("/admin/v1/drain", "fleet /admin/v1/drain /admin/v1/drain"),
+    ],
+)
+async def test_the_application_sees_the_path_as_if_it_were_alone(path: str, answer: str) -> None:
+    assert await asked(fleet_of(A, B), path) == (200, answer)
+
+
+async def test_internal_calls_go_to_the_application_of_their_header() -> None:
+    fleet = fleet_of(A, B)
+    header = (b"understudy-application", b"b")
+    assert (await asked(fleet, "/internal/v1/scan", header))[1].startswith("b ")
+    assert (await asked(fleet, "/admin/v1/drain", header))[1].startswith("b ")
+    assert (await asked(fleet, "/internal/v1/scan"))[0] == 404
+    assert (await asked(fleet_of(A), "/internal/v1/scan"))[1].startswith("a ")
+    replies: list[bytes] = []
+    fleet.answer_body(b"hop", DirectExchange(lambda _status, _type, body, _: replies.append(body), b"b"))
+    fleet.answer_body(b"hop", DirectExchange(lambda status, _type, _body, _: replies.append(b"%d" % status), b"c"))
+    assert replies == [b"b hop", b"404"]
+    assert fleet.accepts_body(b"/internal/v1/lookup", 3)
+    assert not Fleet(cast(Any, A), Access()).accepts_body(b"/internal/v1/lookup", 3)
+
+
+async def test_lookups_are_handed_over_without_asgi() -> None:
+    fleet = fleet_of(A, B)
+    assert direct(fleet, b"/v1/applications/b/stores/op0/keys/7?x=1") == (True, [(200, b"b /v1/stores/op0/keys/7?x=1")])
+    is_taken, [(status, body)] = direct(fleet, b"/v1/stores/op0/keys/7")
+    assert (is_taken, status) == (True, 409)
+    assert b"ambiguous-store" in body
+    assert direct(fleet, b"/v1/applications/b") == (False, [])
+    assert (await asked(fleet, "/v1/stores/op0/keys/7", method="HEAD"))[0] == 409
+
+
+async def test_a_removed_application_is_unknown_and_the_others_go_on() -> None:
+    fleet = fleet_of(A, B)
+    assert fleet.remove("a") is not None
+    assert fleet.remove("a") is None
+    assert (await asked(fleet, "/v1/applications/a/stores/op0/scan"))[0] == 404
+    assert (await asked(fleet, "/v1/stores/op0/scan"))[1].startswith("b ")
+    await fleet.end_streams()
+    assert B.ended
+
+
+async def test_an_application_starts_and_ends_by_its_lifespan() -> None:
+    said: list[str] = []
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            kind = (await receive())["type"]
+            said.append(kind)
+            await send({"type": f"{kind}.complete"})
+
+    lifespan = Lifespan(app, "a")
+    await lifespan.start()
+    assert said == ["lifespan.startup"]
+    await lifespan.stop()
+    await lifespan.stop()
+    assert said == ["lifespan.startup", "lifespan.shutdown"]
+
+
+async def test_an_application_that_does_not_start_says_why() -> None:
+    async def raises(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise OSError("the disk is full")
+
+    async def fails(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "the disk is full"})
+        await asyncio.sleep(0)
+
+    for app in (raises, fails):
+        with pytest.raises(UnderstudyError, match="did not start: the disk is full"):
+            await Lifespan(app, "a").start()
