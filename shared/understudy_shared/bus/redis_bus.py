@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +20,6 @@ from redis.exceptions import RedisError
 
 from understudy_shared.base.masking import masked
 from understudy_shared.base.plausible import limit_above
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.base import (
     MAX_KEYS_VISITED,
@@ -44,8 +42,9 @@ from understudy_shared.bus.redis_connection import (
     closed_transport_as_os_error,
 )
 from understudy_shared.bus.redis_pools import task_pool
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadRedisReplyError, bounded_call
-from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
+from understudy_shared.bus.redis_replies import OTHER_SHAPE, bounded_call
+from understudy_shared.bus.redis_sentinel import SentinelPool
+from understudy_shared.bus.redis_subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +56,12 @@ READ_AT_ONCE = 1000
 SCAN_DEADLINES = 5
 """Number of deadlines that a scan may take: it needs several round trips, more when applications share the database."""
 
-MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
-"""Least and longest pause between attempts to subscribe."""
-
-MESSAGES_AT_ONCE = 64
-"""After so many messages other tasks get a turn, however many have arrived."""
-
 _Found = dict[str, tuple[scripts.Opened | None, int | None]]
 """Values by key (None: no bus wrote the value), and the rest of their expiry in ms."""
 
 
 class RedisBus:
-    """Keys and a channel in a Redis that others use too."""
+    """Keys and channels in a Redis that others use too."""
 
     def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
         """Prepare the connections without opening one. Raises SettingsError for a URL that names no Redis."""
@@ -79,16 +72,16 @@ class RedisBus:
         self._pool = checked(url, lambda: task_pool(url, timeout_s=timeout_s, max_connections=MAX_CONNECTIONS))
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
-        self._readers: dict[Inbox, Supervisor] = {}
+        self._subscription: Subscription | None = None
+        """Of the listeners; none while there are none."""
         self._closed = False
         self.bad_replies = 0
         """The number of connections that were closed because of what arrived on them."""
         self._bounded = 0
         """The number of scans that left values out."""
-        self._random = random.SystemRandom()
 
     def __repr__(self) -> str:
-        return f"RedisBus({self.where}, {len(self._readers)} readers)"
+        return f"RedisBus({self.where}, {len(self._subscription or ())} readers)"
 
     async def get(self, key: str) -> Stored | None:
         """Return the value under a key; an empty payload for a value that no bus wrote."""
@@ -182,90 +175,40 @@ class RedisBus:
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Yield messages in their order. The subscription has its own connection and task while it is read."""
+        """Yield messages in their order. All listeners share one connection, which is open while there are any."""
         self._open()
         inbox = Inbox()
-        reader = Supervisor()
-        self._readers[inbox] = reader
-        reader.start(f"listens to {channel}", self._fill(inbox, channel))
+        subscription = self._subscription
+        if subscription is None:
+            subscription = self._subscription = self._new_subscription()
+        subscription.add(channel, inbox)
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
         finally:
-            self._readers.pop(inbox, None)
-            await reader.stop()
+            subscription.remove(channel, inbox)
+            if not subscription and self._subscription is subscription:
+                self._subscription = None
+                await subscription.stop()
 
     async def close(self) -> None:
         """End every subscription and give connections back; later calls are refused."""
         self._closed = True
-        for inbox, reader in list(self._readers.items()):
-            inbox.end()
-            await reader.stop()  # Stop it now, so that it asks for no connection after this.
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.stop()  # Stop it now, so that it asks for no connection after this.
         await self._client.aclose()
         await self._pool.aclose()
 
-    async def _fill(self, inbox: Inbox, channel: str) -> None:
-        """Hold a subscription, and put `Lost` for each loss. The reader gets unexpected errors, else it would hang."""
-        try:
-            clock = asyncio.get_running_loop().time
-            attempt = 0
-            while True:
-                began_s = clock()
-                stood, why = await self._subscribed(inbox, channel)
-                if stood:
-                    inbox.put(Lost(str(why)))
-                # A subscription that breaks at once every time is renewed after growing pauses.
-                attempt = 0 if stood and clock() >= began_s + MAX_PAUSE_MS / 1000 else attempt + 1
-                await asyncio.sleep(pause_ms(attempt, self._random.random()) / 1000)
-        except Exception as error:
-            inbox.end(error)
-            raise
-
-    async def _subscribed(self, inbox: Inbox, channel: str) -> tuple[bool, BusError]:
-        """Hold one subscription until it breaks. Return whether it ever worked, and why it broke."""
-        connection = self._connection()
-        stood = False
-        try:
-            with closed_transport_as_os_error():
-                async with asyncio.timeout(self._timeout_ms / 1000):
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                    await connection.send_command("SUBSCRIBE", channel)
-                    await connection.read_response()
-                inbox.put(Back())
-                stood = True
-                await self._hear(connection, inbox)
-        except FAILURES as error:
-            return stood, self._failed(error, f"listening to {channel}")
-        finally:
-            await connection.disconnect(nowait=True)
-        raise AssertionError("a subscription ends only by an error")
-
-    async def _hear(self, connection: AbstractConnection, inbox: Inbox) -> None:
-        """Read until the connection breaks. A silent connection gets a PING, which it must answer within a deadline."""
-        clock = asyncio.get_running_loop().time
-        checked_s = clock()
-        asked = False
-        for number in count(1):
-            if number % MESSAGES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if isinstance(self._pool, SentinelPool) and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
-                await self._pool.check(connection)
-                checked_s = clock()
-            reply = await connection.read_response(timeout=self._timeout_ms / 1000)
-            if reply is not None:
-                asked = False
-                match reply:
-                    case [b"message", bytes(), bytes() as payload]:
-                        inbox.put(payload)
-                    case [bytes(), *_]:  # a PONG
-                        pass
-                    case _:
-                        raise BadRedisReplyError(f"it sent {reply!r:.40} to a subscriber")
-            elif asked:
-                raise TimeoutError
-            else:
-                asked = True
-                await connection.send_command("PING")
+    def _new_subscription(self) -> Subscription:
+        subscription = Subscription(
+            self._connection,
+            self._failed,
+            timeout_ms=self._timeout_ms,
+            sentinels=self._pool if isinstance(self._pool, SentinelPool) else None,
+        )
+        subscription.start()
+        return subscription
 
     def _connection(self) -> AbstractConnection:
         """Make a connection that the pool does not count."""
@@ -388,12 +331,3 @@ def _pattern(prefix: str) -> str:
 
 def _decoded(keys: Iterable[bytes | str]) -> list[str]:
     return [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys]
-
-
-def pause_ms(attempt: int, chance: float) -> float:
-    """Return the pause in ms before subscribing again after `attempt` failures in a row: doubled each time, up to a
-    limit.
-
-    `chance` in [0, 1) scales it to between one half and all of it, so that processes do not reconnect together.
-    """
-    return float(min(MAX_PAUSE_MS, MIN_PAUSE_MS * 2 ** min(attempt, 10)) * (0.5 + chance / 2))

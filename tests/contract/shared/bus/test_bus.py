@@ -135,6 +135,19 @@ async def test_what_is_published_arrives_in_order_at_everyone_who_listens_to_tha
         assert [await two.next() for _ in sent] == sent
 
 
+async def test_listeners_of_one_bus_come_and_go_by_themselves(bus: Bus, other: Bus) -> None:
+    async with listening(bus.listen(CHANNEL)) as ear:
+        for _ in range(3):
+            async with listening(bus.listen("us:{trains}:events")) as more, listening(bus.listen(CHANNEL)) as same:
+                await other.publish("us:{trains}:events", b"elsewhere")
+                await other.publish(CHANNEL, b"here")
+                assert await more.next() == b"elsewhere"
+                assert (await ear.next(), await same.next()) == (b"here", b"here")
+        await other.publish("us:{trains}:events", b"to nobody")
+        await other.publish(CHANNEL, b"last")
+        assert await ear.next() == b"last"
+
+
 async def test_a_subscription_begins_with_back_and_misses_nothing_after_it(bus: Bus, other: Bus) -> None:
     await bus.publish(CHANNEL, b"before")
     async with listening(other.listen(CHANNEL), stands=False) as ear:

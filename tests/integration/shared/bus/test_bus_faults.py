@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 import uvloop
@@ -237,6 +238,21 @@ async def test_a_subscriber_that_is_thrown_out_comes_back(server: RedisServer, b
             assert isinstance(await ear.next(), Back)
         await Gossip(bus, APPLICATION).hint(CommitHint(application_id=APPLICATION, version=3))
         assert isinstance(await ear.next(), bytes)
+
+
+async def test_one_connection_carries_all_listeners_and_each_learns_of_its_loss(
+    server: RedisServer, bus: RedisBus
+) -> None:
+    async with AsyncExitStack() as stack:
+        channels = [f"us:{{{number}}}:events" for number in range(20)]
+        ears = [await stack.enter_async_context(listening(bus.listen(channel))) for channel in channels]
+        assert server.command("CLIENT", "KILL", "TYPE", "pubsub") == 1
+        for ear in ears:
+            assert isinstance(await ear.next(), Lost)
+            assert isinstance(await ear.next(), Back)
+        for channel, ear in zip(channels, ears, strict=True):
+            await bus.publish(channel, channel.encode())
+            assert await ear.next() == channel.encode()
 
 
 async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadline() -> None:

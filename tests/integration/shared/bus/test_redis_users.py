@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import redis as redis_py
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from tests.support.bus.acl_users import ROLES, give_users, new_passwords, rules_of, users_text
 from tests.support.bus.documents import APPLICATION as FLIGHTS
-from tests.support.bus.documents import heartbeat, listening
+from tests.support.bus.documents import eventually, heartbeat, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, cluster, cluster_router
@@ -23,9 +24,8 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
-from understudy_shared.bus.base import BusRefusedError, Lost
-from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.inbox import Inbox
+from understudy_shared.bus.base import Back, BusRefusedError, Lost
+from understudy_shared.bus.gossip import Gossip, sealed
 from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
@@ -231,9 +231,20 @@ async def test_a_router_that_may_not_listen_or_search_says_which_rule_it_lacks(
         server.command("CLIENT", "KILL", "TYPE", "pubsub")
         lost = await ear.next()
         assert isinstance(lost, Lost)
-    async with gossip_of(urls["router"]) as gossip:
+
+
+async def test_a_channel_that_is_refused_is_named_and_asked_for_again_while_others_are_heard(
+    server: RedisServer, urls: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def is_said() -> bool:
+        return "Give this user &us:{trains}:events;" in caplog.text
+
+    async with gossip_of(urls["router"]) as gossip, listening(gossip.listen()) as ear:
         bus = gossip._bus
-        assert isinstance(bus, RedisBus)
-        stood, why = await bus._subscribed(Inbox(), f"{ROOT}events")
-        assert not stood
-        assert "Give this user +subscribe;" in str(why)
+        async with listening(bus.listen("us:{trains}:events"), stands=False) as refused:
+            back = asyncio.ensure_future(refused.next())
+            await eventually(is_said, what="the missing rule in the log")
+            server.command("PUBLISH", f"{ROOT}events", sealed(gossip.auth, heartbeat()))
+            assert await ear.next() == heartbeat()
+            server.command("ACL", "SETUSER", f"{FLIGHTS}-router", "&us:{trains}:events")
+            assert isinstance(await back, Back)

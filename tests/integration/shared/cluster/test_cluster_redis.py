@@ -23,7 +23,7 @@ from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, holders, reading
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.bus import redis_bus
+from understudy_shared.bus import redis_subscription
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.messages import Assignment
 
@@ -135,7 +135,8 @@ def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_
     known, redis = running
     before = known.router.router.tables.assignment
     assert before is not None
-    monkeypatch.setattr(redis_bus, "MIN_PAUSE_MS", redis_bus.MAX_PAUSE_MS)  # longer than an expiry, before they hear
+    slowest_ms = redis_subscription.MAX_PAUSE_MS  # longer than an expiry, before they hear
+    monkeypatch.setattr(redis_subscription, "MIN_PAUSE_MS", slowest_ms)
     with reading(*known.routers) as reader:
         redis.kill()
         for node in known.nodes.values():

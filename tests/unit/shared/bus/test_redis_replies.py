@@ -176,7 +176,7 @@ def test_a_subscription_that_hears_nonsense_is_lost_and_comes_back(sent: bytes) 
 
 
 def test_a_subscription_that_breaks_at_once_is_tried_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    from understudy_shared.bus import redis_bus
+    from understudy_shared.bus import redis_subscription
 
     attempts: list[int] = []
 
@@ -184,7 +184,7 @@ def test_a_subscription_that_breaks_at_once_is_tried_ever_more_seldom(monkeypatc
         attempts.append(attempt)
         return 0.0
 
-    monkeypatch.setattr(redis_bus, "pause_ms", pause_ms)
+    monkeypatch.setattr(redis_subscription, "pause_ms", pause_ms)
 
     async def listen() -> None:
         async with speaking(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n*2147483647\r\n") as server:

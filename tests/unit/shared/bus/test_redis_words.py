@@ -17,8 +17,9 @@ from redis.exceptions import ConnectionError, ResponseError  # noqa: A004  # red
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 from understudy_shared.bus import redis_scripts as scripts
-from understudy_shared.bus.redis_bus import MAX_PAUSE_MS, MIN_PAUSE_MS, RedisBus, pause_ms
+from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, bus_error, sentinel_place
+from understudy_shared.bus.redis_subscription import MAX_PAUSE_MS, MIN_PAUSE_MS, pause_ms
 from understudy_shared.bus.redis_sync import SyncPublisher
 
 READ: Parse = parse_url
