@@ -1,5 +1,4 @@
-"""A router: its tables, its clients, its state. There is one object per process, made before the event loop that
-serves.
+"""A router: its tables, its clients, its state. There is one object for each application that a process serves.
 
 `start` and `stop` run in that loop. Before `start` the router knows nothing, and answers reads accordingly.
 """
@@ -25,7 +24,9 @@ from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.client_context import ClientContext
 from understudy_router.transport.hop_reports import HopReports
+from understudy_router.transport.idle_connections import IdleConnections
 from understudy_router.transport.node_clients import NodeClients, Probing
+from understudy_router.transport.node_connections import NodeConnections
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
@@ -60,9 +61,13 @@ class Router:
         remembered: Remembered | None = None,
         auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
+        shared: NodeConnections | None = None,
     ) -> None:
         """Make a router. `remembered` stores what it needs to start without the bus; `None`: it stores nothing. `auth`
         judges messages; without it signatures are not checked. `identity` is shown to the nodes.
+
+        `shared`: connections to nodes that the routers of a process share, as they do the bus; this router closes
+        neither then.
 
         Raises SettingsError for malformed seeds.
         """
@@ -76,7 +81,8 @@ class Router:
             refuse=self.gossip.refuse,
         )
         self.identity = identity or ClusterIdentity(None, settings.application_id)
-        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, self.identity)
+        calls = None if shared is None else shared.calls
+        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, self.identity, calls)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -97,6 +103,7 @@ class Router:
                 patience=Patience(hedge_after_ms=settings.hedge_after_ms),
                 clock=clock,
                 identity=self.identity,
+                idle=IdleConnections() if shared is None else shared.idle,
             ),
             suspect_after_ms=settings.suspect_after_ms,
             hop_timeout_ms=settings.hop_timeout_ms,
@@ -104,7 +111,7 @@ class Router:
         )
         choices = Choices(self.tables, self.watcher, load=clients.loads, clock=clock)
         self.forwarder = Forwarder(ReadContext(clients, choices, self.watcher, budget, settings=settings, clock=clock))
-        self._bus = bus
+        self._own_bus = bus if shared is None else None
         self._tasks = Supervisor()
         self._when_leaving: list[Callable[[], None]] = []
         self._leaving = False
@@ -163,12 +170,13 @@ class Router:
         self._when_leaving.append(callback)
 
     async def stop(self) -> None:
-        """Stop, in this order: the tasks that follow the bus, the clients of the nodes, the bus."""
+        """Stop, in this order: the tasks that follow the bus, the clients of the nodes, the bus if it has it alone."""
         await self._tasks.stop()
         await self.watcher.stop()
         await self.clients.close()
         await self.nodes.close()
-        await self._bus.close()
+        if self._own_bus is not None:
+            await self._own_bus.close()
 
     @property
     def dead(self) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from understudy_router.transport.patience import Patience
+from understudy_router.transport.idle_connections import IdleConnections
 from understudy_router.transport.wire import HopFailure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
@@ -61,6 +62,7 @@ class ClientContext:
     patience: Patience
     clock: Clock
     identity: ClusterIdentity
+    idle: IdleConnections = field(default_factory=IdleConnections)
     counts: HopCounts = field(default_factory=HopCounts)
 
     def encode(self, deadline_ms: int, groups: Sequence[HopGroup] = (), traces: Sequence[HopTrace] = ()) -> bytes:

@@ -17,13 +17,17 @@ MAX_CONNECTIONS = 2
 (decisions/0006)."""
 
 
+MAX_IDLE = 16
+"""Number of connections to a node that wait for hops of any application; those beyond it are closed."""
+
+
 class ConnectionPool:
     """The connections that are idle, and those that carry a hop. `opening_since_ms` is `None` while no connection is
-    being opened.
+    being opened. The idle ones belong to all pools of the process for this node.
     """
 
     def __init__(self, host: HostInfo, context: ClientContext) -> None:
-        self.idle: list[HopConnection] = []
+        self.idle = context.idle.begin(host)
         self.busy: dict[HopConnection, Hop] = {}
         self.opening_since_ms: float | None = None
         self.is_closed = False
@@ -34,6 +38,20 @@ class ConnectionPool:
     def has_room(self) -> bool:
         """Whether the pool may have one more connection."""
         return len(self.busy) + len(self.idle) < MAX_CONNECTIONS
+
+    @property
+    def may_send(self) -> bool:
+        """Whether there is an idle connection, and one more hop may be in flight."""
+        return bool(self.idle) and len(self.busy) < MAX_CONNECTIONS
+
+    def free(self, connection: HopConnection) -> None:
+        """Take back a connection whose hop is over."""
+        if not connection.is_open or self.is_closed:
+            return
+        if len(self.idle) < MAX_IDLE:
+            self.idle.append(connection)
+        else:
+            connection.give_up(WireError.RESET, "enough connections are idle")
 
     def borrow(self) -> HopConnection | None:
         """Take an idle connection that is still open, if there is one."""
@@ -75,7 +93,7 @@ class ConnectionPool:
     def close(self, why: str) -> None:
         """Close all connections; the hops in flight fail."""
         self.is_closed = True
-        self.close_idle(why)
+        self._context.idle.end(self._host, why)
         for connection in list(self.busy):
             connection.give_up(WireError.RESET, why)
 
@@ -178,7 +196,8 @@ class Prober:
                 replied.set_result(outcome)
 
         left_ms = max(1.0, self._until_ms - self._clock.monotonic_ms())
-        connection.send(self._client.context.encode(int(left_ms)), done)
+        context = self._client.context
+        connection.send(context.encode(int(left_ms)), done, context.identity)
         try:
             async with asyncio.timeout(left_ms / 1000):
                 return await replied

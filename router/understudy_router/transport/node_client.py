@@ -200,7 +200,7 @@ class NodeClient:
     def flush(self) -> None:
         """Send the requests that wait, as far as there are idle connections."""
         self._flush_is_due = False
-        while self._waiting and self.pool.idle:
+        while self._waiting and self.pool.may_send:
             connection = self.pool.idle.pop()
             # The node may have closed it while it was idle; such a one is only forgotten.
             if connection.is_open:
@@ -217,7 +217,8 @@ class NodeClient:
         hop = Hop(requests, now_ms)
         self.pool.busy[connection] = hop
         traces = hop.traces if hop.is_traced else ()
-        connection.send(self.context.encode(hop.deadline_ms, hop.groups, traces), self._done)
+        body = self.context.encode(hop.deadline_ms, hop.groups, traces)
+        connection.send(body, self._done, self.context.identity)
 
     def _done(self, connection: HopConnection, outcome: WireReply | HopFailure) -> None:
         hop = self.pool.busy.pop(connection)
@@ -233,8 +234,7 @@ class NodeClient:
         else:
             self._replied(hop, outcome, now_ms)
         # Free only now: requests that these outcomes cause leave together with those that wait.
-        if connection.is_open and not self.pool.is_closed:
-            self.pool.idle.append(connection)
+        self.pool.free(connection)
         self.flush()
 
     def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
@@ -284,6 +284,7 @@ class NodeClient:
             # One task opens all connections, one after the other: a node that is down sees no burst of attempts.
             self._connect_wanted.clear()
             if not self._waiting or not self.pool.has_room:
+                self.flush()  # a client of another application may have freed a connection
                 continue
             # The most patient request decides: it can use a connection that comes too late for the others.
             failure = await self.pool.refill(max(request.until_ms for request in self._waiting.requests))

@@ -62,6 +62,9 @@ class NodeClients:
         self._awake_since_ms = self._ticked_ms
         self._clients: dict[tuple[str, str, int], NodeClient] = {}
         self._newest: dict[str, NodeClient] = {}
+        self._wanted = asyncio.Event()
+        self.is_resting = False
+        """Whether no client is in use, so that no time is kept."""
         self.loads: Mapping[str, int] = Loads(self._newest)
         """The number of keys that wait or are in flight, by node id, computed on access."""
 
@@ -75,6 +78,8 @@ class NodeClients:
 
     def to(self, node_id: str, host: HostInfo) -> NodeClient:
         """Return the client of a node, made on first use."""
+        if self.is_resting:
+            self._wanted.set()
         place = (node_id, host.host, host.port)
         client = self._clients.get(place)
         if client is None:
@@ -102,10 +107,20 @@ class NodeClients:
         return next((client.dead for client in self._clients.values() if client.dead), None)
 
     async def keep_time(self) -> None:
-        """Tick for ever; this runs as a background task."""
+        """Tick for ever, but not while no client is in use; this runs as a background task."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             self.tick(self._clock.monotonic_ms())
+            if all(client.is_unused for client in self._clients.values()):
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait for a request: a process with hundreds of idle applications must not tick for each of them."""
+        self.is_resting = True
+        self._wanted.clear()
+        await self._wanted.wait()
+        self.is_resting = False
+        self._ticked_ms = self._clock.monotonic_ms()
 
     async def close_unused(self) -> None:
         """Close unused clients, for ever; this is a task of its own, because closing one may take seconds."""

@@ -131,13 +131,15 @@ class HopConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None
 
-    def send(self, body: bytes, done: Done) -> None:
-        """Send one hop; `done` gets its reply or the failure. The connection has to be open and idle."""
+    def send(self, body: bytes, done: Done, identity: ClusterIdentity | None = None) -> None:
+        """Send one hop; `done` gets its reply or the failure. The connection has to be open and idle. `identity` names
+        the application of this hop: connections are shared.
+        """
         assert self._transport is not None, "sent on a closed connection"
         assert self._done is None, "one hop at a time"
         self._done = done
         # The header is read for each hop: it changes when the cluster's secret is replaced.
-        shown = self._identity.header
+        shown = (identity or self._identity).header
         self._transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (self._head, shown, len(body), body))
 
     def give_up(self, error: WireError, detail: str) -> None:

@@ -73,7 +73,7 @@ class RedisBus:
         checked(url, self._connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._subscription: Subscription | None = None
-        """Of the listeners; none while there are none."""
+        """The connection of the listeners; `None` without listeners."""
         self._closed = False
         self.bad_replies = 0
         """The number of connections that were closed because of what arrived on them."""

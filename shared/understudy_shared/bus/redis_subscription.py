@@ -67,7 +67,7 @@ class Subscription:
         """The same inboxes, of channels that are subscribed to: they have got `Back`."""
         self._asked: deque[_Asked] = deque()
         self._refusals: dict[str, int] = {}
-        """How often in a row a channel was refused."""
+        """The number of refusals in a row, by channel."""
         self._connection: AbstractConnection | None = None
         self._tasks = Supervisor()
         self._random = random.SystemRandom()
@@ -183,7 +183,7 @@ class Subscription:
                     self._answered(reply)
 
     def _answered(self, reply: object) -> None:
-        """Take the answer to the oldest command. Raises BadRedisReplyError for what is none."""
+        """Take the answer to the oldest command. Raises BadRedisReplyError for anything else."""
         asked = self._asked.popleft() if self._asked else None
         match reply:
             case [b"subscribe", bytes() as name, int()] if _is(asked, "SUBSCRIBE", name):

@@ -133,29 +133,39 @@ class _TlsTransport(_Transport):
         await super().aclose()
 
 
+def node_client(identity: ClusterIdentity, *, max_connections: int = MAX_CONNECTIONS) -> httpx.AsyncClient:
+    """Make the HTTP client of calls to nodes, which trusts the certificates of `identity`."""
+    limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=MAX_CONNECTIONS)
+    # Nodes are reached directly, whatever proxy the environment names.
+    peers = identity.peers
+    transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
+    return httpx.AsyncClient(
+        timeout=TIMEOUT_S,
+        transport=transport,
+        trust_env=False,
+        follow_redirects=False,  # no Understudy node redirects its callers
+        headers={"accept": "application/json", "accept-encoding": "identity"},
+    )
+
+
 class NodeCalls:
     """The HTTP calls to the nodes of one application. `identity` authenticates this process to them."""
 
     def __init__(
-        self, application_id: str, auth: MessageAuth | None = None, identity: ClusterIdentity | None = None
+        self,
+        application_id: str,
+        auth: MessageAuth | None = None,
+        identity: ClusterIdentity | None = None,
+        client: httpx.AsyncClient | None = None,
     ) -> None:
         """Set the keys of the calls. `auth` verifies the signatures of documents; without it they are not verified.
-        `identity` authenticates this process to the nodes.
+        `identity` authenticates this process to the nodes. `client`: one that others use too, and close.
         """
         self._application_id = application_id
         self._auth = auth or MessageAuth(application_id)
         self._identity = identity or ClusterIdentity(None, application_id)
-        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
-        # Nodes are reached directly, whatever proxy the environment names.
-        peers = self._identity.peers
-        transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
-        self._client = httpx.AsyncClient(
-            timeout=TIMEOUT_S,
-            transport=transport,
-            trust_env=False,
-            follow_redirects=False,  # no Understudy node redirects its callers
-            headers={"accept": "application/json", "accept-encoding": "identity"},
-        )
+        self._owns_client = client is None
+        self._client = client or node_client(self._identity)
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -202,8 +212,9 @@ class NodeCalls:
         return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+        """Close the connections, unless others use them too."""
+        if self._owns_client:
+            await self._client.aclose()
 
     async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
         url = self._url(host, path)

@@ -1,0 +1,32 @@
+"""The connections of a process to its nodes that carry no hop: any application takes one, and gives it back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from understudy_router.transport.wire import HopConnection, WireError
+from understudy_shared.base.words import HostInfo
+
+
+class IdleConnections:
+    """The idle connections by address. Those to an address are closed when its last pool ends."""
+
+    def __init__(self) -> None:
+        self._idle: dict[HostInfo, list[HopConnection]] = {}
+        self._pools: Counter[HostInfo] = Counter()
+
+    def __repr__(self) -> str:
+        return f"IdleConnections({sum(map(len, self._idle.values()))} to {len(self._idle)} nodes)"
+
+    def begin(self, host: HostInfo) -> list[HopConnection]:
+        """Return the idle connections to an address, for one more pool."""
+        self._pools[host] += 1
+        return self._idle.setdefault(host, [])
+
+    def end(self, host: HostInfo, why: str) -> None:
+        """Note that a pool has ended."""
+        self._pools[host] -= 1
+        if self._pools[host] <= 0:
+            del self._pools[host]
+            for connection in self._idle.pop(host, ()):
+                connection.give_up(WireError.RESET, why)

@@ -1,0 +1,111 @@
+"""Connections to a node that several applications of one process share, and the time that is kept for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.support.cluster.fake_cluster import catalogue, until
+from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
+
+from understudy_router.cluster.catalogue import stores_of
+from understudy_router.transport.client_context import ClientContext, HopFacts
+from understudy_router.transport.connections import MAX_CONNECTIONS
+from understudy_router.transport.idle_connections import IdleConnections
+from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
+from understudy_router.transport.patience import Patience
+from understudy_router.transport.wire import HopFailure, WireError
+from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.hop import HopReply
+from understudy_shared.reads.hop_columns import HopKey
+
+ROUTE = stores_of(catalogue(), "d1").get("words")
+
+
+class Unheard:
+    """A listener of hops that keeps nothing."""
+
+    def known(self) -> HopFacts:
+        return HopFacts(7, 1, 1)
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+        pass
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        pass
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        pass
+
+
+class Application:
+    """The clients of one application, and its way to ask."""
+
+    def __init__(self, name: str, idle: IdleConnections) -> None:
+        self.clock = SystemClock()
+        identity = ClusterIdentity(None, "").within(name)
+        context = ClientContext(name, Unheard(), Patience(hedge_after_ms=0), self.clock, identity, idle)
+        self.clients = NodeClients(context, suspect_after_ms=60_000, hop_timeout_ms=1000, allowance=lambda _: 0.0)
+
+    def ask(self, node: FakeNode, *, for_ms: float = 60_000) -> asyncio.Future[Outcomes]:
+        """Ask for one key; the future gets its outcome."""
+        outcomes: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: Reply) -> None:
+            if not isinstance(reply, Delay):
+                outcomes.set_result(reply)
+
+        now_ms = self.clock.monotonic_ms()
+        request = NodeRequest(ROUTE, NO_BOUND, [HopKey(0, b"r")], on_reply, now_ms, now_ms + for_ms)
+        self.clients.to(node.node_id, HostInfo("127.0.0.1", node.port)).submit(request)
+        return outcomes
+
+
+@asynccontextmanager
+async def applications(*names: str) -> AsyncIterator[list[Application]]:
+    idle = IdleConnections()
+    made = [Application(name, idle) for name in names]
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.clients.close()
+    assert repr(idle) == "IdleConnections(0 to 0 nodes)"
+
+
+async def test_applications_that_ask_in_turn_use_one_connection() -> None:
+    async with fake_nodes(lambda *_: found("v")) as (node,), applications("a", "b", "c") as known:
+        for _ in range(2):
+            for each in known:
+                assert not isinstance(await each.ask(node), HopFailure)
+        assert [hop.application_id for hop in node.hops] == ["a", "b", "c"] * 2
+        assert node.accepted == 1
+
+
+async def test_an_application_whose_hops_hang_takes_no_connection_from_another() -> None:
+    async with fake_nodes(Hang()) as (node,), applications("slow", "quick") as (slow, quick):
+        for _ in range(MAX_CONNECTIONS):
+            slow.ask(node)
+            await until(lambda: bool(node.hops) and len(node.hops) == node.accepted)
+        waiting = slow.ask(node)
+        await until(lambda: node.accepted == MAX_CONNECTIONS)
+        node.answer = lambda *_: found("v")
+        assert not isinstance(await quick.ask(node), HopFailure)
+        assert not waiting.done(), "an application has so many hops in flight, and no more"
+
+
+async def test_clients_keep_time_again_after_a_rest() -> None:
+    async with fake_nodes(lambda *_: found("v")) as (node,), applications("a") as (application,):
+        keeping = asyncio.ensure_future(application.clients.keep_time())
+        assert not isinstance(await application.ask(node), HopFailure)
+        await until(lambda: application.clients.is_resting)
+        node.answer = Hang()
+        failed = await application.ask(node, for_ms=50)
+        assert isinstance(failed, HopFailure)
+        assert failed.reason == WireError.TIMEOUT
+        keeping.cancel()
