@@ -1,0 +1,201 @@
+"""The file of applications of a fleet: what it says, and what changed in it (pure).
+
+A table `[[applications]]` for each: its id, its checkpoint, and the settings that are its own. What a table leaves out
+is as in the settings of the process.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked_location, masked_value
+from understudy_shared.base.printable import clipped
+from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.fleet.choosing import require_id
+from understudy_shared.settings.common import ServiceFields
+from understudy_shared.settings.fields import Bytes
+from understudy_shared.settings.services import ClusterNodeFields, NodeFields
+
+MAX_APPLICATIONS = 10_000
+_HEADER = "[[applications]]"
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
+"""Schemes that are other names of a store's."""
+
+
+def _path(given: object) -> object:
+    return Path(given) if isinstance(given, str) else given
+
+
+class ApplicationSpec(BaseModel):
+    """One application, as the file says it. None: as in the settings of the process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    id: str
+    checkpoint: str = Field(min_length=1)
+    aliases: Annotated[Path | None, BeforeValidator(_path)] = None
+    store_bounds: Annotated[Path | None, BeforeValidator(_path)] = None
+    num_standby_replicas: int | None = None
+    max_warmup_replicas: int | None = None
+    max_in_flight: int | None = None
+    max_scans_in_flight: int | None = None
+    max_exports_in_flight: int | None = None
+    max_watchers: int | None = None
+    overlay_max_bytes: Annotated[Bytes | None, Field(strict=False)] = None
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the settings that are its own, by name."""
+        own = self.model_dump(exclude={"id", "checkpoint"}, exclude_none=True)
+        return {"application_id": self.id, "checkpoint": self.checkpoint, **own}
+
+
+_LIMITS = {
+    name: field
+    for fields in (ServiceFields, NodeFields, ClusterNodeFields)
+    for name, field in fields.model_fields.items()
+    if name in ApplicationSpec.model_fields and name != "checkpoint"
+}
+"""The settings of processes by which those of an application are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed from one content of the file to the next."""
+
+    added: tuple[ApplicationSpec, ...]
+    removed: tuple[str, ...]
+    changed: tuple[ApplicationSpec, ...]
+    moved: Mapping[str, str]
+    """The new id of each checkpoint whose application has another id now, by the old id. Both are added and removed."""
+
+    def events(self) -> list[str]:
+        """Say each change in a sentence."""
+        moved_to = set(self.moved.values())
+        return [
+            *(f"{clipped(old)} is {clipped(new)} now: the same checkpoint" for old, new in self.moved.items()),
+            *(f"{clipped(each.id)} was added" for each in self.added if each.id not in moved_to),
+            *(f"{clipped(each)} was removed" for each in self.removed if each not in self.moved),
+            *(f"{clipped(each.id)} has other settings" for each in self.changed),
+        ]
+
+
+def parse_applications(data: bytes) -> tuple[ApplicationSpec, ...]:
+    """Parse the file. Raises SettingsError, which names the table and what to write."""
+    try:
+        document = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise SettingsError("the file is not UTF-8", fix="Save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"it is not TOML: {error}", fix=f"Write a table {_HEADER} for each application") from None
+    for name in document:
+        if name != "applications":
+            hint = did_you_mean(name, ["applications"])
+            raise SettingsError(f"unknown table {clipped(name)}", fix=f"{hint}Write {_HEADER} for each application")
+    tables = document.get("applications", [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise SettingsError("applications is no list of tables", fix=f"Write {_HEADER} above each application")
+    if len(tables) > MAX_APPLICATIONS:
+        raise SettingsError(f"it has {len(tables)} applications, above {MAX_APPLICATIONS}", fix="Run several fleets")
+    specs = tuple([_spec(table, number) for number, table in enumerate(tables, 1)])
+    require_distinct(specs)
+    return specs
+
+
+def require_distinct(specs: Iterable[ApplicationSpec]) -> None:
+    """Raise SettingsError for two applications with one id, and for two with one checkpoint."""
+    numbers: dict[str, int] = {}
+    places: dict[str, str] = {}
+    for number, spec in enumerate(specs, 1):
+        if spec.id in numbers:
+            raise SettingsError(
+                f"two applications have the id {clipped(spec.id)}",
+                where=f"applications {numbers[spec.id]} and {number}",
+                fix="Give each an id of its own",
+            )
+        numbers[spec.id] = number
+        other = places.setdefault(normal_location(spec.checkpoint), spec.id)
+        if other != spec.id:
+            raise SettingsError(
+                f"{clipped(other)} and {clipped(spec.id)} have one checkpoint",
+                where=masked_location(spec.checkpoint),
+                fix="Remove one of them: a query is one application",
+            )
+
+
+def normal_location(location: str) -> str:
+    """Return the one form of a checkpoint's location, for comparing: another name of a store's scheme, `.` and `..`,
+    repeated slashes and one at the end make no other checkpoint. Symbolic links are not followed.
+    """
+    scheme, separator, rest = location.partition("://")
+    if not separator and location.startswith("file:/"):
+        scheme, separator, rest = "file", "://", location.removeprefix("file:")
+    if not separator or scheme.lower() in {"file", "local"}:
+        return posixpath.normpath("/" + Path(rest or location).absolute().as_posix().lstrip("/"))
+    place, _, path = rest.partition("/")
+    scheme = _SAME_STORE.get(scheme.lower(), scheme.lower())
+    return f"{scheme}://{place}{posixpath.normpath('/' + path.lstrip('/'))}".rstrip("/")
+
+
+def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec]) -> Changes:
+    """Compare two contents of the file."""
+    old, new = {each.id: each for each in before}, {each.id: each for each in after}
+    added = tuple([each for each in after if each.id not in old])
+    removed = tuple([each.id for each in before if each.id not in new])
+    places = {normal_location(each.checkpoint): each.id for each in added}
+    left = {each: normal_location(old[each].checkpoint) for each in removed}
+    return Changes(
+        added=added,
+        removed=removed,
+        changed=tuple([each for each in after if each.id in old and each != old[each.id]]),
+        moved={each: places[place] for each, place in left.items() if place in places},
+    )
+
+
+def _spec(table: Mapping[str, Any], number: int) -> ApplicationSpec:
+    name = table.get("id")
+    where = f"{_HEADER} number {number}" if not isinstance(name, str) else f"application {clipped(name)}"
+    try:
+        spec = ApplicationSpec(**table)
+        for limit, field in _LIMITS.items():
+            if (value := getattr(spec, limit)) is not None:
+                _check_limit(limit, value, field.metadata)
+        require_id(spec.id)
+    except ValidationError as error:
+        raise _refused(error, where) from None
+    except SettingsError as error:
+        raise SettingsError(error.what, where=where, fix=error.fix) from None
+    return spec
+
+
+def _check_limit(name: str, value: object, bounds: Sequence[Any]) -> None:
+    if not isinstance(value, int):
+        return
+    least = next((bound.ge for bound in bounds if hasattr(bound, "ge")), None)
+    most = next((bound.le for bound in bounds if hasattr(bound, "le")), None)
+    if (least is not None and value < least) or (most is not None and value > most):
+        between = f"at least {least}" if most is None else f"{least} to {most}"
+        raise SettingsError(f"{name}={value} is out of range", fix=f"Write {between}")
+
+
+def _refused(error: ValidationError, where: str) -> SettingsError:
+    problem = error.errors(include_url=False)[0]
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        example = '"orders-by-region"' if name == "id" else '"s3://bucket/checkpoints/orders"'
+        return SettingsError(f"{name} is missing", where=where, fix=f"Write {name} = {example}")
+    if problem["type"] == "extra_forbidden":
+        known = sorted(ApplicationSpec.model_fields)
+        return SettingsError(
+            f"unknown key {clipped(name)}", where=where, fix=f"{did_you_mean(name, known)}Known: {', '.join(known)}"
+        )
+    return SettingsError(
+        f"{name}={masked_value(problem['input'])}: {problem['msg']}", where=where, fix="Correct the value"
+    )
