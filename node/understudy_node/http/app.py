@@ -145,7 +145,7 @@ def create_app(
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
     watches = NodeWatches(reads, streams, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
-    report = _report(node, companion, app, guard)
+    app.report = report = _report(node, companion, app, guard)
     framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
     for router in (*_reading_routes(node, reads, app, scans, watches), *routers):
         http.include_router(router)
@@ -194,8 +194,10 @@ def _report(node: Node, companion: Companion | None, lookups: LookupsFirst, guar
         reasons = node.not_ready() + ([] if companion is None else companion.not_ready())
         return Status(tuple(reasons), causes())
 
+    metrics = NodeMetrics(node, lookups, guard, causes, companion)
     return ProcessReport(
         status=status,
         dead=lambda: node.dead or (None if companion is None else companion.dead),
-        metrics=NodeMetrics(node, lookups, guard, causes, companion).collect,
+        metrics=metrics.collect,
+        of_application=metrics.of_application,
     )

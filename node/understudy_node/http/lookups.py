@@ -24,6 +24,7 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.server.batches import Batch, BatchAnswer
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.probes import ProcessReport
 from understudy_shared.settings.common import Compression
 
 OPEN_WAIT_MS = 3_000
@@ -54,6 +55,8 @@ class NodeLookups(LookupsFirst):
         self.application_id = reads.application_id
         self.accepts_body, self.answer_body = hops.accepts_body, hops.answer_body
         self.visibility: Visibility | None = None
+        self.report: ProcessReport | None = None
+        """The report of this application alone, for a process that has several."""
         self._reads = reads
         self._log = ReadLog()
         self._waiting: set[asyncio.Task[None]] = set()

@@ -11,10 +11,12 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_node.degraded import BUS_AWAY, CAUSES
+from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.http.replica_metrics import replica_metrics
 from understudy_node.measures import During
 from understudy_node.node import Node
 from understudy_node.replica.snapshot_leases import CHANGES
+from understudy_shared.auth.access import Access
 from understudy_shared.base.words import WRITES_REFUSED
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -63,8 +65,12 @@ class NodeMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics at each scrape."""
+        yield from process_metrics(self._guard, self._lookups.access, self._node.cache)
+        yield from self.of_application()
+
+    def of_application(self) -> Iterator[Metric]:
+        """Yield those of this application alone: a process of several has the others once."""
         causes, generation = self._causes(), self._node.generation
-        yield from about_the_process()
         yield from self._requests()
         yield from self._memory()
         yield from self._following()
@@ -77,8 +83,6 @@ class NodeMetrics:
         for cause in CAUSES:
             degraded.add_metric((cause,), cause in causes)
         yield degraded
-        yield from self._guard.metrics()
-        yield from self._lookups.access.metrics()
         if self._cluster is not None:
             yield from _cluster_metrics(
                 self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED))
@@ -112,20 +116,6 @@ class NodeMetrics:
         )
 
     def _memory(self) -> Iterator[Metric]:
-        cache = self._node.cache
-        yield GaugeMetricFamily(
-            "understudy_cache_size_bytes",
-            "Bytes in the block cache that all stores share (KIP-770 cache-size-bytes-total)",
-            cache.used_bytes,
-        )
-        yield GaugeMetricFamily(
-            "understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes
-        )
-        yield GaugeMetricFamily(
-            "understudy_row_cache_bytes",
-            "Rows asked for lately, as they are stored and as printed",
-            cache.rows.used_bytes,
-        )
         generation = self._node.generation
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
         yield GaugeMetricFamily("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
@@ -235,3 +225,23 @@ def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Me
     for kind, count in sorted(cluster.refused.items()):
         refused.add_metric((kind,), count)
     yield refused
+
+
+def process_metrics(guard: ConnectionGuard, access: Access, cache: BlockCache) -> Iterator[Metric]:
+    """Yield the metrics of the process, whatever it serves."""
+    yield from about_the_process()
+    yield GaugeMetricFamily(
+        "understudy_cache_size_bytes",
+        "Bytes in the block cache that all stores share (KIP-770 cache-size-bytes-total)",
+        cache.used_bytes,
+    )
+    yield GaugeMetricFamily(
+        "understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes
+    )
+    yield GaugeMetricFamily(
+        "understudy_row_cache_bytes",
+        "Rows asked for lately, as they are stored and as printed",
+        cache.rows.used_bytes,
+    )
+    yield from guard.metrics()
+    yield from access.metrics()

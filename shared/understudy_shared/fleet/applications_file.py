@@ -68,7 +68,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed from one content of the file to the next."""
+    """The changes from one content of the file to the next."""
 
     added: tuple[ApplicationSpec, ...]
     removed: tuple[str, ...]

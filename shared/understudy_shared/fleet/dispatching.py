@@ -64,9 +64,10 @@ class Fleet:
         return found is not None and self._apps[found.application_id].answer_directly(found.target, exchange)
 
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
-        """Whether the applications answer this POST without ASGI: they are all of one kind."""
-        first = next(iter(self._apps.values()), None)
-        return isinstance(first, AnswersBodies) and first.accepts_body(target, size_bytes)
+        """Whether one of the applications, which are all of one kind, answers this POST without ASGI."""
+        return any(
+            isinstance(app, AnswersBodies) and app.accepts_body(target, size_bytes) for app in self._apps.values()
+        )
 
     def answer_body(self, body: bytes, exchange: Exchange) -> None:
         named = exchange.application if isinstance(exchange, DirectExchange) else None

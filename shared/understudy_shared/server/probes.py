@@ -26,6 +26,9 @@ class ProcessReport:
     dead: Callable[[], str | None]
     """Returns the reason why the process cannot go on."""
     metrics: Callable[[], Iterable[Metric]]
+    """Returns all families of the process."""
+    of_application: Callable[[], Iterable[Metric]] = tuple
+    """Returns those of the application alone: in a fleet the others are there once."""
 
 
 def probe_routes(report: ProcessReport, own_ports: Collection[int] = ()) -> APIRouter:

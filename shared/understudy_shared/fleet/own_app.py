@@ -1,0 +1,164 @@
+"""The calls that no single application of a fleet answers: probes, metrics, the list of applications, and all their stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client.core import Metric
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.principals import Action, Principal
+from understudy_shared.fleet.labelling import labelled
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
+from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.status import Status
+from understudy_shared.http.target import unknown_application
+from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
+from understudy_shared.server.probes import ProcessReport, probe_routes
+
+_STORES = b"/v1/stores"
+LIST_S = 3.0
+"""Time that the applications have for their stores; those that took longer are named as missing."""
+
+
+class OwnApp:
+    """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
+
+    `causes` say why the process is degraded, beyond its applications; `of_process` are its own metrics.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        applications: Mapping[str, Reported],
+        *,
+        lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+        dead: Callable[[], str | None],
+        causes: Callable[[], Mapping[str, str]],
+        of_process: Callable[[], Iterable[Metric]],
+        more: Iterable[APIRouter] = (),
+    ) -> None:
+        self._applications = applications
+        self._dead = dead
+        self._causes = causes
+        self._of_process = of_process
+        http = service_app(title, lifespan)
+        self.app: App = Framework(http)
+        report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
+        for routes in (probe_routes(report), self._routes(), *more):
+            http.include_router(routes)
+        answer_with_problems(http)
+
+    def status(self) -> Status:
+        """Return what /readyz says."""
+        found = readiness(self._applications)
+        return Status(found.reasons, {**found.causes, **self._causes()})
+
+    def dead(self) -> str | None:
+        """Return why the process cannot go on: a bug in one application is not a reason while others live."""
+        if (why := self._dead()) is not None:
+            return why
+        reasons = [each.dead for each in self._applications.values()]
+        return reasons[0] if reasons and all(reasons) else None
+
+    def _metrics(self) -> Iterator[Metric]:
+        yield from self._of_process()
+        yield from state_metrics(self._applications)
+        yield from labelled({each: application.metrics() for each, application in self._applications.items()})
+
+    def _routes(self) -> APIRouter:
+        routes = APIRouter()
+
+        @routes.get("/v1/applications")
+        async def applications(request: Request) -> Response:
+            """List the applications that the caller sees, with their states."""
+            principal = authorization_of(request.scope).principal
+            found = [_shown(principal, each.report()) for each in self._seen(principal).values()]
+            return json_response({"applications": found})
+
+        @routes.get("/v1/applications/{application}")
+        async def one(request: Request, application: str) -> Response:
+            """Return one application: its state, its stores, its version and lag."""
+            principal = authorization_of(request.scope).principal
+            found = self._seen(principal).get(application)
+            if found is None:
+                raise ProblemError(unknown_application(application))
+            return json_response(_shown(principal, found.report()))
+
+        @routes.get("/v1/stores")
+        async def stores(request: Request) -> Response:
+            """List the stores of all applications that the caller sees, each with its application."""
+            seen = self._seen(authorization_of(request.scope).principal)
+            return json_response(await all_stores(seen, request.scope))
+
+        return routes
+
+    def _seen(self, principal: Principal) -> Mapping[str, Reported]:
+        """Return the applications that a principal sees."""
+        del principal  # credentials are not narrowed to applications yet
+        return dict(self._applications)
+
+
+async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict[str, list[Any]]:
+    """Ask each application for `GET /v1/stores`, with the query and the grants of this request, and join the answers.
+
+    `unknown` are the applications that gave no list, with the reason.
+    """
+    found: dict[str, list[Any]] = {"stores": [], "not_served": [], "unknown": []}
+
+    async def ask(application_id: str, application: Reported) -> tuple[int, dict[str, Any]]:
+        try:
+            async with asyncio.timeout(LIST_S):
+                status, body = await asked(application.app, scope, _STORES)
+        except TimeoutError:
+            return 503, {"detail": "it did not answer in time"}
+        return status, orjson.loads(body)
+
+    answers = await asyncio.gather(*[ask(*item) for item in applications.items()])
+    for application_id, (status, document) in zip(applications, answers, strict=True):
+        if status != 200:
+            found["unknown"].append({"application": application_id, "reason": document.get("detail")})
+            continue
+        for kind in ("stores", "not_served"):
+            found[kind] += [{**each, "application": application_id} for each in document[kind]]
+    return found
+
+
+async def asked(app: App, scope: Scope, raw_path: bytes) -> tuple[int, bytes]:
+    """Return status and body of an application's answer to a GET of another path, with the grants of a request."""
+    status, parts = 500, []
+    request = {"type": "http.request", "body": b"", "more_body": False}
+    headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+    inner = {**scope, "method": "GET", "raw_path": raw_path, "path": raw_path.decode(), "headers": headers}
+    inner.pop("endpoint", None), inner.pop("route", None), inner.pop("path_params", None)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return request
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            parts.append(message.get("body", b""))
+
+    await app(inner, receive, send)
+    return status, b"".join(parts)
+
+
+def _shown(principal: Principal, report: ApplicationReport) -> dict[str, object]:
+    """Return a report as a principal may read it: without the right to monitor, no location and no reasons."""
+    if not principal.may(Action.MONITOR):
+        hidden = {
+            "checkpoint": None,
+            "reason": None if report.reason is None else "a credential that may monitor shows why",
+        }
+        stores = [each for each in report.stores if principal.sees(each)]
+        return {**report.document(), **hidden, "stores": stores}
+    return report.document()

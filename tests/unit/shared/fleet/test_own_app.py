@@ -1,0 +1,189 @@
+"""What a fleet answers itself: it is ready by its rule, lists its applications, and joins their stores and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.auth.access import Access
+from understudy_shared.fleet.dispatching import Fleet
+from understudy_shared.fleet.labelling import labelled
+from understudy_shared.fleet.not_open import NotOpen
+from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
+from understudy_shared.http.edge import Receive, Scope, Send, send_reply
+from understudy_shared.http.status import Status
+from understudy_shared.server.lookups import LookupsFirst
+
+
+class Listing(NotOpen):
+    """An application that has a list of stores, and nothing else."""
+
+    def __init__(self, application_id: str, *stores: str) -> None:
+        super().__init__(application_id, lambda: "", Access())
+        self._app = self._list
+        self._stores = stores
+
+    def has_store(self, store: str) -> bool:
+        return store in self._stores
+
+    async def _list(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        assert scope["raw_path"] == b"/v1/stores"
+        document = {"stores": [{"store": each} for each in self._stores], "not_served": []}
+        await send_reply(send, 200, orjson.dumps(document), b"application/json")
+
+
+@dataclass
+class Application:
+    """An application that reports what a test says."""
+
+    app: LookupsFirst
+    state: State = State.SERVING
+    reasons: tuple[str, ...] = ()
+    was_ready: bool = True
+    dead: str | None = None
+    families: list[Metric] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.reasons
+
+    def report(self) -> ApplicationReport:
+        reason = "; ".join(self.reasons) or None
+        return ApplicationReport(self.app.application_id, "s3://bucket/x", self.state, 0, reason, "file", ("op0",), 7)
+
+    def status(self) -> Status:
+        return Status(self.reasons)
+
+    def metrics(self) -> Iterable[Metric]:
+        return self.families
+
+
+def application(name: str = "a", **given: Any) -> Application:
+    return Application(Listing(name, "op0"), **given)
+
+
+READY = application()
+STARTING = application(reasons=("it restores",), was_ready=False, state=State.RESTORING)
+BROKEN = application(reasons=("no checkpoint",), was_ready=False, state=State.FAILED)
+BEHIND = application(reasons=("its storage is away",), state=State.WAITING)
+
+
+@pytest.mark.parametrize(
+    ("applications", "is_ready"),
+    [
+        ([], True),
+        ([READY], True),
+        ([READY, STARTING], False),
+        ([READY, BROKEN], True),
+        ([BROKEN], False),
+        ([READY, BEHIND], True),
+        ([BEHIND, BEHIND], False),
+        ([STARTING, BROKEN], False),
+    ],
+)
+def test_it_is_ready_when_each_was_ready_once_or_failed_and_later_while_one_is(
+    applications: list[Reported], is_ready: bool
+) -> None:
+    status = readiness({str(number): each for number, each in enumerate(applications)})
+    assert (status.http_status == 200) is is_ready
+
+
+def test_a_status_of_many_names_some_and_counts_the_rest() -> None:
+    status = readiness({f"a{number:02}": replace(STARTING) for number in range(13)})
+    assert len(status.reasons) == 11
+    assert status.reasons[0] == "'a00': it restores"
+    assert status.reasons[-1] == "3 more applications are not ready"
+
+
+def test_families_of_one_name_become_one_with_a_label_for_each_application() -> None:
+    def families(value: float) -> list[Metric]:
+        counter = CounterMetricFamily("reads", "Reads", labels=("store",))
+        counter.add_metric(("op0",), value)
+        return [counter, GaugeMetricFamily("lag", "Lag", value)]
+
+    found = list(labelled({"a": families(1), "b": families(2)}))
+    assert [(each.name, each.type) for each in found] == [("reads", "counter"), ("lag", "gauge")]
+    assert [(each.name, each.labels, each.value) for each in found[0].samples] == [
+        ("reads_total", {"application": "a", "store": "op0"}, 1),
+        ("reads_total", {"application": "b", "store": "op0"}, 2),
+    ]
+
+
+@asynccontextmanager
+async def nothing(_: FastAPI) -> AsyncIterator[None]:
+    yield
+
+
+def fleet_of(**applications: Application) -> Fleet:
+    fleet = Fleet(_unused, Access())
+    for name, each in applications.items():
+        fleet.add(name, each)
+    own = OwnApp(
+        "a fleet",
+        fleet.applications,  # type: ignore[arg-type]  # they report
+        lifespan=nothing,
+        dead=lambda: None,
+        causes=dict,
+        of_process=lambda: [GaugeMetricFamily("process", "Of the process", 1)],
+    )
+    fleet._own = own.app
+    return fleet
+
+
+async def _unused(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise AssertionError("it was replaced")
+
+
+def get(fleet: Fleet, path: str) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(fleet), base_url="http://fleet") as client:
+            return await client.get(path)
+
+    return asyncio.run(asked())
+
+
+def test_it_lists_its_applications_and_shows_one() -> None:
+    broken = Application(NotOpen("b", lambda: "no checkpoint", Access()), State.FAILED, ("no checkpoint",), False)
+    fleet = fleet_of(a=application(), b=broken)
+    listed = get(fleet, "/v1/applications").json()["applications"]
+    assert [(each["application"], each["state"], each["reason"]) for each in listed] == [
+        ("a", "serving", None),
+        ("b", "failed", "no checkpoint"),
+    ]
+    assert get(fleet, "/v1/applications/a").json() == listed[0]
+    unknown = get(fleet, "/v1/applications/c")
+    assert (unknown.status_code, unknown.json()["type"].rpartition("/")[2]) == (404, "unknown-application")
+    refused = get(fleet, "/v1/applications/b/stores/op0/keys/k")
+    assert (refused.status_code, refused.json()["detail"]) == (503, "no checkpoint")
+
+
+def test_the_stores_of_all_name_their_application_and_what_did_not_answer() -> None:
+    broken = Application(NotOpen("b", lambda: "no checkpoint", Access()), State.FAILED, ("no checkpoint",), False)
+    stores = get(fleet_of(a=application("a"), b=broken, c=application("c")), "/v1/stores").json()
+    assert stores["stores"] == [{"store": "op0", "application": "a"}, {"store": "op0", "application": "c"}]
+    assert stores["unknown"] == [{"application": "b", "reason": "no checkpoint"}]
+
+
+def test_the_metrics_of_the_process_are_there_once() -> None:
+    families = [GaugeMetricFamily("lag", "Lag", 3)]
+    text = get(fleet_of(a=application(families=families), b=application("b", families=families)), "/metrics").text
+    assert text.count("process 1.0") == 1
+    assert 'lag{application="a"} 3.0' in text
+    assert 'lag{application="b"} 3.0' in text
+    assert 'understudy_applications{state="serving"} 2.0' in text
+
+
+def test_a_bug_in_one_application_is_no_end_of_the_process() -> None:
+    dead = application(dead="a background task died")
+    assert get(fleet_of(a=application(), b=dead), "/livez").status_code == 200
+    assert get(fleet_of(a=dead, b=dead), "/livez").status_code == 503
