@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
-from understudy_node.cluster.balance import Target, TaskReplicas, targets
+from understudy_node.cluster.balance import Balance, Target, TaskReplicas
 from understudy_shared.base.words import Role
 from understudy_shared.bus.messages import AssignedTask
 
@@ -39,41 +40,154 @@ class Replica:
     version: int | None
 
 
+class HeldReplicas(Protocol):
+    """The reported replicas, by task."""
+
+    def get(self, task: str, default: Sequence[Replica], /) -> Sequence[Replica]: ...
+
+
+class Assignor:
+    """The assignor of one cluster. It keeps its last search, so that a call costs what changed since then.
+
+    A task is at rest when it has what it should have and no step is left for it. Only the tasks that are not at rest,
+    or of which something changed, are judged again. The result is that of a new assignor.
+    """
+
+    def __init__(self, *, num_standby_replicas: int, max_warmup_replicas: int) -> None:
+        """Set the limits. `max_warmup_replicas` limits, over all tasks, the replicas beyond the wanted number: those
+        that are restored to replace another. A warm-up that fills a gap does not count.
+        """
+        self._num_standby_replicas = num_standby_replicas
+        self._max_warmup_replicas = max_warmup_replicas
+        self._last: _Search | None = None
+
+    def assign(
+        self,
+        members: Sequence[Member],
+        tasks: Sequence[str],
+        previous: Mapping[str, AssignedTask],
+        held: HeldReplicas,
+        *,
+        away: Sequence[Member] = (),
+        changed: Set[str] | None = None,
+    ) -> dict[str, AssignedTask]:
+        """Return the next assignment of `tasks`; it equals `previous` when no step is left.
+
+        `members` live, `away` do not and keep their places; every other node in `previous` is gone. `held` are the
+        reported replicas, by task. `changed` are the tasks of which other members than at the last call report a
+        replica, or other replicas are caught up or readable; None: any task may be one.
+        """
+        last, self._last = self._last, None  # an error leaves nothing half done
+        if not members:
+            return dict.fromkeys(tasks, NOBODY)
+        staying = [member for member in members if not member.draining] or members
+        zones, zones_away = ({member.node_id: member.zone for member in some} for some in (staying, away))
+        copies = min(1 + self._num_standby_replicas, len(zones) + len(zones_away))
+        if last is None or changed is None or (last.tasks, last.copies) != (tasks, copies):
+            last, changed = _Search(tasks, copies), set(tasks)
+        alive = {member.node_id for member in members}
+        spare = self._max_warmup_replicas
+        found = last.step(zones, zones_away, alive, previous=previous, held=held, changed=changed, spare=spare)
+        self._last = last
+        return found
+
+
+class _Search:
+    """The inputs and the results of the last call, by task."""
+
+    def __init__(self, tasks: Sequence[str], copies: int) -> None:
+        self.tasks = tasks
+        self.copies = copies
+        self._balance = Balance(tasks, copies)
+        self._previous: dict[str, AssignedTask] = {}
+        self._named: dict[str, set[str]] = {}
+        """The tasks for which the previous assignment names a node."""
+        self._alive: set[str] = set()
+        self._places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        """The zones of the nodes that may have replicas, and of those that are away."""
+        self._found: dict[str, AssignedTask] = dict.fromkeys(tasks, NOBODY)
+        self._restless: set[str] = set()
+        """The tasks that are not at rest."""
+
+    def step(
+        self,
+        zones: Mapping[str, str],
+        zones_away: Mapping[str, str],
+        alive: set[str],
+        *,
+        previous: Mapping[str, AssignedTask],
+        held: HeldReplicas,
+        changed: Set[str],
+        spare: int,
+    ) -> dict[str, AssignedTask]:
+        """Return the next assignment. `changed` are the tasks whose reported replicas are others."""
+        away = zones_away.keys()
+        moved = (alive ^ self._alive) | (away ^ self._places[1].keys())
+        again = self._restless | changed | self._take_previous(previous) | self._balance.leaving(zones)
+        again.update(task for node in moved for task in self._named.get(node, ()))
+        self._alive = alive
+
+        def standing(task: str) -> TaskReplicas:
+            return _standing(previous.get(task, NOBODY), held.get(task, ()), alive, away)
+
+        replicas_by_task = {task: standing(task) for task in again}
+        is_same = not again and self._places == (zones, zones_away)
+        wanted = {} if is_same else self._balance.search(zones, replicas_by_task, away=zones_away)
+        self._places = (zones, zones_away)
+        # Other tasks that the search moved: their replicas are those of the last call, but the versions are newer.
+        replicas_by_task |= {task: standing(task) for task in wanted.keys() - again}
+        self._restless = set()
+        for task in sorted(
+            wanted, key=lambda task: (not replicas_by_task[task].warmups, task)
+        ):  # warm-ups in progress first
+            replicas, target = replicas_by_task[task], wanted[task]
+            self._found[task], extra = _step(replicas, target, spare)
+            spare -= extra
+            if not self._is_at_rest(task, replicas, target):
+                self._restless.add(task)
+        return dict(self._found)
+
+    def _take_previous(self, previous: Mapping[str, AssignedTask]) -> set[str]:
+        """Take the previous assignment; return the tasks that were assigned otherwise at the last call."""
+        before, self._previous = self._previous, {task: previous.get(task, NOBODY) for task in self.tasks}
+        found = set()
+        for task, assigned in self._previous.items():
+            known = before.get(task, NOBODY)
+            if assigned is not known and assigned != known:
+                found.add(task)
+                for node in known.holders:
+                    self._named[node].discard(task)
+                for node in assigned.holders:
+                    self._named.setdefault(node, set()).add(task)
+        return found
+
+    def _is_at_rest(self, task: str, replicas: TaskReplicas, target: Target) -> bool:
+        """Whether a call with the same inputs changes nothing about a task, whatever happens to the others' versions.
+
+        It has the wanted replicas and no others, and its next assignment is the present one.
+        """
+        return (
+            self._found[task] == self._previous[task]
+            and replicas.active == target.active
+            and not replicas.warmups
+            and len(target.nodes) >= self.copies
+            and target.nodes == replicas.settled | replicas.away
+        )
+
+
 def assign(
     members: Sequence[Member],
     tasks: Sequence[str],
     previous: Mapping[str, AssignedTask],
-    held: Mapping[str, Sequence[Replica]],
+    held: HeldReplicas,
     *,
     num_standby_replicas: int,
     max_warmup_replicas: int,
     away: Sequence[Member] = (),
 ) -> dict[str, AssignedTask]:
-    """Return the next assignment of `tasks`; it equals `previous` when no step is left.
-
-    `members` live, `away` do not and keep their places; every other node in `previous` is gone.
-
-    `held` are the reported replicas, by task. `max_warmup_replicas` limits, over all tasks, the replicas beyond the
-    wanted number: those that are restored to replace another. A warm-up that fills a gap does not count.
-    """
-    if not members:
-        return dict.fromkeys(tasks, NOBODY)
-    staying = [member for member in members if not member.draining] or members
-    zones, zones_away = ({member.node_id: member.zone for member in some} for some in (staying, away))
-    copies = min(1 + num_standby_replicas, len(zones) + len(zones_away))
-    alive = {member.node_id for member in members}
-    replicas_by_task = {
-        task: _standing(previous.get(task, NOBODY), held.get(task, ()), alive, zones_away.keys()) for task in tasks
-    }
-    wanted = targets(zones, replicas_by_task, copies, away=zones_away)
-    spare = max_warmup_replicas
-    found: dict[str, AssignedTask] = {}
-    for task in sorted(
-        replicas_by_task, key=lambda task: (not replicas_by_task[task].warmups, task)
-    ):  # warm-ups in progress first
-        found[task], extra = _step(replicas_by_task[task], wanted[task], spare)
-        spare -= extra
-    return {task: found[task] for task in tasks}
+    """Return the next assignment by a new assignor."""
+    assignor = Assignor(num_standby_replicas=num_standby_replicas, max_warmup_replicas=max_warmup_replicas)
+    return assignor.assign(members, tasks, previous, held, away=away)
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from understudy_node.cluster.assignor import Member, assign
+from understudy_node.cluster.assignor import Assignor, Member
 from understudy_node.cluster.away import Away
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import Holdings, members_of
@@ -70,6 +70,9 @@ class Placement:
         self._said_at_rest: object = None
         """The parts of the heartbeats that these inputs were made from; None if the inputs must be made again."""
         self._holdings = Holdings(settings.acceptable_recovery_lag)
+        self._assignor = Assignor(
+            num_standby_replicas=settings.num_standby_replicas, max_warmup_replicas=settings.max_warmup_replicas
+        )
         self._away = Away(settings.rebalance_delay_ms)
 
     def bus_came_back(self) -> None:
@@ -273,20 +276,18 @@ class Placement:
             return None  # usual between two commits: thousands of tasks are not compared
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
-        held = self._holdings.of(nodes, tasks.lineage, tasks.partitions)
-        caught_up = {task: {each.node_id for each in replicas if each.caught_up} for task, replicas in held.items()}
-        question = (self._order, tasks, endpoints, members, away, caught_up)
-        if self._has_stored_known and question == self._at_rest:
+        changed = self._holdings.look(nodes, {member.node_id for member in members}, tasks.lineage, tasks.partitions)
+        question = (self._order, tasks, endpoints, members, away)
+        if self._has_stored_known and not changed and question == self._at_rest:
             self._said_at_rest = said
             return None
-        assigned = assign(
+        assigned = self._assignor.assign(
             members,
             tasks.keys,
             known.tasks if known is not None and known.lineage == tasks.lineage else {},
-            held,
-            num_standby_replicas=self._settings.num_standby_replicas,
-            max_warmup_replicas=self._settings.max_warmup_replicas,
+            self._holdings,
             away=away,
+            changed=changed,
         )
         named = {node_id for task in assigned.values() for node_id in task.holders}
         found = Assignment(

@@ -1,7 +1,7 @@
 """A small cluster that is played to the assignor, and what the assignor promises about each step and about rest.
 
 Nodes take up what they are given, restore it at some time or never, and lose all when they die. After each call of the
-assignor every promise about one step is checked.
+assignor every promise about one step is checked, and that an assignor that was called before says what a new one says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import strategies as st
 
-from understudy_node.cluster.assignor import Member, Replica, assign
+from understudy_node.cluster.assignor import Assignor, Member, Replica, assign
 from understudy_shared.bus.messages import AssignedTask
 
 END = 100
@@ -39,6 +39,9 @@ class Cluster:
         self.away: dict[str, Member] = {}
         self.data: dict[str, dict[str, int | None]] = {}
         self.assignment: dict[str, AssignedTask] = {}
+        self._assignor = Assignor(num_standby_replicas=standbys, max_warmup_replicas=warmups)
+        self._reported: dict[str, set[tuple[str, bool, bool]]] = {}
+        """Which members reported which kinds of replicas at the last call, by task."""
 
     def join(self, node: str) -> None:
         self.members[node] = Member(node, self.zone(node))
@@ -83,15 +86,17 @@ class Cluster:
         return {replica.node_id for replica in self.held().get(task, []) if replica.caught_up}
 
     def next(self) -> dict[str, AssignedTask]:
-        return assign(
-            list(self.members.values()),
-            self.tasks,
-            self.assignment,
-            self.held(),
-            num_standby_replicas=self.standbys,
-            max_warmup_replicas=self.warmups,
-            away=list(self.away.values()),
-        )
+        members, held, away = list(self.members.values()), self.held(), list(self.away.values())
+        kinds = {
+            task: {(each.node_id, each.caught_up, each.version is None) for each in found}
+            for task, found in held.items()
+        }
+        changed = {task for task in self.tasks if kinds.get(task) != self._reported.get(task)}
+        self._reported = kinds
+        found = self._assignor.assign(members, self.tasks, self.assignment, held, away=away, changed=changed)
+        limits = {"num_standby_replicas": self.standbys, "max_warmup_replicas": self.warmups}
+        assert found == assign(members, self.tasks, self.assignment, held, away=away, **limits)
+        return found
 
     def turn(self) -> bool:
         """Assign, check the step, and let every node take it up; whether anything changed."""

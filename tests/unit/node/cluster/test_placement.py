@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
-from understudy_node.cluster.assignor import assign
+from understudy_node.cluster.assignor import Assignor
 from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS, TaskSet
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
@@ -57,13 +57,13 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
     looks: list[int] = []
-    of = placement._holdings.of
+    look = placement._holdings.look
 
     def counted(*arguments: Any) -> Any:
         looks.append(len(looks))
-        return of(*arguments)
+        return look(*arguments)
 
-    monkeypatch.setattr(placement._holdings, "of", counted)
+    monkeypatch.setattr(placement._holdings, "look", counted)
 
     async def turn(*nodes: AgedHeartbeat) -> int:
         """How often it was looked; nothing is assigned anew."""
@@ -368,9 +368,9 @@ class SlowAssignor:
     def __init__(self) -> None:
         self.released = threading.Event()
 
-    def __call__(self, *args: Any, **more: Any) -> Any:
+    def assign(self, *args: Any, **more: Any) -> Any:
         assert self.released.wait(LIMIT_S)
-        return assign(*args, **more)
+        return Assignor(num_standby_replicas=1, max_warmup_replicas=2).assign(*args, **more)
 
 
 @pytest.mark.parametrize("bus_fails", [False, True])
@@ -381,7 +381,7 @@ async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_m
     placement = world.placement()
     monkeypatch.setattr(placement, "_heartbeat_ms", 10)
     slow = SlowAssignor()
-    monkeypatch.setattr("understudy_node.cluster.placement.assign", slow)
+    monkeypatch.setattr(placement, "_assignor", slow)
     heartbeats = 0
 
     async def meanwhile() -> None:
