@@ -329,10 +329,11 @@ def child(module: str, *arguments: str, core: int = LOAD_CORE) -> Iterator[Child
 def listen(url: str, count: int) -> None:
     """Run so many subscribers that read and forget."""
     host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
-    channel = Names(APPLICATION).channel.encode()
+    names = Names(APPLICATION)
+    channels = [each.encode() for each in (names.channel, names.heartbeats.mark)]
     sockets = [socket.create_connection((host, int(port))) for _ in range(count)]
     for each in sockets:
-        each.sendall(b"*2\r\n$9\r\nSUBSCRIBE\r\n$%d\r\n%b\r\n" % (len(channel), channel))
+        each.sendall(b"SUBSCRIBE %b %b\r\n" % (channels[0], channels[1]))
     print("{}", flush=True)
     threads = [threading.Thread(target=_drain, args=(each,), daemon=True) for each in sockets]
     for thread in threads:

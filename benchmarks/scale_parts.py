@@ -85,10 +85,10 @@ class Cluster:
     def assignment(self, epoch: int) -> Assignment:
         return assignment_of(self.nodes, self.assigned, epoch)
 
-    def heartbeats(self, sequence: int) -> list[Heartbeat]:
+    def heartbeats(self, sequence: int, version: int = 7) -> list[Heartbeat]:
         digest = self.nodes[0].catalogue()[0]
         for each in self.nodes:
-            each.committed(7, 0.0)
+            each.committed(version, 0.0)
         return [each.heartbeat(sequence=sequence, order=(1, 1), catalogue=digest, now_ms=0.0) for each in self.nodes]
 
 

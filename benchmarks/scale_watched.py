@@ -39,13 +39,7 @@ def router(port: int, redis: str) -> None:
 
     def started(found: StartedRouter) -> None:
         assert isinstance(found, Router), "one process"
-        start = found.start
-
-        def start_watched(*others: Callable[[Supervisor], None]) -> None:
-            meter.start()
-            start(*others)
-
-        found.start = start_watched  # type: ignore[method-assign]
+        meter.start()  # on the loop of the service, which listens from now on
         answer(lambda forget: {**meter.take(forget=forget), **known_to(found)})
 
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:

@@ -17,6 +17,7 @@ from tests.fuzz.mutation import bad_bytes
 
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.bus.redis_subscription import Subscription
 
 SOUND = (
     b"+OK\r\n",
@@ -100,7 +101,9 @@ async def all_hear(batch: Sequence[bytes]) -> None:
         Hearing.said = said
         with suppress(BusError):
             await call()
-        stood, error = await bus._subscribed(_Silent(), "a")  # type: ignore[arg-type]
+        subscription = Subscription(bus._connection, bus._failed, timeout_ms=100, sentinels=None)
+        subscription.add(_Silent(), "a")  # type: ignore[arg-type]
+        stood, error = await subscription._hold()
         assert isinstance(stood, bool)
         assert isinstance(error, BusError)
         await bus._pool.disconnect()

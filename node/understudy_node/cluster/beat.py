@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.history_check import HistoryCheck
+from understudy_node.cluster.listeners import HeartbeatListening
 from understudy_node.cluster.neighbours import outvoted
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.placement import Placement, TaskSet
@@ -71,6 +72,9 @@ class Beat:
         self._cluster = cluster
         self._placement = placement
         self._heartbeat = heartbeat
+        self._listening = HeartbeatListening(
+            context, cluster, needs_all=lambda: placement.fence is not None or not check.is_admitted
+        )
         self._turned_ms = context.clock.monotonic_ms()
         self._has_said_leaving = asyncio.Event()
 
@@ -125,6 +129,7 @@ class Beat:
         try:
             self._note_rival(not await self._context.gossip.beat(own))
             await self._own.write_catalogue(now_ms)
+            await self._listening.turn(now_ms)
             self._neighbours.heard(own, age_ms=0, now_ms=now_ms)
             if self._follower.drop_forged(now_ms):
                 self._cluster.require_reading()
@@ -149,7 +154,8 @@ class Beat:
         """Assign, if this node may and its view of the cluster can be trusted."""
         is_heard = not self.has_rival and self._context.gossip.auth.missing_key() is None  # by holders of the key
         may_assign = is_heard and not self.outvoted and self._check.may_assign(nodes)
-        if self.leaving or not may_assign or not self._cluster.is_current:
+        hears_all = self._cluster.hears_heartbeats and self._cluster.is_current
+        if self.leaving or not may_assign or not hears_all:
             await self._placement.give_up()
             return
         try:

@@ -79,6 +79,22 @@ class Fence:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class NewChannel:
+    """A channel that earlier releases do not know: the message is published on `former` while one of them reads it.
+
+    A process that knows the channel subscribes to `mark` together with `former`, whether it reads the channel or not.
+    So while `former` has more subscribers than `mark`, one of them is of an earlier release.
+    """
+
+    name: str
+    former: str
+    mark: str
+
+
+Channel = str | NewChannel
+
+
 class Bus(Protocol):
     """The contract of a bus. Payloads are bytes, keys text. Calls raise BusError when they miss their deadline."""
 
@@ -99,8 +115,12 @@ class Bus(Protocol):
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
-        """Write and publish `payload`, unless the key has another owner: False then, and nothing was written."""
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
+        """Write and publish `payload`, unless the key has another owner: False then, and nothing was written.
+
+        Instead of on a new channel it is published on the former one while a process of an earlier release reads that,
+        and when this process has no right to the new one.
+        """
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
         """Delete the key and publish `payload`, unless the key has another owner."""
@@ -108,10 +128,11 @@ class Bus(Protocol):
     async def publish(self, channel: str, payload: bytes) -> None:
         """Publish to the current subscribers."""
 
-    def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+    def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order, with `Back` when the subscription works and `Lost` when it broke. It does not
         end by itself, does not raise BusError, and reconnects with growing, jittered pauses. Its queue is bounded: a
-        reader that is too slow gets `Lost`.
+        reader that is too slow gets `Lost`. All channels are subscribed to in one step; without the right to a
+        `further` one, only the first is.
         """
 
     async def acquire(

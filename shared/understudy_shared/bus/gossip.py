@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
-from understudy_shared.bus.base import Back, Bus, Fence, Lost
+from understudy_shared.bus.base import Back, Bus, Fence, Lost, NewChannel
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import (
     Announcement,
@@ -73,7 +73,7 @@ class AgedHeartbeat(NamedTuple):
 
 
 class Names:
-    """Keys and the channel of one application."""
+    """Keys and channels of one application."""
 
     def __init__(self, application_id: str) -> None:
         root = key_root(application_id)
@@ -84,6 +84,8 @@ class Names:
         self.term = f"{root}term"
         self.catalogues = f"{root}catalogue:"
         self.channel = f"{root}events"
+        self.heartbeats = NewChannel(f"{root}heartbeats", former=self.channel, mark=f"{root}changes")
+        """The channel of heartbeats. Only routers, and the nodes that may assign, read it."""
 
     def node(self, node_id: str) -> str:
         return self.nodes + quote(node_id, safe="")
@@ -120,11 +122,11 @@ class Gossip:
             heartbeat.incarnation,
             self._sealed(heartbeat),
             expiry_ms=heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS,
-            channel=self.names.channel,
+            channel=self.names.heartbeats,
         )
 
     async def say(self, heartbeat: Heartbeat) -> None:
-        """Publish a heartbeat without writing it, for a bus that refuses writes."""
+        """Publish a heartbeat without writing it, for a bus that refuses writes, on the channel that everyone reads."""
         await self._bus.publish(self.names.channel, self._sealed(heartbeat))
 
     async def leave(self, farewell: Farewell) -> None:
@@ -236,9 +238,13 @@ class Gossip:
     async def announcement(self) -> Announcement | None:
         return await self._read(Announcement, self.names.announcement)
 
-    async def listen(self) -> AsyncIterator[Spoken | Lost | Back]:
-        """Yield messages from now on. After each `Back` the caller must read the keys again."""
-        messages = self._bus.listen(self.names.channel)
+    async def listen(self, *, heartbeats: bool = True) -> AsyncIterator[Spoken | Lost | Back]:
+        """Yield messages from now on. After each `Back` the caller must read the keys again.
+
+        Without `heartbeats` only those come that are published for processes of earlier releases.
+        """
+        split = self.names.heartbeats
+        messages = self._bus.listen(self.names.channel, split.mark, *([split.name] if heartbeats else []))
         turns = _Turns()
         try:
             async for message in messages:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +27,7 @@ from understudy_shared.bus.base import (
     Back,
     BusError,
     BusGarbageError,
+    Channel,
     Fence,
     ListedKeys,
     Lost,
@@ -41,6 +40,7 @@ from understudy_shared.bus.redis_connection import (
     checked,
     closed_transport_as_os_error,
 )
+from understudy_shared.bus.redis_keys import batched, decoded, pattern_of
 from understudy_shared.bus.redis_pools import task_pool
 from understudy_shared.bus.redis_replies import OTHER_SHAPE, bounded_call
 from understudy_shared.bus.redis_sentinel import SentinelPool
@@ -52,7 +52,6 @@ MAX_CONNECTIONS = 16
 """Number of calls in flight at once; more wait, inside their deadline."""
 
 SCAN_COUNT = 1000
-READ_AT_ONCE = 1000
 SCAN_DEADLINES = 5
 """Number of deadlines that a scan may take: it needs several round trips, more when applications share the database."""
 
@@ -113,9 +112,10 @@ class RedisBus:
         """Write a value that any process may write."""
         await self._call(f"writing {key}", lambda: self._client.set(key, scripts.PUT + payload, px=expiry_ms))
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
         """Write and publish, unless the key has another owner."""
-        arguments = (scripts.owned(owner), payload, expiry_ms, channel)
+        channels = (channel,) if isinstance(channel, str) else (channel.former, channel.name, channel.mark)
+        arguments = (scripts.owned(owner), payload, expiry_ms, *channels)
         return bool(await self._run(scripts.PUT_OWNED, [key], *arguments, doing=f"writing {key}"))
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
@@ -174,19 +174,19 @@ class RedisBus:
         keys = [fence.lease_key, key]
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
-    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order. All listeners share one connection, which is open while there are any."""
         self._open()
         inbox = Inbox()
         subscription = self._subscription
         if subscription is None:
             subscription = self._subscription = self._new_subscription()
-        subscription.add(channel, inbox)
+        subscription.add(inbox, channel, *further)
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
         finally:
-            subscription.remove(channel, inbox)
+            subscription.remove(inbox)
             if not subscription and self._subscription is subscription:
                 self._subscription = None
                 await subscription.stop()
@@ -236,12 +236,12 @@ class RedisBus:
 
     async def _scan(self, prefix: str, known: Collection[str]) -> _Found:
         """Read values up to a number and a size, so that a full database cannot fill this process."""
-        pattern = _pattern(prefix)
+        pattern = pattern_of(prefix)
         found: _Found = {}
         keys = list(known)
         left_bytes, cursor = MAX_SCANNED_BYTES, None
         while True:
-            for few in _batched(dict.fromkeys(key for key in keys if key not in found)):
+            for few in batched(dict.fromkeys(key for key in keys if key not in found)):
                 lengths = await self._lengths(few)
                 fitting = [key for key, length in lengths.items() if 0 < length <= MAX_VALUE_BYTES]
                 fitting = fitting[: MAX_SCANNED - len(found)]
@@ -255,15 +255,15 @@ class RedisBus:
             if cursor == 0:
                 return found
             cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
-            keys = _decoded(raw)
+            keys = decoded(raw)
 
     async def _list(self, prefix: str) -> ListedKeys:
         """List a part of the keys: in a large database of others not all of it is looked through."""
         found: dict[str, None] = {}  # SCAN may name a key twice
         cursor = 0
         for _ in range(MAX_KEYS_VISITED // SCAN_COUNT):
-            cursor, raw = await self._client.scan(cursor, match=_pattern(prefix), count=SCAN_COUNT)
-            found |= dict.fromkeys(_decoded(raw))
+            cursor, raw = await self._client.scan(cursor, match=pattern_of(prefix), count=SCAN_COUNT)
+            found |= dict.fromkeys(decoded(raw))
             if cursor == 0 or len(found) > MAX_SCANNED:
                 break
         return ListedKeys(list(found)[:MAX_SCANNED], cursor == 0 and len(found) <= MAX_SCANNED)
@@ -316,18 +316,3 @@ class RedisBus:
     def _open(self) -> None:
         if self._closed:
             raise BusError("the bus was closed", where=self.where)
-
-
-def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
-    waiting = iter(keys)
-    while few := list(islice(waiting, READ_AT_ONCE)):
-        yield few
-
-
-def _pattern(prefix: str) -> str:
-    """Return the pattern of SCAN for keys that begin with `prefix`."""
-    return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
-
-
-def _decoded(keys: Iterable[bytes | str]) -> list[str]:
-    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys]

@@ -85,12 +85,18 @@ end
 """
 
 PUT_OWNED = f"""{_FIRST_LINE}{_SHORTEN}
--- key | first line, payload, expiry in ms, channel
+-- key | first line, payload, expiry in ms, channel; for a new channel: this one, and its mark
 if is_anothers(KEYS[1], ARGV[1]) then
   shorten(KEYS[1], tonumber(ARGV[3]))
   return 0
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+if ARGV[5] then
+  local readers = redis.pcall('PUBSUB', 'NUMSUB', ARGV[4], ARGV[6])
+  if not readers.err and readers[2] <= readers[4] then
+    if type(redis.pcall('PUBLISH', ARGV[5], ARGV[2])) == 'number' then return 1 end
+  end
+end
 redis.call('PUBLISH', ARGV[4], ARGV[2])
 return 1
 """

@@ -1,7 +1,8 @@
 """The one connection on which a bus listens, whatever the number of its channels and listeners.
 
 Each listener has an inbox of its own, so one that reads slowly loses its own messages alone. A channel that Redis
-refuses to this user is asked for again with growing pauses; the others are heard meanwhile.
+refuses to this user is asked for again with growing pauses; the others are heard meanwhile. A further channel of a
+listener is not asked for again: the listener goes on without it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
@@ -64,7 +65,12 @@ class Subscription:
         self._sentinels = sentinels
         self._inboxes: dict[bytes, list[Inbox]] = {}
         self._stands: dict[bytes, list[Inbox]] = {}
-        """The same inboxes, of channels that are subscribed to: they have got `Back`."""
+        """The same inboxes, of channels that are subscribed to."""
+        self._channels: dict[Inbox, tuple[bytes, ...]] = {}
+        """The channels of each listener: the one that it needs, and further ones."""
+        self._given_up: set[bytes] = set()
+        """The further channels that Redis refused on this connection."""
+        self._is_limited = False
         self._asked: deque[_Asked] = deque()
         self._refusals: dict[str, int] = {}
         """The number of refusals in a row, by channel."""
@@ -73,31 +79,31 @@ class Subscription:
         self._random = random.SystemRandom()
 
     def __len__(self) -> int:
-        return sum(map(len, self._inboxes.values()))
+        return len(self._channels)
 
     def start(self) -> None:
         """Begin to listen, on the loop that runs now."""
         self._tasks.start("listens to the bus", self._run())
 
-    def add(self, channel: str, inbox: Inbox) -> None:
-        """Fill an inbox with the messages of a channel from now on."""
-        name = channel.encode()
-        inboxes = self._inboxes.setdefault(name, [])
-        inboxes.append(inbox)
-        if name in self._stands:
-            inbox.put(Back())
-        elif len(inboxes) == 1:
-            self._ask("SUBSCRIBE", channel)
+    def add(self, inbox: Inbox, channel: str, *further: str) -> None:
+        """Fill an inbox with the messages of channels from now on. It gets `Back` when Redis has answered for all."""
+        self._channels[inbox] = tuple([each.encode() for each in (channel, *further)])
+        for each in (channel, *further):
+            inboxes = self._inboxes.setdefault(each.encode(), [])
+            inboxes.append(inbox)
+            if len(inboxes) == 1:
+                self._ask("SUBSCRIBE", each)
+        self._tell_back([inbox])
 
-    def remove(self, channel: str, inbox: Inbox) -> None:
+    def remove(self, inbox: Inbox) -> None:
         """Fill an inbox no longer."""
-        name = channel.encode()
-        inboxes = self._inboxes[name]
-        inboxes.remove(inbox)
-        if not inboxes:
-            del self._inboxes[name]
-            self._stands.pop(name, None)
-            self._ask("UNSUBSCRIBE", channel)
+        for name in self._channels.pop(inbox):
+            inboxes = self._inboxes[name]
+            inboxes.remove(inbox)
+            if not inboxes:
+                del self._inboxes[name]
+                self._stands.pop(name, None)
+                self._ask("UNSUBSCRIBE", name.decode())
 
     async def stop(self) -> None:
         """End all inboxes and close the connection."""
@@ -105,9 +111,8 @@ class Subscription:
         await self._tasks.stop()
 
     def _end(self, error: BaseException | None = None) -> None:
-        for inboxes in self._inboxes.values():
-            for inbox in inboxes:
-                inbox.end(error)
+        for inbox in self._channels:
+            inbox.end(error)
 
     async def _run(self) -> None:
         """Hold a connection, and put `Lost` for each loss. Readers get unexpected errors, else they would hang."""
@@ -149,10 +154,10 @@ class Subscription:
         raise AssertionError("a subscription ends only by an error")
 
     def _lose(self, why: str) -> None:
-        for inboxes in self._stands.values():
-            for inbox in inboxes:
-                inbox.put(Lost(why))
+        for inbox in dict.fromkeys(inbox for inboxes in self._stands.values() for inbox in inboxes):
+            inbox.put(Lost(why))
         self._stands.clear()
+        self._given_up.clear()
 
     async def _hear(self, connection: AbstractConnection) -> None:
         """Read until the connection breaks. A silent connection gets a PING, which it must answer within a deadline."""
@@ -199,8 +204,14 @@ class Subscription:
     def _subscribed(self, name: bytes) -> None:
         self._refusals.pop(name.decode(), None)
         if name in self._inboxes:  # its listener may have gone since
-            inboxes = self._stands[name] = self._inboxes[name]
-            for inbox in inboxes:
+            self._stands[name] = self._inboxes[name]
+            self._tell_back(self._inboxes[name])
+
+    def _tell_back(self, inboxes: Iterable[Inbox]) -> None:
+        """Put `Back` into the inboxes whose channels are all subscribed to, or given up."""
+        for inbox in inboxes:
+            needed, *further = self._channels[inbox]
+            if needed in self._stands and all(each in self._stands or each in self._given_up for each in further):
                 inbox.put(Back())
 
     def _refused(self, error: ResponseError) -> None:
@@ -210,12 +221,25 @@ class Subscription:
             raise error
         if asked.command == "UNSUBSCRIBE":  # its messages are dropped as they come
             return
+        name = asked.channel.encode()
+        if all(self._channels[inbox][0] != name for inbox in self._inboxes.get(name, ())):
+            self._give_up(name)
+            return
         refusals = self._refusals[asked.channel] = self._refusals.get(asked.channel, 0) + 1
         if refusals & (refusals - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
             why = self._failed(error, f"listening to {asked.channel}")
             log.warning("%s", why, extra={"action": "bus-refused", "count": refusals})
         pause_s = pause_ms(refusals, self._random.random()) / 1000
         asyncio.get_running_loop().call_later(pause_s, self._ask_again, asked.channel)
+
+    def _give_up(self, name: bytes) -> None:
+        """Go on without a further channel: its messages come on the first one, with others that are not needed."""
+        if not self._is_limited:
+            self._is_limited = True
+            rule = f"&{name.decode()}"
+            log.warning("hears more than it needs: give this user %s", rule, extra={"action": "channels-refused"})
+        self._given_up.add(name)
+        self._tell_back(self._inboxes.get(name, ()))
 
     def _ask_again(self, channel: str) -> None:
         name = channel.encode()

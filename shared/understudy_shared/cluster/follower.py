@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.supervise import CANCEL_AGAIN_S
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment
@@ -51,6 +52,10 @@ class ClusterFollower:
         clock: Clock,
     ) -> None:
         self.is_subscribed = False
+        self.hears_heartbeats = True
+        """Whether the present subscription brings all heartbeats."""
+        self._wants_heartbeats = True
+        self._switched = asyncio.Event()
         self._gossip = gossip
         self._view = view
         self._delegate = delegate
@@ -69,6 +74,12 @@ class ClusterFollower:
     def is_current(self) -> bool:
         """Whether the subscription is active and all keys were read since; otherwise live nodes may seem missing."""
         return self.is_subscribed and not self._must_read and not self._reading.locked()
+
+    def hear_heartbeats(self, wanted: bool) -> None:
+        """Begin or end to hear all heartbeats; the present subscription is replaced by another then."""
+        if wanted != self._wants_heartbeats:
+            self._wants_heartbeats = wanted
+            self._switched.set()
 
     def require_reading(self) -> None:
         """Have the keys read before the next judgement, because the view may be old or forged."""
@@ -102,9 +113,30 @@ class ClusterFollower:
             if self.is_subscribed:
                 self._away.clear()
 
+    async def read_nodes(self) -> None:
+        """Read the keys of the nodes alone. Raises BusError."""
+        async with self._reading:
+            self._delegate.take_nodes(await self._gossip.nodes(known=self._view.holders))
+
     async def run(self) -> None:
         """Listen until cancelled."""
-        async for heard in self._gossip.listen():
+        while True:
+            self._switched.clear()
+            self.is_subscribed, self.hears_heartbeats = False, self._wants_heartbeats
+            listening = asyncio.ensure_future(self._listen())
+            switched = asyncio.ensure_future(self._switched.wait())
+            try:
+                await asyncio.wait((listening, switched), return_when=asyncio.FIRST_COMPLETED)
+                if listening.done():
+                    return await listening
+            finally:
+                switched.cancel()
+                while not listening.done():
+                    listening.cancel()
+                    await asyncio.wait((listening,), timeout=CANCEL_AGAIN_S)
+
+    async def _listen(self) -> None:
+        async for heard in self._gossip.listen(heartbeats=self.hears_heartbeats):
             match heard:
                 case Lost():
                     self.is_subscribed = False  # calls may succeed before messages arrive again

@@ -86,7 +86,7 @@ class Reported(Served, Protocol):
 
 
 def readiness(applications: Mapping[str, Reported]) -> Status:
-    """Judge the process: not ready until each application was ready once or has failed; later, once there is no ready one.
+    """Judge the process: not ready until each application was ready once or has failed; later, without a ready one.
 
     One broken checkpoint must not stop a rolling restart, and a restart must not be quicker than its restores.
     """

@@ -19,9 +19,11 @@ from understudy_shared.bus.base import (
     MAX_VALUE_BYTES,
     Back,
     BusError,
+    Channel,
     Fence,
     ListedKeys,
     Lost,
+    NewChannel,
     Stored,
 )
 from understudy_shared.bus.inbox import Inbox
@@ -85,7 +87,7 @@ class LocalBus:
         self._open()
         self._values[key] = _Value(payload, None if expiry_ms is None else self._end(expiry_ms))
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
         """Write and publish, unless the key has another owner."""
         if self._is_anothers(key, owner):
             self._shorten(self._values, key, expiry_ms)
@@ -108,17 +110,19 @@ class LocalBus:
         self._open()
         self._send(channel, payload)
 
-    async def listen(self, channel: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order. The subscription never breaks, but a reader that is too slow gets `Lost`."""
         self._open()
         inbox = Inbox()
         inbox.put(Back())
-        self._inboxes[channel].append(inbox)
+        for each in (channel, *further):
+            self._inboxes[each].append(inbox)
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
         finally:
-            self._inboxes[channel].remove(inbox)
+            for each in (channel, *further):
+                self._inboxes[each].remove(inbox)
 
     async def acquire(
         self,
@@ -211,6 +215,9 @@ class LocalBus:
         left_ms = None if value.ends_ms is None else int(value.ends_ms - self._clock.monotonic_ms())
         return Stored(value.payload[: MAX_VALUE_BYTES + 1], left_ms)
 
-    def _send(self, channel: str, payload: bytes) -> None:
+    def _send(self, channel: Channel, payload: bytes) -> None:
+        if isinstance(channel, NewChannel):
+            is_known = len(self._inboxes[channel.former]) <= len(self._inboxes[channel.mark])
+            channel = channel.name if is_known else channel.former
         for inbox in self._inboxes.get(channel, ()):
             inbox.put(payload)

@@ -13,10 +13,11 @@ from tests.support.bus.documents import eventually, listening
 from tests.support.bus.worlds import World
 
 from understudy_shared.bus import redis_bus
-from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, ListedKeys, Lost, Stored
+from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, ListedKeys, Lost, NewChannel, Stored
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
+NEW = NewChannel("us:{flights}:heartbeats", former=CHANNEL, mark="us:{flights}:changes")
 LEASE, TERM = "us:{flights}:lease", "us:{flights}:term"
 LONG_MS, SHORT_MS = 600_000, 20
 """An expiry that no test lives to see, and one that a test waits for."""
@@ -89,6 +90,24 @@ async def test_an_owned_value_that_expired_is_free_for_another_owner(bus: Bus, o
 
     await eventually(is_free, what="the end of an owned value")
     assert not await bus.put_owned(KEY, "a", b"3", expiry_ms=LONG_MS, channel=CHANNEL)
+
+
+async def test_a_new_channel_is_left_alone_while_a_reader_knows_only_the_former_one(bus: Bus, other: Bus) -> None:
+    async def put(payload: bytes) -> None:
+        assert await bus.put_owned(KEY, "a", payload, expiry_ms=LONG_MS, channel=NEW)
+
+    async with (
+        listening(other.listen(CHANNEL, NEW.mark)) as rest,
+        listening(other.listen(CHANNEL, NEW.mark, NEW.name)) as reader,
+    ):
+        await put(b"new")
+        assert await reader.next() == b"new"
+        async with listening(bus.listen(CHANNEL)) as earlier:
+            await put(b"both")
+            assert [await each.next() for each in (rest, reader, earlier)] == [b"both"] * 3
+        await bus.publish(NEW.name, b"end")
+        while (heard := await reader.next()) != b"end":
+            assert heard == b"both", "only once each"
 
 
 async def test_an_owner_deletes_its_value_and_says_farewell(bus: Bus, other: Bus) -> None:

@@ -220,6 +220,21 @@ async def test_a_right_that_is_missing_is_named_with_the_rule_that_gives_it(
     assert "deploy/redis/users.acl" in caught.value.fix
 
 
+async def test_with_the_rights_of_the_first_release_heartbeats_go_where_they_went_then(
+    server: RedisServer, urls: dict[str, str]
+) -> None:
+    for role in ("node", "router"):
+        server.command("ACL", "SETUSER", f"{FLIGHTS}-{role}", "resetchannels", f"&{ROOT}events", "-pubsub|numsub")
+    async with (
+        gossip_of(urls["node"]) as node,
+        gossip_of(urls["router"]) as router,
+        listening(router.listen()) as ear,
+        listening(node.listen()) as other,
+    ):
+        assert await node.beat(heartbeat())
+        assert [await ear.next(), await other.next()] == [heartbeat()] * 2
+
+
 async def test_a_router_that_may_not_listen_or_search_says_which_rule_it_lacks(
     server: RedisServer, urls: dict[str, str]
 ) -> None:

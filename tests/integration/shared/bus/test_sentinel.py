@@ -18,7 +18,7 @@ from tests.support.cluster.in_process import APPLICATION, HEARTBEAT_MS, LIMIT_S,
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.bus import redis_bus, redis_sentinel
+from understudy_shared.bus import redis_sentinel, redis_subscription
 from understudy_shared.bus.base import Back, BusError, Lost, Stored
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.redis_bus import RedisBus
@@ -54,7 +54,7 @@ def three(server: RedisServer) -> Iterator[list[SentinelProcess]]:
 
 @pytest.fixture
 def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (redis_bus, redis_sentinel):
+    for module in (redis_subscription, redis_sentinel):
         monkeypatch.setattr(module, "PRIMARY_CHECK_MS", 50)
 
 

@@ -13,7 +13,7 @@ from tests.support.bus.fragile_bus import FragileBus
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
-from understudy_shared.bus.messages import Assignment
+from understudy_shared.bus.messages import Assignment, Farewell
 from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.view import ClusterView
 
@@ -138,3 +138,23 @@ async def test_the_keys_of_nodes_are_taken_in_before_others_are_awaited(monkeypa
         assert len(part.read) == 1
         hangs.set()
         await reading
+
+
+async def test_who_ends_to_hear_heartbeats_hears_the_rest_and_reads_the_keys_again() -> None:
+    bus = FragileBus()
+    gossip = Gossip(bus, APPLICATION)
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        await gossip.beat(heartbeat("n1"))
+        await until(lambda: len(part.heard) == 1, what="a heartbeat")
+        follower.hear_heartbeats(False)
+        await until(lambda: follower.is_current and not follower.hears_heartbeats, what="the other subscription")
+        assert part.read == [[], ["n1"]]
+        await gossip.beat(heartbeat("n1", sequence=2))
+        await gossip.leave(Farewell(application_id=APPLICATION, node_id="n1", incarnation="i1"))
+        await until(lambda: len(part.heard) == 2, what="a farewell")
+        assert isinstance(part.heard[-1], Farewell)
+        follower.hear_heartbeats(True)
+        await until(lambda: follower.is_current and follower.hears_heartbeats, what="the first subscription again")
+        await gossip.beat(heartbeat("n1", sequence=3))
+        await until(lambda: len(part.heard) == 3, what="a heartbeat again")
