@@ -10,10 +10,11 @@ _WIDTH, _LEFT, _ROW, _TOP = 720, 150, 58, 74
 _BAR = 400
 """The width of a bar for the greatest value of its kind."""
 
-# Greys and hues of middling lightness, on no ground of their own: legible on white and on black.
+# Bars of middling lightness on no ground of their own; text has a form for white and one for black.
 _STYLE = (
-    "text{font:14px system-ui,sans-serif;fill:#7d8590}.name{font-weight:600}"
+    "text{font:14px system-ui,sans-serif;fill:#57606a}.name{font-weight:600}"
     ".order{fill:#d1495b}.latency{fill:#3d8bd4}.axis{stroke:#7d8590;stroke-width:1}"
+    "@media (prefers-color-scheme:dark){text{fill:#aab2bd}}"
 )
 
 

@@ -69,13 +69,35 @@ NOT_FINISHED: Mapping[str, str] = {
 """Aggregates that have no `result`, each with the reason."""
 
 _BEGIN = """\
-# Finished values
+# Names and results
 
 `python -m tools.results_document` writes this file.
 
-Spark stores the buffers of an aggregate; `result` is what the query puts out, where that follows exactly from them
-([names and results](api.md#names-and-results)). `tests/integration/node/stores/test_finished_values.py` compares every
-function below with the rows that Spark itself put out.
+Spark stores aggregation buffers, with generated names: an average is its sum and its count. `value` is always what
+Spark stores. [`announce`](pipeline.md) in the job, or a TOML file (`--aliases`), gives names, and says which output
+columns are made of which buffers; then `result` stands beside `value` with exactly what the query outputs:
+
+```toml
+[op0]                                  # a store by its default name, as `GET /v1/stores` shows it
+name = "flights"                       # everything may be left out
+key = ["tailnum"]                      # a name for each column, in order
+value = ["n", "delay_sum", "delay_count", "last"]
+
+[op0.result]                           # output column = function of value columns, by name or index
+flights = { function = "count", buffers = ["n"] }
+delay = { function = "avg", buffers = ["delay_sum", "delay_count"] }
+last_seen = { function = "max", buffers = [3], type = "timestamp" }
+```
+
+A file that does not fit the checkpoint stops the start with the reason. Where file and announcement both say something
+the file wins, and what of an announcement does not fit is left out with a `names left out` event in `/admin/v1/lag`.
+`type` follows from the buffers, and is checked when it is given. It must be given for lists and sets (`array<...>`),
+for sums of longs that are decimals (Spark adds decimals of up to 8 digits unscaled), and for averages of decimals of up
+to 11 digits.
+
+## Functions
+
+Every function was compared with the rows that Spark itself put out.
 
 | function | of Spark SQL | its buffers |
 |---|---|---|

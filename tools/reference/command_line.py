@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import click
@@ -13,12 +13,23 @@ from tools.reference.markdown import GENERATED, code, fence, page, plain, table
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import EXIT_CODES_HELP
+from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_router.settings import RouterSettings
 
 _HIDDEN = "--help"
+_SERVICES = {"serve": "Node", "node": "Node", "router": "Router"}
+"""Commands whose options are settings, and the section of the page of settings that has those of their own."""
 
+_SETTINGS = frozenset(
+    "--" + name.replace("_", "-") for each in (ClusterNodeSettings, RouterSettings) for name in each.model_fields
+)
+"""Options that the page of settings describes."""
 
 _SHARED = 4
 """An option that so many commands have with the same words is described once."""
+
+_OF_MOST = 0.4
+"""One of more than this part of the commands is not named at each of them."""
 
 Option = tuple[str, str]
 """The names of an option, and its help."""
@@ -30,16 +41,19 @@ def command_line_page() -> str:
     return page(
         "# Command line",
         GENERATED.format(source="the parsers of the command line"),
-        "`understudy COMMAND --help` prints the same. Settings of services are flags, variables or lines of a file: "
-        "[settings](settings.md) says what each does.",
+        "`understudy COMMAND --help` prints the same. Each [setting](settings.md) of a service is an option of the "
+        "command that starts it. [Common options](#common-options) are not named at each command.",
         table(
             ("command", "does"),
             ((f"[{code(path[0])}](#{path[0]})", plain(_first_sentence(command))) for path, command in top),
         ),
         fence(_kept_lines(EXIT_CODES_HELP), "text"),
         *(part for path, command in _commands() for part in _command(path, command)),
+        "## Common options",
+        "Of nearly all commands that ask a server:",
+        _option_table(_common_options()),
         "## Options of several commands",
-        table(("option", "is"), ((code(names), plain(text)) for names, text in _shared_options())),
+        _option_table(option for option in _shared_options() if option not in _common_options()),
     )
 
 
@@ -65,24 +79,44 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     yield f"{'#' * (len(path) + 1)} {' '.join(path)}"
     yield fence(" ".join([context.command_path, *command.collect_usage_pieces(context)]), "text")
     yield from _prose(command.help or "")
+    if path[-1] in _SERVICES:
+        section = _SERVICES[path[-1]]
+        yield f"And [settings of a {section.lower()}](settings.md#{section.lower()}) as options."
     options = _options(command)
-    own = [option for option in options if option not in _shared_options()]
-    yield table(("option", "is"), ((code(names), plain(text)) for names, text in own))
-    shared = [code(_longest(names)) for names, text in options if (names, text) in _shared_options()]
+    yield _option_table(option for option in options if option not in _shared_options())
+    named = (option for option in options if option in _shared_options() and option not in _common_options())
+    shared = [code(_longest(names)) for names, _ in named]
     if shared:
         yield f"And [options of several commands](#options-of-several-commands): {', '.join(shared)}."
 
 
+def _option_table(options: Iterable[Option]) -> str:
+    return table(("option", "is"), ((code(names), plain(text)) for names, text in options))
+
+
 def _options(command: click.Command) -> list[Option]:
+    """Return the options of a command, but for those that are settings of services."""
     context = click.Context(command)
     records = [param.get_help_record(context) for param in command.get_params(context)]
-    return [record for record in records if record is not None and _HIDDEN not in record[0]]
+    shown = [record for record in records if record is not None and _HIDDEN not in record[0]]
+    is_service = any("--end-expiry-ms" in names for names, _ in shown)
+    return [each for each in shown if not (is_service and _longest(each[0]) in _SETTINGS)]
 
 
 @cache
 def _shared_options() -> list[Option]:
+    return _options_of(_SHARED)
+
+
+@cache
+def _common_options() -> list[Option]:
+    return _options_of(_OF_MOST * len(_commands()))
+
+
+def _options_of(least: float) -> list[Option]:
+    """Return the options that at least so many commands have with the same words."""
     counted = Counter(option for _, command in _commands() for option in _options(command))
-    return sorted(option for option, number in counted.items() if number >= _SHARED)
+    return sorted(option for option, number in counted.items() if number >= least)
 
 
 def _longest(names: str) -> str:

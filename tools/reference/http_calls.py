@@ -20,6 +20,9 @@ _PARAMETER = ("parameter", "in", "type", "is")
 _SHARED = 3
 """A parameter that so many calls have with the same words is described once."""
 
+_OF_EVERY_CALL = 0.8
+"""A problem of more than this part of the calls is named once, not at each."""
+
 
 def http_page() -> str:
     """Render the calls that read state."""
@@ -29,6 +32,7 @@ def http_page() -> str:
         _INTRODUCTION,
         "[HTTP API](../api.md) explains keys, answers and bounds. [Admin calls](admin.md) are for operators. "
         "`$url` is a router, a node, or `understudy serve`.",
+        _common_problems(),
         *_groups(shown),
         "## Parameters of several calls",
         _parameters(call for call in calls() if call.tag in shown),
@@ -40,8 +44,8 @@ def admin_page() -> str:
     return page(
         "# Admin calls",
         _INTRODUCTION,
-        "[Admin API of a router](../api.md#admin-api-of-a-router) explains the reports. The page for people is "
-        "[the admin page](../page.md).",
+        "[Admin API](../admin.md) explains the reports. The page for people is [the admin page](../page.md).",
+        _common_problems(),
         *_groups(_FOR_OPERATORS),
     )
 
@@ -63,7 +67,7 @@ def _summary(call: Call) -> str:
 def _call(call: Call) -> Iterator[str]:
     yield f"### {call.name}"
     yield f"**`{call.method} {call.path}`**, at {_services(call.services)}"
-    yield f"{plain(_summary(call))}. {plain(call.operation.get('description', ''))}".strip()
+    yield plain(call.operation.get("description", ""))
     yield fence(call.operation["x-codeSamples"][0]["source"], "text")
     rows = _rows(call)
     yield table(_PARAMETER, (row for row in rows if row not in _shared_rows()))
@@ -72,7 +76,21 @@ def _call(call: Call) -> Iterator[str]:
         yield f"And [parameters of several calls](#parameters-of-several-calls): {', '.join(shared)}."
     yield _body(call)
     yield table(("status", "answer"), _answers(call))
-    yield f"[Problems](problems.md): {', '.join(map(code, sorted(call.problems)))}."
+    problems = sorted(call.problems - _common())
+    if problems:
+        yield f"[Problems](problems.md): {', '.join(map(code, problems))}."
+
+
+@cache
+def _common() -> frozenset[str]:
+    """Return the problems that nearly every call may answer."""
+    counted = Counter(slug for call in calls() for slug in call.problems)
+    return frozenset(slug for slug, number in counted.items() if number > _OF_EVERY_CALL * len(calls()))
+
+
+def _common_problems() -> str:
+    named = ", ".join(map(code, sorted(_common())))
+    return f"Every call may answer the [problems](problems.md) {named}; its own are named at each."
 
 
 def _services(services: Sequence[str]) -> str:

