@@ -6,35 +6,18 @@ and a download that was cut goes on only in the same file. Folders are no files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from understudy_node.checkpoint.failure import Failure
-from understudy_node.checkpoint.files import (
-    DEFAULT_MAX_READ_BYTES,
-    CheckpointFiles,
-    Content,
-    FetchMethod,
-    FileStat,
-    arriving_file,
-    refuse_escape,
-    rewritten,
-    too_large_to_read,
-    vanished,
-)
+from understudy_node.checkpoint.files import FileStat, refuse_escape, rewritten, too_large_to_read, vanished
 from understudy_node.checkpoint.repeating import RepeatBudget
-from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits, at_once
-
-PARALLEL = 8
-"""Requests of one call that are under way at once; a commit needs four."""
+from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits
+from understudy_node.checkpoint.store_files import Store, StoreFiles
 
 COARSE_NS = 999_999
 """Times are those of the close of a file, in milliseconds, cut off. A rename keeps them."""
-
 
 RENEW_MS = 10_000.0
 """Time between two connections. A client of the library has a thread for each core, and is kept for a while."""
@@ -67,16 +50,11 @@ class HadoopClient(Protocol):
         """Read the file of that size from `offset` to its end, piece by piece."""
 
 
-class HadoopStore(Protocol):
-    """The part of a reader that is specific to one way to HDFS. `url` names the checkpoint and has no secrets."""
+class HadoopStore(Store, Protocol):
+    """The part of a reader that is specific to one way to HDFS. `endpoint` is empty where HDFS is not asked by HTTP."""
 
-    url: str
     root: str
     """The checkpoint's absolute path; empty for all of the file system."""
-
-    @property
-    def endpoint(self) -> str:
-        """The URL at which HDFS is asked by HTTP; empty if it is not asked so."""
 
     def open(self, limits: StoreLimits) -> HadoopClient:
         """Open a connection with the present credentials. The next one may be to another NameNode."""
@@ -85,14 +63,14 @@ class HadoopStore(Protocol):
         """Decide what an exception of a connection means."""
 
 
-class HadoopFiles(CheckpointFiles):
-    """A checkpoint in HDFS."""
+class HadoopFiles(StoreFiles[HadoopStore]):
+    """A checkpoint in HDFS. A read makes four requests for each file: stat, open, read, stat."""
 
     def __init__(
         self, store: HadoopStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
     ) -> None:
         """Ask nothing yet."""
-        self._store = store
+        super().__init__(store)
         limits = limits or StoreLimits(renew_ms=RENEW_MS)
         self._calls = StoreCalls[HadoopClient](
             store.url,
@@ -102,20 +80,6 @@ class HadoopFiles(CheckpointFiles):
             limits=limits,
             budget=budget,
         )
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="hdfs")
-
-    def __repr__(self) -> str:
-        return f"HadoopFiles({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL, which holds no secrets."""
-        return self._store.url
-
-    @property
-    def endpoint(self) -> str:
-        """The URL at which HDFS is asked by HTTP; empty if it is not asked so."""
-        return self._store.endpoint
 
     def stat(self, path: str) -> FileStat | None:
         """Make one request."""
@@ -126,9 +90,6 @@ class HadoopFiles(CheckpointFiles):
             return None
         return None if found.is_folder else found.stat()
 
-    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        return at_once(self._pool, self.stat, paths)
-
     def list(self, path: str) -> list[str] | None:
         """Make one request, by Hadoop's own protocol one for each thousand names."""
         full = self._full(path)
@@ -137,31 +98,12 @@ class HadoopFiles(CheckpointFiles):
         except FileNotFoundError:
             return None
 
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """Make four requests: stat, open, read, stat."""
-        return self._content(path, max_bytes).data
-
-    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """Make four requests for each file."""
-        return at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
-
-    def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """Read the file, and go on where the read was cut."""
-        with arriving_file(destination) as arriving, arriving.open("wb") as file:
-            self._download(path, file, None)
-        return "download"
-
-    def _content(self, path: str, max_bytes: int) -> Content:
-        file = BytesIO()
-        stat = self._download(path, file, max_bytes)
-        return Content(file.getvalue(), stat)
-
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
-        download = _Download(self._full(path), file, max_bytes, f"{self.url}/{path}")
+        download = _Download(self._full(path), file, max_bytes, self._where(path))
         try:
             return self._calls.call("Cannot read", path, download.go_on, progress=download)
         except FileNotFoundError:
-            raise vanished(f"{self.url}/{path}") from None
+            raise vanished(self._where(path)) from None
 
     def _full(self, path: str) -> str:
         refuse_escape(path)

@@ -7,67 +7,47 @@ nothing is half-read. Requests that do not depend on each other are made at once
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from datetime import timedelta
-from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
 from understudy_node.checkpoint.download import Download, refuse_folder
-from understudy_node.checkpoint.files import (
-    DEFAULT_MAX_READ_BYTES,
-    CheckpointFiles,
-    Content,
-    FetchMethod,
-    FileStat,
-    arriving_file,
-    hashed_tag,
-    mtime_ns,
-    refuse_escape,
-    rewritten,
-    vanished,
-)
+from understudy_node.checkpoint.files import FileStat, hashed_tag, mtime_ns, refuse_escape, rewritten, vanished
 from understudy_node.checkpoint.repeating import RepeatBudget
-from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits, at_once
+from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits
 from understudy_node.checkpoint.store_failures import StoreTerms, failure_of
+from understudy_node.checkpoint.store_files import Store, StoreFiles
 from understudy_shared.base.errors import CheckpointError
 
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
-PARALLEL = 8
-"""Requests of one call that are under way at once; a commit needs four."""
-
 COARSE_NS = 999_999_999
 """Replies give the time of the last write in whole seconds, cut off."""
 
 
-class ObjectStore(Protocol):
-    """The part of a reader that is specific to one kind of store. `url` names the checkpoint and has no secrets."""
+class ObjectStore(Store, Protocol):
+    """The part of a reader that is specific to one kind of store. `endpoint` is known once it was opened."""
 
-    url: str
     terms: StoreTerms
     looked_in: str
     """The places where credentials were looked for when it was opened."""
-    endpoint: str
-    """The URL at which it is asked, once it was opened; empty if that is not known."""
 
     def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
         """Open the library's store of the checkpoint's folder, with the present credentials."""
 
 
-class ObjectStoreFiles(CheckpointFiles):
-    """A checkpoint in one store."""
+class ObjectStoreFiles(StoreFiles[ObjectStore]):
+    """A checkpoint in one store. A read makes one GET for each file, and another where that was cut."""
 
     def __init__(
         self, store: ObjectStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
     ) -> None:
         """Ask nothing yet. `store` is opened again when it refuses the credentials."""
-        self._store = store
+        super().__init__(store)
         self._limits = limits or StoreLimits()
         self._calls = StoreCalls(
             self.url,
@@ -77,20 +57,6 @@ class ObjectStoreFiles(CheckpointFiles):
             limits=self._limits,
             budget=budget,
         )
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="objects")
-
-    def __repr__(self) -> str:
-        return f"ObjectStoreFiles({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL, which holds no secrets."""
-        return self._store.url
-
-    @property
-    def endpoint(self) -> str:
-        """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
-        return self._store.endpoint
 
     def stat(self, path: str) -> FileStat | None:
         """Make one HEAD."""
@@ -99,9 +65,6 @@ class ObjectStoreFiles(CheckpointFiles):
             return self._stat_of(self._calls.call("Cannot stat", path, lambda opened: self._head(opened, path)))
         except FileNotFoundError:
             return None
-
-    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
-        return at_once(self._pool, self.stat, paths)
 
     def list(self, path: str) -> list[str] | None:
         """Make one request for each thousand names."""
@@ -113,25 +76,6 @@ class ObjectStoreFiles(CheckpointFiles):
         # An empty object that is called like its directory marks it, there and in the directory above.
         names = dict.fromkeys(each.rpartition("/")[2] for each in paths if each.strip("/") != path.strip("/"))
         return [*names] if paths else None
-
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        """Make one GET."""
-        return self._content(path, max_bytes).data
-
-    def read_all(self, paths: Sequence[str], max_bytes: int = DEFAULT_MAX_READ_BYTES) -> Sequence[Content]:
-        """Make one GET for each file."""
-        return at_once(self._pool, lambda path: self._content(path, max_bytes), paths)
-
-    def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """Make one GET, which goes on where it was cut."""
-        with arriving_file(destination) as arriving, arriving.open("wb") as file:
-            self._download(path, file, None)
-        return "download"
-
-    def _content(self, path: str, max_bytes: int) -> Content:
-        file = BytesIO()
-        stat = self._download(path, file, max_bytes)
-        return Content(file.getvalue(), stat)
 
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
         refuse_escape(path)
@@ -173,6 +117,3 @@ class ObjectStoreFiles(CheckpointFiles):
     def _stat_of(self, meta: Mapping[str, Any]) -> FileStat:
         tag = hashed_tag(meta[self._store.terms.tag])
         return FileStat(mtime_ns(meta["last_modified"]), meta["size"], tag, COARSE_NS)
-
-    def _where(self, path: str) -> str:
-        return f"{self.url}/{path}"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +18,6 @@ from understudy_shared.base.errors import CheckpointError, UnderstudyError
 
 S = TypeVar("S")
 T = TypeVar("T")
-R = TypeVar("R")
 
 MIN_PROGRESS_BYTES = 1 << 16
 """A try that brought less than this counts as one that brought nothing."""
@@ -112,13 +110,6 @@ class StoreCalls(Generic[S]):
             self._renewed_ms = now_ms
             self.opened = self._open()
             return True
-
-
-def at_once(pool: ThreadPoolExecutor, call: Callable[[str], R], paths: Sequence[str]) -> list[R]:
-    """Call for each path and return the results in the order of the paths. The first call runs in this thread."""
-    others = [pool.submit(call, path) for path in paths[1:]]
-    first = [call(path) for path in paths[:1]]
-    return first + [other.result() for other in others]
 
 
 def _now_ms() -> float:
