@@ -29,7 +29,8 @@ from statistics import median
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tools.build_jar import NoCompilerError, build
+from tools.build_jar import build
+from tools.compiled import NoCompilerError
 
 from benchmarks.aligned_costs import Cost, processes_of_spark, watched
 from benchmarks.aligned_python import PythonWay

@@ -12,13 +12,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyspark
+from tools.compiled import NoCompilerError, build_or_explain
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "pipeline" / "accelerator"
@@ -29,22 +29,6 @@ MANIFEST = "META-INF/MANIFEST.MF"
 _LIMIT_S = 300
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every entry: the first that a zip file can hold."""
-
-
-class NoCompilerError(Exception):
-    """There is no `javac`."""
-
-
-def main() -> int:
-    """Build the jar unless it is there, and say where it is."""
-    try:
-        built = build()
-    except NoCompilerError as error:
-        JAR.unlink(missing_ok=True)  # it is of other sources
-        sys.stdout.write(f"{error}\n")
-        return 1
-    sys.stdout.write(f"{built}\n")
-    return 0
 
 
 def build() -> Path:
@@ -103,4 +87,4 @@ def _write_zip(path: Path, entries: Mapping[str, bytes]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(build_or_explain(build, JAR))

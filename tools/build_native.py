@@ -13,8 +13,9 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from tools.compiled import NoCompilerError, build_or_explain
 
 from understudy_pipeline.inputs.kafka_native import LIBRARY
 
@@ -22,22 +23,6 @@ SOURCE = Path(__file__).parents[1] / "pipeline" / "native" / "kafka_records.c"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 
 _LIMIT_S = 120
-
-
-class NoCompilerError(Exception):
-    """There is no C compiler."""
-
-
-def main() -> int:
-    """Build the library unless it is there, and say where it is."""
-    try:
-        built = build()
-    except NoCompilerError as error:
-        LIBRARY.unlink(missing_ok=True)  # it is of another source
-        sys.stdout.write(f"{error}\n")
-        return 1
-    sys.stdout.write(f"{built}\n")
-    return 0
 
 
 def build() -> Path:
@@ -64,4 +49,4 @@ def _digest() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(build_or_explain(build, LIBRARY))

@@ -13,7 +13,8 @@ from typing import Literal
 
 import pytest
 from pyspark.sql import SparkSession
-from tools.build_jar import NoCompilerError, build
+from tools.build_jar import build
+from tools.compiled import NoCompilerError
 
 Way = Literal["python", "jar"]
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Literal
 
 import pytest
-from tools.build_native import NoCompilerError, build
+from tools.build_native import build
+from tools.compiled import NoCompilerError
 
 from understudy_pipeline.inputs import kafka_client, kafka_native
 
