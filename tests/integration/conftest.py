@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
@@ -14,9 +15,7 @@ from tests.support.kafka.broker import KafkaBroker, kafka_broker
 from tests.support.object_store.faulty_proxy import FaultyProxy, faulty_proxy
 
 if TYPE_CHECKING:
-    from tests.support.object_store.azurite import AzureServer
     from tests.support.object_store.bucket import StoreServer
-    from tests.support.object_store.gcs_server import GcsServer
     from tests.support.object_store.hdfs_server import Door, HdfsServer
     from tests.support.object_store.s3_server import S3Server
 
@@ -48,49 +47,24 @@ def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
     return HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(*range(1, VERSION + 1))
 
 
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server."""
-    from tests.support.object_store.s3_server import s3_server  # its library is an extra
+def store_server(name: str) -> Any:
+    """Make a fixture: the server that a module of `object_store` starts, for the whole run."""
 
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
+    @pytest.fixture(scope="session")
+    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+        module = import_module(f"tests.support.object_store.{name}")  # its library is an extra
+        with getattr(module, name)(tmp_path_factory.mktemp(name)) as started:
+            yield started
 
-
-@pytest.fixture(scope="session")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
-    """A real server of Azure's blob endpoint."""
-    from tests.support.object_store.azurite import azurite  # its library is an extra
-
-    with azurite(tmp_path_factory.mktemp("azure")) as server:
-        yield server
+    return server
 
 
-@pytest.fixture(scope="session")
-def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """A server of Google Cloud Storage."""
-    from tests.support.object_store.gcs_server import gcs_server  # its library is an extra
-
-    with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server of MinIO, which speaks S3."""
-    from tests.support.object_store.minio_server import minio_server  # its library is an extra
-
-    with minio_server(tmp_path_factory.mktemp("minio")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
-    """A real HDFS. A test that kills or freezes one of its processes sets it going again."""
-    from tests.support.object_store.hdfs_server import hdfs_server  # its library is an extra
-
-    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
-        yield server
+s3 = store_server("s3_server")
+azure = store_server("azurite")
+gcs = store_server("gcs_server")
+minio = store_server("minio_server")
+hdfs_server = store_server("hdfs_server")
+"""A test that kills or freezes a process of HDFS sets it going again."""
 
 
 @pytest.fixture(scope="session")
