@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from obstore.store import AzureStore
 
-from understudy_node.checkpoint.store_access import StoreAccess
+from understudy_node.checkpoint.store_access import StoreAccess, refuse_empty
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 from understudy_shared.base.masking import masked_location
@@ -33,6 +33,7 @@ _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
 _ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _KEYS = ("AZURE_STORAGE_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _SAS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
+_IDENTITIES = ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE")
 _LOOKED_IN = (
     "the environment (AZURE_STORAGE_TOKEN, AZURE_STORAGE_ACCOUNT_KEY, AZURE_CLIENT_SECRET, AZURE_FEDERATED_TOKEN_FILE, "
     f"AZURE_STORAGE_SAS_TOKEN, {_CONNECTION_STRING}), the managed identity of this machine"
@@ -92,6 +93,7 @@ def azure_access(environ: Mapping[str, str], account: str | None, cloud: str | N
 
     `account` and `cloud` are those of the URL, as in `account.dfs.core.windows.net`; None if the URL names neither.
     """
+    refuse_empty(environ, (*_KEYS, *_SAS, *_IDENTITIES, *_ENDPOINTS))
     given = _connection(environ.get(_CONNECTION_STRING, ""))
     name = account or environ.get(_ACCOUNT) or given.get("accountname")
     if name is None:

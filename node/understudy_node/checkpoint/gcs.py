@@ -1,8 +1,8 @@
 """The parts of `object_store.ObjectStore` that are specific to Google Cloud Storage.
 
 The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine);
-`google_identity.py` adds workload identity federation. The file is looked at here first: the library does not say which
-one it read, nor what is wrong with it.
+`google_identity.py` adds identity federation and impersonation. The file is looked at here first: the library does not
+say which one it read, nor what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from obstore.store import GCSStore
 
-from understudy_node.checkpoint.google_identity import KIND, google_token
-from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, text_of
+from understudy_node.checkpoint.google_identity import KINDS, google_token
+from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, refuse_empty, text_of
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 from understudy_shared.base.masking import masked_location
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _LOCATION = re.compile(r"gc?s://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([^?#]*))?", re.ASCII | re.DOTALL)
 _KEYS = ("GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
+_ENDPOINT = "GOOGLE_BASE_URL"
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-_READ = frozenset({"service_account", "authorized_user", KIND})
+_READ = KINDS | {"service_account", "authorized_user"}
 _TYPE = re.compile(r"[a-z_]{1,40}")
 
 
@@ -78,6 +79,7 @@ class GCS:
 
 def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
     """Return the credentials' file and the endpoint, in the order of Google's tools. Raises SettingsError."""
+    refuse_empty(environ, (*_KEYS, _FILE, _ENDPOINT))
     gcloud = environ.get("CLOUDSDK_CONFIG") or f"{environ.get('HOME', '~')}/.config/gcloud"
     default = Path(gcloud, "application_default_credentials.json").expanduser()
     named = environ.get(_FILE)
@@ -88,7 +90,7 @@ def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
         text = read_file(path)
         if text is not None:
             found = _read(text, path)
-            if found["type"] == KIND:
+            if found["type"] in KINDS:
                 provider = google_token(found, path)
             else:
                 settings["application_credentials"] = str(path)
@@ -98,7 +100,7 @@ def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
         f"the environment ({', '.join(_KEYS)}, {_FILE}), {default}, the service account of this pod or machine "
         "(metadata service)"
     )
-    endpoint = environ.get("GOOGLE_BASE_URL") or "https://storage.googleapis.com"
+    endpoint = environ.get(_ENDPOINT) or "https://storage.googleapis.com"
     return StoreAccess(settings, endpoint.startswith("http://"), looked_in, provider, endpoint)
 
 

@@ -1,8 +1,9 @@
-"""Tokens of Google by identities that the library of object stores does not know: those of other providers.
+"""Tokens of Google by identities that the library of object stores does not know: those of other providers, and of
+service accounts that another identity impersonates.
 
-google-auth reads the file (`external_account`: workload identity federation), takes what proves the identity from the
-other provider, and exchanges it for a token. Rule: a token is renewed ahead of its end by a thread of its own, and
-requests go on with the one that is still valid; only who has no valid token waits.
+google-auth reads the file, takes what proves the identity, and exchanges it for a token. Rule: a token is renewed ahead
+of its end by a thread of its own, and requests go on with the one that is still valid; only who has no valid token
+waits.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from understudy_shared.base.extras import install_fix
 
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 
-KIND = "external_account"
-"""The type of file that is read here."""
+KINDS = frozenset({"external_account", "external_account_authorized_user", "impersonated_service_account"})
+"""The types of files that are read here: workload and workforce identity federation, and impersonation."""
 
 EARLY_S = 300.0
 """A token that has less left is renewed."""
@@ -90,30 +91,56 @@ class RenewedToken:
 
 def google_token(info: Mapping[str, Any], path: Path) -> RenewedToken:
     """Return the tokens of the identity that a file describes. Raises SettingsError where it cannot be understood."""
+    kind = info["type"]
     try:  # an extra, and slow to import
-        from google.auth import aws, identity_pool, pluggable  # noqa: PLC0415
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     except ImportError as error:
         raise SettingsError(
-            f"The library for credentials of the type {KIND} is not installed: {error}",
+            f"The library for credentials of the type {kind} is not installed: {error}",
             where=str(path),
             fix=install_fix("node,gcs"),
         ) from error
     try:
-        source = info["credential_source"]
-        if "certificate" in source:
-            raise ValueError  # the request would have to show it
-        kind: Any = identity_pool.Credentials
-        if "executable" in source or "environment_id" in source:
-            kind = pluggable.Credentials if "executable" in source else aws.Credentials
-        credentials = kind.from_info(info, scopes=[READ_ONLY])
+        credentials = _credentials(info)
     except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError):  # whose text may have a secret in it
         raise SettingsError(
-            f"The file's credentials of the type {KIND} are not understood",
+            f"The file's credentials of the type {kind} are not understood",
             where=str(path),
-            fix="Make it again by `gcloud iam workload-identity-pools create-cred-config` (docs/object-stores.md)",
+            fix="Make it again by gcloud (docs/object-stores.md)",
         ) from None
     return RenewedToken(lambda: _renewed(credentials))
+
+
+def _credentials(info: Mapping[str, Any]) -> Any:
+    """Return google-auth's credentials of a file. Raises what a file that is not understood makes it raise."""
+    from google.auth import (  # noqa: PLC0415
+        aws,
+        external_account_authorized_user,
+        identity_pool,
+        impersonated_credentials,
+        pluggable,
+    )
+    from google.oauth2 import credentials, service_account  # noqa: PLC0415
+
+    plain: dict[str, Any] = {  # the first two are only read to impersonate another
+        "authorized_user": credentials.Credentials.from_authorized_user_info,
+        "service_account": service_account.Credentials.from_service_account_info,
+        "external_account_authorized_user": external_account_authorized_user.Credentials.from_info,
+    }
+    if make := plain.get(info["type"]):
+        return make(info)
+    if info["type"] == "impersonated_service_account":
+        url, impersonating = info["service_account_impersonation_url"], _credentials(info["source_credentials"])
+        account = url.rpartition("/")[2].removesuffix(":generateAccessToken")
+        impersonated: Any = impersonated_credentials.Credentials
+        return impersonated(impersonating, account, [READ_ONLY], info.get("delegates"), iam_endpoint_override=url)
+    source = info["credential_source"]
+    if "certificate" in source:
+        raise ValueError  # the request would have to show it
+    federated: Any = identity_pool.Credentials
+    if "executable" in source or "environment_id" in source:
+        federated = pluggable.Credentials if "executable" in source else aws.Credentials
+    return federated.from_info(info, scopes=[READ_ONLY])
 
 
 def _renewed(credentials: Any) -> tuple[str, float]:

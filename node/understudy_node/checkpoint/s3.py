@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
 
-from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, text_of
+from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, refuse_empty, text_of
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 from understudy_shared.base.masking import masked_location
@@ -27,6 +27,9 @@ _LOCATION = re.compile(
     r"s3[an]?://([a-z0-9][a-z0-9._-]{1,253}[a-z0-9])(?:/(.*))?", re.ASCII | re.IGNORECASE | re.DOTALL
 )
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_IDENTITIES = ("AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
 """Settings that a profile may have in place of keys, and that this release does not support."""
 
@@ -77,14 +80,15 @@ class S3:
 
 def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
     """Return credentials, region and endpoint, in the order of the AWS tools. Raises SettingsError."""
+    refuse_empty(environ, (*_IDENTITIES, *_REGIONS, *_ENDPOINTS))
     name = environ.get("AWS_PROFILE", "default")
     config_file = _path(environ, "AWS_CONFIG_FILE", "config")
     keys_file = _path(environ, "AWS_SHARED_CREDENTIALS_FILE", "credentials")
     in_config = _section(config_file, read_file, "default" if name == "default" else f"profile {name}")
     settings: dict[str, str] = {}
-    if "region" in in_config and not environ.keys() & {"AWS_REGION", "AWS_DEFAULT_REGION"}:
+    if "region" in in_config and not environ.keys() & set(_REGIONS):
         settings["region"] = in_config["region"]
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
+    endpoint = next((environ[variable] for variable in _ENDPOINTS if variable in environ), None)
     if endpoint is None and (endpoint := in_config.get("endpoint_url")) is not None:
         settings["endpoint"] = endpoint
     if not _is_named(environ):
@@ -94,7 +98,8 @@ def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:
         "the environment (AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE), "
         f"profile {name} of {keys_file} and of {config_file}, the role of this container or machine"
     )
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or settings.get("region", "us-east-1")
+    regions = (environ[variable] for variable in _REGIONS if variable in environ)
+    region = next(regions, settings.get("region", "us-east-1"))
     asked_at = endpoint or f"https://s3.{region}.amazonaws.com"
     return StoreAccess(settings, asked_at.startswith("http://"), looked_in, endpoint=asked_at)
 

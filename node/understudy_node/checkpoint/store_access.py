@@ -6,10 +6,12 @@ does not know: files in the format of a store's own tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from understudy_shared.base.errors import SettingsError
 
 ReadFile = Callable[[Path], str | None]
 """A function that returns the text of a file; None if the file does not exist."""
@@ -39,3 +41,12 @@ def text_of(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
+
+
+def refuse_empty(environ: Mapping[str, str], variables: Iterable[str]) -> None:
+    """Raise SettingsError for a variable without a value: the library would use it in place of what is set beside."""
+    for variable in variables:
+        if environ.get(variable) == "":
+            raise SettingsError(
+                f"{variable} is set, but has no value", where="environment", fix="Unset it, or give it a value"
+            )

@@ -79,6 +79,7 @@ def test_without_a_file_the_service_account_of_the_machine_is_left_to_the_librar
         ("[]", "no credentials of Google"),
         ('{"type": "Hush 1"}', "no credentials of Google"),
         ('{"type": "external_account", "audience": "hush"}', "type external_account are not understood"),
+        ('{"type": "impersonated_service_account", "source_credentials": "hush"}', "account are not understood"),
         ('{"type": "gdch_service_account", "name": "hush"}', "type gdch_service_account are not supported"),
     ],
 )

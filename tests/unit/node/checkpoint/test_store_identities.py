@@ -26,11 +26,13 @@ from understudy_shared.base.errors import CheckpointError
 PLACES: dict[str, Callable[[], ObjectStore]] = {
     "instance": lambda: S3("s3://bucket/x"),
     "container": lambda: S3("s3://bucket/x"),
+    "web": lambda: S3("s3://bucket/x"),
     "managed": lambda: Azure("abfss://box@team.dfs.core.windows.net/x"),
     "workload": lambda: Azure("abfss://box@team.dfs.core.windows.net/x"),
     "principal": lambda: Azure("abfss://box@team.dfs.core.windows.net/x"),
     "metadata": lambda: GCS("gs://bucket/x"),
     "federation": lambda: GCS("gs://bucket/x"),
+    "impersonation": lambda: GCS("gs://bucket/x"),
 }
 ENDS_SOON_S = 100
 """Less than what each library wants a token to have left."""
