@@ -47,7 +47,7 @@ kubernetes: ## an API server of Kubernetes, compiled in a quarter of an hour, fo
 minio: setup ## a server of MinIO (AGPL), compiled in minutes, for tests of S3 on another maker's server; without it they are skipped
 	@sh tools/build_minio.sh
 
-servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, servers of S3, Azure, GCS and HDFS, for the tests that use them; what cannot be had is left out
+servers: setup ## Prometheus, Redis with TLS, a browser, Helm, Kafka, Kerberos, servers of S3, Azure, GCS and HDFS, for the tests that use them; what cannot be had is left out
 	@sh tools/unpack_servers.sh
 	@$(MAKE) --no-print-directory browser || echo "== no Chromium could be installed: the tests that need one are skipped"
 	@$(MAKE) --no-print-directory helm || echo "== no Helm could be installed: the tests of the chart that need it are skipped"

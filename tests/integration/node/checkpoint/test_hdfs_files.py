@@ -107,14 +107,13 @@ def test_doctor_checks_hdfs_as_it_checks_other_stores(door: Door, files: HadoopF
     assert found == {**dict.fromkeys(("credentials", "list", "read", "lineage"), "ok"), "commit": "fail"}
 
 
+@pytest.mark.parametrize("count", [25, pytest.param(100_000, marks=pytest.mark.full)])
 def test_a_listing_has_all_names_however_many_replies_it_takes(
-    hdfs: Door, webhdfs: Door, hdfs_server: HdfsServer
+    hdfs: Door, webhdfs: Door, hdfs_server: HdfsServer, count: int
 ) -> None:
     """The server gives 10 names in a reply."""
-    bucket, client = hdfs.new_bucket(), hdfs_server.client()
-    names = [f"{number} %2F ü.delta" for number in range(25)]
-    for name in names:
-        client.create(f"/{bucket.name}/state/{name}").close()
+    bucket, names = hdfs.new_bucket(), [f"{number} %2F \u00fc.delta" for number in range(count)]
+    hdfs_server.make_folders([f"/{bucket.name}/state/{name}" for name in names])
     for door in (hdfs, webhdfs):
         assert sorted(door.files(bucket.name, "").list("state") or []) == sorted(names)
 
