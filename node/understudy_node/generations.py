@@ -14,7 +14,7 @@ from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.duties import EVERYTHING, Duties
 from understudy_node.generation import Generation, Layout, Wiring, build_generation
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.workers import Workers
+from understudy_node.replica.workers import Steps
 from understudy_node.stores.naming import Naming, naming_of
 from understudy_node.stores.renewal import read_alike, with_new_schemas
 from understudy_node.stores.stores import StoreAlias
@@ -25,9 +25,7 @@ from understudy_shared.bus.messages import Announcement
 class Generations:
     """`serving` answers readers; it is None until the first commit was seen. `event` is called at changes."""
 
-    def __init__(
-        self, workers: Workers, aliases: Mapping[str, StoreAlias], *, event: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, workers: Steps, aliases: Mapping[str, StoreAlias], *, event: Callable[[str, str], None]) -> None:
         self.serving: Generation | None = None
         self.pending: Generation | None = None
         self.duties: Duties = EVERYTHING

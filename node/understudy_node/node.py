@@ -32,7 +32,7 @@ from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.snapshot_leases import LeaseTable
 from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.workers import Workers
+from understudy_node.replica.workers import Steps, Workers
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import read_aliases, served_stores
 from understudy_shared.base.clock import Clock
@@ -59,8 +59,17 @@ class Node:
     its name in a cluster, set before `start`.
     """
 
-    def __init__(self, settings: NodeSettings, files: CheckpointFiles, *, host: HostInfo, clock: Clock) -> None:
-        """Read the checkpoint's description.
+    def __init__(
+        self,
+        settings: NodeSettings,
+        files: CheckpointFiles,
+        *,
+        host: HostInfo,
+        clock: Clock,
+        cache: BlockCache | None = None,
+        workers: Steps | None = None,
+    ) -> None:
+        """Read the checkpoint's description. `cache` and `workers` are those of a process that has several nodes.
 
         Raises UnderstudyError, before anything is started, for an unusable checkpoint.
         """
@@ -82,14 +91,15 @@ class Node:
             files=files,
             history=CommitHistory(files),
             disk=LocalBases(settings.data_directory),
-            cache=BlockCache(settings.statestore_cache_max_bytes),
+            cache=cache or BlockCache(settings.statestore_cache_max_bytes),
             overlay_max_bytes=settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
             pinned=PinnedViews(self.leases),
             past=PastVersions(settings.data_directory / PAST_FOLDER),
         )
-        self._schedule = WorkSchedule(Workers(count=settings.workers), retry_ms=settings.lag_refresh_ms)
-        self._generations = Generations(self._schedule.workers, aliases, event=self.events.note)
+        workers = workers or Workers(count=settings.workers)
+        self._schedule = WorkSchedule(workers, retry_ms=settings.lag_refresh_ms)
+        self._generations = Generations(workers, aliases, event=self.events.note)
         self._cadence = Cadence()
         floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
         self._loop = PollLoop(self._turn, files, floor_ms=floor_ms, clock=clock)

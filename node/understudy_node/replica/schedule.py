@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from understudy_node.follow.history import CommitHistory
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.workers import Workers
+from understudy_node.replica.workers import Steps
 
 PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
@@ -26,7 +26,7 @@ LOOKS_AT_REST = 5
 class WorkSchedule:
     """The schedule that hands steps to `workers`. A replica that failed is tried again every `retry_ms`."""
 
-    def __init__(self, workers: Workers, *, retry_ms: float) -> None:
+    def __init__(self, workers: Steps, *, retry_ms: float) -> None:
         self.workers = workers
         self._retry_ms = retry_ms
         self._next_prefetch_ms = 0.0

@@ -4,12 +4,16 @@ Short tailing steps are left to one worker, because they compute: a second threa
 from the first, and waking it costs as much as a step. The others join as soon as a step is long, or does not end: then
 it waits for files, and waiting can be shared.
 
+Applications of one process share the workers, each by a share of its own. A step of a share that hangs, because its
+storage does not answer, keeps its thread, and another thread takes its place until it ends.
+
 A step that raises an unexpected exception is a bug: it is stored in `failure`, the workers stop, and the node turns
-unready instead of running on with replicas that silently stall.
+unready instead of running on with replicas that silently stall. In a share it ends the steps of that share alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -23,6 +27,9 @@ log = logging.getLogger(__name__)
 SHORT_STEP_S = 0.002
 """Time up to which a step is short: a usual commit takes a tenth of it; reading a remote file takes longer."""
 
+HANGS_AFTER_S = 5.0
+"""Time after which a step of a share no longer counts as one of the workers."""
+
 HELP_AFTER_S = 0.005
 """Time for which a second worker watches the first before it joins."""
 
@@ -35,6 +42,22 @@ class SteppedTask(Hashable, Protocol):
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
+
+
+class Steps(Protocol):
+    """The workers, or the share of one application in them: what a node needs of them."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The bug that ended them."""
+
+    def start(self) -> None: ...
+
+    def submit(self, *tasks: SteppedTask) -> None: ...
+
+    def discard(self, task: SteppedTask) -> None: ...
+
+    def stop(self, *, timeout_s: float) -> None: ...
 
 
 class Ended(NamedTuple):
@@ -57,18 +80,24 @@ class Workers:
         self._are_short = False
         """Whether the step that ended last was short."""
         self._stopping = False
+        self._shared: dict[SteppedTask, tuple[WorkerShare, float]] = {}
+        """The steps of shares that are in flight, and when each began."""
+        self._hanging: set[SteppedTask] = set()
         self.failure: BaseException | None = None
-        self._threads = [threading.Thread(target=self._run, name=f"worker-{n}", daemon=True) for n in range(count)]
+        self._numbers = itertools.count()
+        self._threads = [self._thread() for _ in range(count)]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, *tasks: SteppedTask) -> None:
+    def submit(self, *tasks: SteppedTask, share: WorkerShare | None = None) -> None:
         """Queue a step of each of these."""
         with self._changed:
             for task in tasks:
-                self._queue.put(task, restoring=task.restoring)
+                self._queue.put(task, restoring=task.restoring, group=share)
+            if self._shared:
+                self._replace_those_that_hang()
             if self._queue.is_ready:
                 self._changed.notify(min(2, len(tasks)))  # Wake two: one works, the other watches it.
 
@@ -76,6 +105,13 @@ class Workers:
         """Run no further step of `task`; one in flight still ends."""
         with self._changed:
             self._queue.discard(task)
+
+    def end_share(self, share: WorkerShare, *, timeout_s: float) -> None:
+        """Run no further step of a share, and wait for those in flight."""
+        with self._changed:
+            share.has_ended = True
+            self._queue.discard_group(share)
+            self._changed.wait_for(lambda: not self._queue.running(share), timeout_s)
 
     def stop(self, *, timeout_s: float) -> None:
         """End the threads after the steps in flight, waiting `timeout_s` for all of them together."""
@@ -87,6 +123,20 @@ class Workers:
             if thread.is_alive():
                 thread.join(max(0.0, deadline_s - time.monotonic()))
 
+    def _thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name=f"worker-{next(self._numbers)}", daemon=True)
+
+    def _replace_those_that_hang(self) -> None:
+        """Start a thread in the place of each that hangs. It runs when somebody has work, so when it matters."""
+        since_s = time.monotonic() - HANGS_AFTER_S
+        for task in [task for task, (_, began_s) in self._shared.items() if began_s < since_s]:
+            if task not in self._hanging:
+                self._hanging.add(task)
+                self._queue.hang(task)
+                thread = self._thread()
+                self._threads.append(thread)
+                thread.start()
+
     def _run(self) -> None:
         ended: Ended | None = None
         while (task := self._next(ended)) is not None:
@@ -95,26 +145,39 @@ class Workers:
                 more, restoring = task.step(), task.restoring
             except BaseException as error:
                 log.exception("a step failed unexpectedly", extra={"action": "worker-failed"})
-                with self._changed:
-                    self.failure = self.failure or error
-                    self._stopping = True
-                    self._changed.notify_all()
-                return
+                if not self._failed(task, error):
+                    return
+                more, restoring = False, False
             ended = Ended(task, more, restoring, time.perf_counter() - began_s)
+
+    def _failed(self, task: SteppedTask, error: BaseException) -> bool:
+        """Note a bug. Return whether the workers go on: it was in a share, whose steps end."""
+        with self._changed:
+            share, _ = self._shared.get(task, (None, 0.0))
+            if share is not None:
+                share.failure = share.failure or error
+                self._queue.discard_group(share)
+                return True
+            self.failure = self.failure or error
+            self._stopping = True
+            self._changed.notify_all()
+            return False
 
     def _next(self, ended: Ended | None) -> SteppedTask | None:
         """Report the step that ended and wait for the next. A worker that leaves work behind wakes another one, unless
         it is enough alone.
         """
         with self._changed:
-            if ended is not None:
-                self._queue.done(ended.task, more=ended.more, restoring=ended.restoring)
-                self._are_short = ended.took_s < SHORT_STEP_S
+            if ended is not None and self._done(ended):
+                return None
             seen = -1
             while not self._stopping:
                 found = self._queue.take() if seen == self._begun or not self._one_is_enough else None
                 if found is not None:
                     self._begun += 1
+                    share = self._queue.group_of(found)
+                    if isinstance(share, WorkerShare):
+                        self._shared[found] = (share, time.monotonic())
                     if self._queue.is_ready and not self._one_is_enough:
                         self._changed.notify()
                     return found
@@ -122,7 +185,47 @@ class Workers:
                 self._changed.wait(HELP_AFTER_S if self._queue.is_ready else None)
             return None
 
+    def _done(self, ended: Ended) -> bool:
+        """Report a step that ended; return whether its thread ends, too, because another took its place."""
+        self._queue.done(ended.task, more=ended.more, restoring=ended.restoring)
+        self._are_short = ended.took_s < SHORT_STEP_S
+        share, _ = self._shared.pop(ended.task, (None, 0.0))
+        if share is not None and share.has_ended:
+            self._changed.notify_all()  # somebody waits for the last of its steps
+        if ended.task not in self._hanging:
+            return False
+        self._hanging.remove(ended.task)
+        self._threads.remove(threading.current_thread())
+        if self._queue.is_ready:
+            self._changed.notify()
+        return True
+
     @property
     def _one_is_enough(self) -> bool:
         """Whether the worker that tails now should do the waiting steps, too."""
         return self._are_short and self._queue.tails_only
+
+
+class WorkerShare:
+    """The share of one application in the workers of a process. Its steps wait for those of no other application longer
+    than for one step each.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self.failure: BaseException | None = None
+        self.has_ended = False
+        self._workers = workers
+
+    def start(self) -> None:
+        """Do nothing: the process starts the workers."""
+
+    def submit(self, *tasks: SteppedTask) -> None:
+        if self.failure is None and not self.has_ended:
+            self._workers.submit(*tasks, share=self)
+
+    def discard(self, task: SteppedTask) -> None:
+        self._workers.discard(task)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Take no further step, and wait for those in flight."""
+        self._workers.end_share(self, timeout_s=timeout_s)

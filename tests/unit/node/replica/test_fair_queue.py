@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -233,3 +234,49 @@ class Workshop(RuleBasedStateMachine):
 
 
 TestWorkshop = Workshop.TestCase
+
+
+def test_groups_take_turns_whatever_the_number_of_their_tasks() -> None:
+    queue: FairQueue[str] = FairQueue(workers=8)
+    for task in "abcdef":
+        queue.put(task, restoring=False, group="large")
+    queue.put("x", restoring=False, group="small")
+    queue.put("y", restoring=False, group="small")
+    assert taken(queue, 6) == ["a", "x", "b", "y", "c", "d"]
+
+
+def test_a_group_whose_steps_hang_keeps_a_bounded_number_of_workers_and_others_go_on() -> None:
+    queue: FairQueue[str] = FairQueue(workers=3)
+    for task in "abcd":
+        queue.put(task, restoring=True, group="hangs")
+    assert taken(queue, 3) == ["a", "b", None]
+    for task in "ab":
+        queue.hang(task)
+    queue.put("x", restoring=True, group="well")
+    queue.put("t", restoring=False, group="hangs")
+    assert taken(queue, 3) == ["t", "x", None]
+    queue.done("a", more=False, restoring=True)
+    assert queue.take() == "c"
+    queue.discard_group("hangs")
+    queue.done("b", more=True, restoring=True)
+    queue.done("c", more=True, restoring=True)
+    queue.done("t", more=True, restoring=False)
+    assert taken(queue, 1) == [None]
+    assert queue.running("hangs") == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("UVW")), unique_by=lambda each: each[0]))
+def test_a_task_waits_for_one_step_of_each_other_group_for_each_of_its_own_before_it(
+    given: list[tuple[str, str]],
+) -> None:
+    queue: FairQueue[str] = FairQueue(workers=9)
+    for task, group in given:
+        queue.put(task, restoring=False, group=group)
+    order = list(iter(queue.take, None))
+    group_of = dict(given)
+    assert sorted(order) == sorted(group_of)
+    for task, group in given:
+        before = [group_of[each] for each in order[: order.index(task)]]
+        place = [each for each, other in given if other == group].index(task)
+        assert before.count(group) == place
+        assert all(before.count(other) <= place + 1 for other in "UVW")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from understudy_node.replica.workers import Workers
+from understudy_node.replica.workers import Workers, WorkerShare
 
 PATIENCE_S = 60.0
 """Only a failing test waits that long."""
@@ -337,3 +337,65 @@ def test_stop_gives_up_on_a_step_that_does_not_end() -> None:
 
 def test_stopping_before_starting_is_nothing() -> None:
     Workers(count=2).stop(timeout_s=PATIENCE_S)
+
+
+def setting(event: threading.Event) -> Callable[[int], bool]:
+    """A step that sets an event."""
+
+    def body(_: int) -> bool:
+        event.set()
+        return False
+
+    return body
+
+
+def test_a_share_whose_steps_hang_keeps_no_other_share_waiting(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers
+) -> None:
+    monkeypatch.setattr("understudy_node.replica.workers.HANGS_AFTER_S", 0.0)
+    hangs, well = WorkerShare(workers), WorkerShare(workers)
+    gates = [Gate(), Gate()]
+    hangs.submit(*map(Task, gates))
+    for gate in gates:
+        assert gate.begun.wait(PATIENCE_S)
+    for _ in range(20):
+        ended = threading.Event()
+        well.submit(Task(setting(ended)))
+        assert ended.wait(PATIENCE_S)
+    for gate in gates:
+        gate.let_go.set()
+    hangs.stop(timeout_s=PATIENCE_S)
+    wait_until(lambda: len(workers._threads) == 2)
+
+
+def test_a_bug_in_one_share_ends_its_steps_alone(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
+    def bug(_: int) -> bool:
+        raise ZeroDivisionError
+
+    fails, well = WorkerShare(workers), WorkerShare(workers)
+    with caplog.at_level(logging.ERROR):
+        fails.submit(Task(bug))
+        wait_until(lambda: fails.failure is not None)
+    late, ended = Task(lambda _: False), threading.Event()
+    fails.submit(late)
+    well.submit(Task(setting(ended)))
+    assert ended.wait(PATIENCE_S)
+    assert (late.steps, well.failure, workers.failure) == (0, None, None)
+
+
+def test_the_end_of_a_share_waits_for_its_step_and_leaves_the_others(workers: Workers) -> None:
+    ends, stays = WorkerShare(workers), WorkerShare(workers)
+    gate = Gate(more=True)
+    task = Task(gate)
+    ends.submit(task)
+    assert gate.begun.wait(PATIENCE_S)
+    stopping = threading.Thread(target=ends.stop, kwargs={"timeout_s": PATIENCE_S})
+    stopping.start()
+    wait_until(lambda: ends.has_ended)
+    gate.let_go.set()
+    stopping.join(PATIENCE_S)
+    assert not stopping.is_alive()
+    assert task.steps == 1
+    ended = threading.Event()
+    stays.submit(Task(setting(ended)))
+    assert ended.wait(PATIENCE_S)
