@@ -65,6 +65,8 @@ class Tables(ClusterView):
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
         self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
+        self._pace: tuple[int, int | None] | None = None
+        """The shortest heartbeat interval, and the `changes` at which it was found: a process keeps its interval."""
         self._catalogue: tuple[str | None] | None = None
         """The cached `catalogue_digest`; `None` when it must be computed again."""
 
@@ -217,7 +219,10 @@ class Tables(ClusterView):
 
         A node that no assignment names does not set the pace while others do: it may be forged.
         """
-        return min((node.heartbeat.heartbeat_ms for node in self._assigned_nodes()), default=default_ms)
+        if self._pace is None or self._pace[0] != self.changes:
+            found = min((node.heartbeat.heartbeat_ms for node in self._assigned_nodes()), default=None)
+            self._pace = (self.changes, found)
+        return default_ms if self._pace[1] is None else self._pace[1]
 
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
         """Whether a node was silent for its expiry, on a bus that is reachable."""

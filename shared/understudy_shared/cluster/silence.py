@@ -7,7 +7,7 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +48,10 @@ class LastWord(NamedTuple):
     at_ms: float
     heartbeat_ms: float
 
+    def is_silent(self, now_ms: float) -> bool:
+        """Whether the node is silent for so long that it should be asked."""
+        return now_ms - self.at_ms > ASK_AFTER_HEARTBEATS * self.heartbeat_ms
+
 
 @dataclass(slots=True)
 class _Asked:
@@ -64,18 +68,16 @@ class Silence:
     def __init__(self) -> None:
         self._asked: dict[str, _Asked] = {}
 
-    def keep(self, node_ids: Collection[str]) -> None:
-        """Forget all nodes but these, so that the number of known nodes bounds the memory."""
-        for node_id in self._asked.keys() - set(node_ids):
-            del self._asked[node_id]
+    def keep(self, is_known: Callable[[str], bool]) -> None:
+        """Forget all nodes but the known ones, so that their number bounds the memory."""
+        self._asked = {node_id: asked for node_id, asked in self._asked.items() if is_known(node_id)}
 
     def due(self, last: Mapping[str, LastWord], *, now_ms: float) -> list[str]:
         """Return the nodes to ask now; nodes that did not answer before come last."""
         due = [
             node_id
             for node_id, word in last.items()
-            if now_ms - word.at_ms > ASK_AFTER_HEARTBEATS * word.heartbeat_ms
-            and self._is_due(node_id, now_ms, word.heartbeat_ms)
+            if word.is_silent(now_ms) and self._is_due(node_id, now_ms, word.heartbeat_ms)
         ]
         return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
 

@@ -65,7 +65,7 @@ def test_only_a_process_that_was_asked_in_vain_since_it_was_last_heard_is_unansw
     unanswered: set[str] = set()
     for now_ms, (what, node_id) in enumerate(story):
         if what == "keep":
-            silence.keep({node_id})
+            silence.keep({node_id}.__contains__)
             unanswered &= {node_id}
         elif what == "answered":
             silence.answered(node_id)
