@@ -16,7 +16,8 @@ from functools import partial
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.auth.api_keys import Granted, Presented
-from understudy_shared.auth.audit import AuditedRequest, AuditLog, peer_of
+from understudy_shared.auth.applications import ServedApplications
+from understudy_shared.auth.audit import APPLICATION, AuditedRequest, AuditLog, peer_of
 from understudy_shared.auth.audited import asked_of
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -25,6 +26,7 @@ from understudy_shared.auth.known import KnownCredentials, Refused
 from understudy_shared.auth.needs import Need, NeedKind, granted, need_of, no_peer, rate_limited
 from understudy_shared.auth.presented import PresentedToken, presented_in
 from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
+from understudy_shared.auth.rates import Limited
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
 from understudy_shared.base.errors import UnderstudyError
@@ -34,7 +36,6 @@ from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.people import is_for_people, send_problem_page
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
-from understudy_shared.http.target import STORES
 from understudy_shared.tls.service_tls import metrics_of
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsSide, TlsTrouble
 
@@ -49,8 +50,6 @@ granted by now.
 
 ISSUER_LIMIT_S = 3.0
 """Seconds for which a request waits for an issuer's signing keys."""
-
-_STORE_AT = len(STORES)
 
 
 class Access:
@@ -74,6 +73,7 @@ class Access:
         of which other origins may read from the service; None for no page.
         """
         self.cors = cors
+        self.applications = ServedApplications()
         self.identity = identity or ClusterIdentity(None, "")
         self.exposure = exposure
         self.tls = self.identity.tls
@@ -97,10 +97,8 @@ class Access:
     # ---- the protocol's way
 
     def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
-        """Return what a GET of one key is granted. None: the ASGI way decides, also where the target names the
-        application.
-        """
-        if presented is None or not target.startswith(STORES):
+        """Return what a GET of one key is granted. None: the ASGI way decides."""
+        if presented is None:
             return None
         granted, known = presented.granted, self._known
         if (
@@ -112,22 +110,32 @@ class Access:
             granted = presented.granted = self._granted(target, presented)
             if granted is None:
                 return None
-        if known.rates is not None and self._wait_s(granted.authorization.principal):
+        if known.rates is not None and self._held(granted.authorization.principal, granted.application) is not None:
             return None
         return granted.authorization
 
     def _granted(self, target: bytes, presented: Presented) -> Granted | None:
         """Return what lookups in the store of this target are granted."""
-        principal, end = self._principal(presented), target.find(b"/", _STORE_AT)
-        if principal is None or end < 0 or presented.proven is None:
+        principal, rates = self._principal(presented), self._known.rates
+        if principal is None or presented.proven is None:
             return None
-        found = principal.points(target[_STORE_AT:end])
-        return None if found is None else Granted(presented.proven, target[: end + 1], found)
+        is_needed = principal.is_limited or (rates is not None and bool(rates.limits.applications))
+        of = self.applications.of_store(target, is_needed=is_needed)
+        end = -1 if of is None else target.find(b"/", of.store_at)
+        if of is None or end < 0:
+            return None
+        found = principal.within(of.application).points(target[of.store_at : end])
+        return None if found is None else Granted(presented.proven, target[: end + 1], found, of.application)
 
-    def _wait_s(self, principal: Principal) -> int:
-        """Return the whole seconds that a principal has to wait; 0 counts as a request of now."""
-        rates = self._known.rates
-        return 0 if rates is None or principal.is_peer else rates.wait_s(principal.name, self._now_s())
+    def _held(self, principal: Principal, application: str | None) -> Problem | None:
+        """Return the problem of a principal or application that is above its rate; None counts as a request of now."""
+        rates, now_s = self._known.rates, self._now_s()
+        if rates is None or principal.is_peer:
+            return None
+        limited, wait_s = Limited.PRINCIPAL, rates.wait_s(Limited.PRINCIPAL, principal.name, now_s)
+        if not wait_s and application is not None:
+            limited, wait_s = Limited.APPLICATION, rates.wait_s(Limited.APPLICATION, application, now_s)
+        return rate_limited(limited, wait_s) if wait_s else None
 
     def peer(self, presented: Presented | None, trouble: TlsTrouble | None = None) -> bool:
         """Whether an internal call comes from a peer. `trouble`: why the connection's certificate is not a peer's.
@@ -162,16 +170,16 @@ class Access:
 
     def _decided(self, scope: Scope, presented: Presented | None, app: App) -> App:
         trouble = scope.get(PEER_TROUBLE, NO_CERTIFICATE) if self._asks_certificates else None
-        decided = self.decide(scope["method"], scope["raw_path"], presented, trouble)
+        decided, application = self._decide(scope["method"], scope["raw_path"], presented, trouble)
         if trouble is not None and self.tls is not None and decided == no_peer(trouble):
             self.tls.note(TlsSide.ACCEPT, trouble, peer_of(scope))
         if isinstance(decided, Authorization) and isinstance(presented, Session):
             decided = _unless_foreign(decided, scope)  # a page of another site can make a browser send its cookie
         if isinstance(decided, Authorization):
-            scope[AUTHORIZATION] = decided
+            scope[AUTHORIZATION], scope[APPLICATION] = decided, application
             if presented is not None:
                 scope[IS_KNOWN] = partial(self._is_known, presented)
-                scope[REGRANT] = partial(self._regrant, scope["method"], scope["raw_path"], presented)
+                scope[REGRANT] = partial(self._regrant, scope["method"], scope["raw_path"], application, presented)
             return app
         self._note_refused(decided, scope, presented)
         if wants_page(scope) and not self._accepts_peers:
@@ -184,9 +192,10 @@ class Access:
         return self._known.known(presented) is not None
 
     def _regrant(
-        self, method: str, raw_path: bytes, presented: Presented, before: Authorization
+        self, method: str, raw_path: bytes, application: str | None, presented: Presented, before: Authorization
     ) -> Authorization | None:
-        principal = self._known.known(presented)
+        known = self._known.known(presented)
+        principal = known.within(application) if known is not None and application is not None else known
         if principal is None or principal is before.principal:
             return None if principal is None else before
         found = granted(principal, need_of(method, raw_path), raw_path)
@@ -223,6 +232,12 @@ class Access:
         """Decide what a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate
         of the connection is not a peer's; it does not count where no certificates are required.
         """
+        return self._decide(method, raw_path, presented, trouble)[0]
+
+    def _decide(
+        self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None
+    ) -> tuple[Authorization | Problem, str | None]:
+        """Decide it, and return the application of the request with it."""
         # One function, so that the order of the refusals is seen: no answer may say more than the one before it.
         try:
             need: Need | Problem = need_of(method, raw_path)
@@ -230,26 +245,27 @@ class Access:
             need = problem_of(error)
         principal = self._known.known(presented)
         if isinstance(need, Need) and need.kind is NeedKind.NOTHING:
-            return Authorization(principal or ANONYMOUS)
+            return Authorization(self.applications.of_probes(principal or ANONYMOUS)), None
         if self._asks_certificates:
             is_internal = isinstance(need, Need) and need.kind is NeedKind.PEER
             if trouble is not None and (is_internal or (principal is not None and principal.is_peer)):
                 self.refused[Refused.NO_PEER_CERTIFICATE] += 1
-                return no_peer(trouble)
+                return no_peer(trouble), None
             if trouble is None and principal is None and self._knows_by_certificate:
                 principal = PEER
         if principal is None:
-            return self._unauthenticated(presented)
+            return self._unauthenticated(presented), None
         if isinstance(need, Problem):
-            return need
-        wait_s = self._wait_s(principal)
-        if wait_s:
+            return need, None
+        application = self.applications.of(raw_path, principal)
+        held = self._held(principal, None if isinstance(application, Problem) else application)
+        if held is not None:
             self.refused[Refused.RATE_LIMITED] += 1
-            return rate_limited(wait_s)
-        decided = granted(principal, need, raw_path)
+            return held, None
+        decided = application if isinstance(application, Problem) else _within(principal, application, need, raw_path)
         if isinstance(decided, Problem):
             self.refused[Refused.NOT_GRANTED] += 1
-        return decided
+        return decided, None if isinstance(application, Problem) else application
 
     def _unauthenticated(self, presented: Presented | None) -> Problem:
         why = self._known.why_unknown(presented)
@@ -341,6 +357,11 @@ def regranted(scope: Scope, before: Authorization) -> Authorization | None:
     """
     regrant: Callable[[Authorization], Authorization | None] | None = scope.get(REGRANT)
     return before if regrant is None else regrant(before)
+
+
+def _within(principal: Principal, application: str | None, need: Need, raw_path: bytes) -> Authorization | Problem:
+    """Return what a principal is granted in an application; None: in all of them."""
+    return granted(principal if application is None else principal.within(application), need, raw_path)
 
 
 def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization | Problem:

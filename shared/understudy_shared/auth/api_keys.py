@@ -54,11 +54,12 @@ class ApiKey:
 
 
 class Granted(NamedTuple):
-    """A grant of lookups to a key: those whose target begins with these bytes."""
+    """A grant of lookups to a key: those whose target begins with these bytes, all of one application."""
 
     key: ApiKey
     begins: bytes
     authorization: Authorization
+    application: str
 
 
 class Presented:

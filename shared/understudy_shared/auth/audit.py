@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of
+from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of, shown
 from understudy_shared.auth.principals import Principal
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.reminders import LogThrottle
@@ -26,6 +26,9 @@ from understudy_shared.http.edge import App, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 PREFIX = b"/admin/v1/"
+APPLICATION = "understudy.application"
+"""Key in the scope of a request for the application in which it was granted; None: that of no single one."""
+
 NOTES = "understudy.audit"
 """Key in the scope of a request for the fields that its route adds to the line."""
 
@@ -119,6 +122,7 @@ class AuditLog:
 
     def _answered(self, scope: Scope, principal: Principal, status: int | None, notes: Mapping[str, object]) -> None:
         asked = asked_of(scope["raw_path"], scope.get("query_string", b""))
+        asked = asked._replace(application=asked.application or shown(scope.get(APPLICATION) or ""))
         event = AuditedRequest(principal, peer_of(scope), scope["method"], asked)
         outcome = "unanswered" if status is None else str(status)
         if event.method not in READING and scope["raw_path"].startswith(PREFIX):
@@ -148,6 +152,7 @@ class AuditLog:
             return
         who = name_of(principal)
         extra = {"principal": who, "peer": peer, "method": method, "route": asked.route, "outcome": outcome}
+        extra |= {"application": asked.application} if asked.application else {}
         extra |= {"store": asked.store} if asked.store else {}
         extra |= {"key": mark_of(self._secret, asked)} if asked.key else {}
         log.log(

@@ -8,7 +8,13 @@ from typing import NamedTuple
 from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
-from understudy_shared.http.target import parse_query, refuse_unroutable, split_path
+from understudy_shared.http.target import (
+    application_name,
+    application_target,
+    parse_query,
+    refuse_unroutable,
+    split_path,
+)
 
 MAX_SHOWN_CHARS = 200
 """Limit on the characters of a path or a name in a line, which so has a bounded length."""
@@ -19,17 +25,23 @@ UNKNOWN_ROUTE = "unknown"
 
 
 class Asked(NamedTuple):
-    """The subject of a request. `key` is its key as it was sent: it goes into no line."""
+    """The subject of a request. `key` is its key as it was sent: it goes into no line. `application`: if the path names
+    it.
+    """
 
     route: str
     store: str = ""
     key: str = ""
+    application: str = ""
 
 
 def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
     """Read a path. An unknown path is not shown, because it may hold a key."""
     try:
         refuse_unroutable(raw_path)
+        named, inner = application_target(raw_path)
+        if named is not None:
+            return asked_of(inner, query)._replace(application=shown(application_name(named)))
         match split_path(raw_path):
             case ["v1", "stores" | "read" as call]:
                 return Asked(f"/v1/{call}")

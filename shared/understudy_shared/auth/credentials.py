@@ -4,6 +4,7 @@
     grants = [
       {stores = ["aircraft"], actions = ["point", "scan"]},
       {stores = ["balances"], actions = ["point"], key_prefix = ["tenant-7"]},
+      {stores = ["*"], actions = ["monitor"], applications = ["orders-*"]},
     ]
 
     [[keys]]
@@ -23,6 +24,7 @@
     [limits]
     requests_per_s = 500
     principals = {nightly-export = 50}
+    applications = {"orders-*" = 2000}
 
 A principal may have two keys at a time, so that one replaces the other without a pause.
 """
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -42,6 +44,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from understudy_shared.auth.api_keys import KEY_ID, ApiKey
 from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import ClaimGrant, Issuer
+from understudy_shared.auth.patterns import EVERY
 from understudy_shared.auth.principals import EVERY_STORE, OF_KEYS, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
@@ -70,6 +73,10 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 _Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _IssuerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Pattern = Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f]{1,256}$")]
+"""A pattern of ids of applications: `*` stands for any characters."""
+
+_Patterns = Annotated[list[_Pattern], Field(min_length=1, max_length=100)]
 _Long = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -87,6 +94,8 @@ class RoleGrant(_Part):
     stores: Annotated[list[_Name], Field(min_length=1, max_length=1000)]
     actions: Annotated[list[Action], Field(min_length=1)]
     key_prefix: Annotated[list[bool | _Long | str], Field(max_length=MAX_PREFIX_COLUMNS)] = []
+    applications: _Patterns | None = None
+    """Patterns of the applications in which it holds; None: in every application."""
 
 
 class RoleEntry(_Part):
@@ -112,6 +121,7 @@ class StoredClaimGrant(_Part):
     stores: Annotated[list[_Name], Field(min_length=1, max_length=1000)]
     actions: Annotated[list[Literal[Action.POINT]], Field(min_length=1, max_length=1)]
     key_prefix_claims: Annotated[list[_Name], Field(min_length=1, max_length=MAX_PREFIX_COLUMNS)]
+    applications: _Patterns | None = None
 
 
 class StoredIssuer(_Part):
@@ -131,11 +141,13 @@ class StoredIssuer(_Part):
 
 
 class StoredLimits(_Part):
-    """Limits on the requests of principals, in each process of a service."""
+    """Limits on the requests of principals and to applications, in each process of a service."""
 
     requests_per_s: _Rate | None = None
     burst_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 2.0
     principals: Annotated[dict[_Name, _Rate], Field(max_length=MAX_KEYS)] = {}
+    applications: Annotated[dict[_Pattern, _Rate], Field(max_length=1000)] = {}
+    """Requests a second to each application that fits a pattern. The first pattern that fits counts."""
 
 
 class Credentials(NamedTuple):
@@ -171,7 +183,8 @@ def parse_credentials(data: bytes) -> Credentials:
     by_issuer = {each.issuer: each for each in issuers}
     if len(by_issuer) < len(issuers):
         raise CredentialsError("two issuers have one name in their tokens", where="issuers", fix="Remove one")
-    limits = RateLimits(file.limits.requests_per_s, file.limits.burst_s, file.limits.principals)
+    stated = file.limits
+    limits = RateLimits(stated.requests_per_s, stated.burst_s, stated.principals, tuple(stated.applications.items()))
     return Credentials(found, by_issuer, limits)
 
 
@@ -210,7 +223,13 @@ def _issuer(name: str, stored: StoredIssuer, grants: Mapping[str, tuple[Grant, .
 
 
 def _claim_grant(stored: StoredClaimGrant) -> ClaimGrant:
-    return ClaimGrant(frozenset(stored.actions), frozenset(stored.stores), tuple(stored.key_prefix_claims))
+    claims, applications = tuple(stored.key_prefix_claims), _patterns(stored.applications)
+    return ClaimGrant(frozenset(stored.actions), frozenset(stored.stores), claims, applications)
+
+
+def _patterns(stored: Collection[str] | None) -> frozenset[str]:
+    """Return the patterns of a grant; it is empty for a grant that holds in every application."""
+    return frozenset() if stored is None or EVERY in stored else frozenset(stored)
 
 
 def _refuse_insecure(url: str, where: str) -> None:
@@ -258,4 +277,5 @@ def _grant(where: str, grant: RoleGrant) -> Grant:
         what = "a key_prefix is possible for the actions point, scan, export and watch only"
         fix = 'Give these keys a grant of their own, with actions = ["point", "scan"]'
         raise CredentialsError(what, where=where, fix=fix)
-    return Grant(actions, frozenset(grant.stores), tuple([orjson.dumps(value) for value in grant.key_prefix]))
+    prefix = tuple([orjson.dumps(value) for value in grant.key_prefix])
+    return Grant(actions, frozenset(grant.stores), prefix, _patterns(grant.applications))

@@ -26,6 +26,7 @@ class ClaimGrant:
     actions: frozenset[Action]
     stores: frozenset[str]
     key_prefix_claims: tuple[str, ...]
+    applications: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _granted(grant: ClaimGrant, claims: Mapping[str, object]) -> Iterator[Grant]
     """Yield the grant with the values of the claims, if each of them has one."""
     values = [_json_of(claims.get(name)) for name in grant.key_prefix_claims]
     if all(values):
-        yield Grant(grant.actions, grant.stores, tuple(values))
+        yield Grant(grant.actions, grant.stores, tuple(values), grant.applications)
 
 
 def _json_of(value: object) -> bytes:

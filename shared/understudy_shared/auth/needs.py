@@ -11,9 +11,16 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from understudy_shared.auth.principals import Action, Authorization, Principal
+from understudy_shared.auth.rates import Limited
 from understudy_shared.http.lookup_requests import unknown_path
-from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.http.target import application_target, refuse_unroutable, split_path
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.target import (
+    LIST_OF_APPLICATIONS,
+    application_target,
+    refuse_unroutable,
+    split_path,
+    unknown_application,
+)
 from understudy_shared.tls.trouble import TlsTrouble
 
 _READING = frozenset(("GET", "HEAD"))
@@ -27,6 +34,8 @@ class NeedKind(Enum):
     IDENTITY = auto()
     """A need of any client with a credential; the answer shows what it may see."""
     STORE = auto()
+    APPLICATION = auto()
+    """A need of any client that sees the application."""
     SERVICE = auto()
     PEER = auto()
     """A need of another service of the application."""
@@ -34,7 +43,10 @@ class NeedKind(Enum):
 
 
 class Need(NamedTuple):
-    """The need of a route. A `STORE` without an action needs only to be visible; `peers`: other services may, too."""
+    """The need of a route. A `STORE` without an action needs only to be visible; `peers`: other services may, too.
+
+    `store` is the name of the store, or of the application.
+    """
 
     kind: NeedKind
     action: Action | None = None
@@ -47,13 +59,27 @@ _MONITOR, _ADMIN = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE
 
 
 def need_of(method: str, raw_path: bytes) -> Need:
-    """Return the need of a request. Raises the problem of a path that has more than one meaning."""
+    """Return the need of a request, in its application. Raises the problem of a path that has more than one meaning, or
+    names an application within another.
+    """
     refuse_unroutable(raw_path)
     if raw_path.startswith(b"//"):
         return _UNLISTED
-    match split_path(application_target(raw_path)[1]):
-        case ["v1", "applications"] | ["v1", "applications", _]:
+    named, inner = application_target(raw_path)
+    need = _of_a_path(method, inner)
+    if named is None:
+        return need
+    if inner.startswith(LIST_OF_APPLICATIONS) or application_target(inner)[0] is not None:
+        raise ProblemError(unknown_path(raw_path))
+    return _IDENTITY if need.kind is NeedKind.NOTHING else need  # else strangers could try out names of applications
+
+
+def _of_a_path(method: str, raw_path: bytes) -> Need:
+    match split_path(raw_path):
+        case ["v1", "applications"]:
             return _IDENTITY
+        case ["v1", "applications", name]:
+            return Need(NeedKind.APPLICATION, None, name)
         case ["v1", "stores", store, *call]:
             return _of_a_store(store, call)
         case ["admin", *rest]:
@@ -106,6 +132,9 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
             return Authorization(principal)
         case Need(NeedKind.STORE, action, store):
             return granted_in(principal, store, action)
+        case Need(NeedKind.APPLICATION, _, name):
+            is_seen = principal.sees_application(name)
+            return Authorization(principal.within(name)) if is_seen else unknown_application(name)
         case Need(NeedKind.SERVICE, Action() as action, _, peers):
             is_allowed = principal.may(action) or (peers and principal.is_peer)
             return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")
@@ -157,15 +186,19 @@ def no_peer(trouble: TlsTrouble) -> Problem:
     )
 
 
-def rate_limited(wait_s: int) -> Problem:
-    """Return the problem for a principal that asks more often than it may."""
+def rate_limited(limited: Limited, wait_s: int) -> Problem:
+    """Return the problem for a principal that asks more often than it may, or an application that is asked so."""
+    is_of_principal = limited is Limited.PRINCIPAL
     return Problem(
         ProblemType.RATE_LIMITED,
-        "this principal asks more often than it may",
-        "header Authorization",
+        f"this principal asks {_TOO_OFTEN}" if is_of_principal else f"this application is asked {_TOO_OFTEN}",
+        "header Authorization" if is_of_principal else "path",
         f"Retry after {wait_s} s; ask for many keys in one batch",
         retry_after_s=wait_s,
     )
+
+
+_TOO_OFTEN = "more often than the service's limits allow"
 
 
 def _forbidden(what: str) -> Problem:

@@ -1,16 +1,19 @@
 """Principals and their grants (pure). An action without a grant is denied.
 
-A principal has grants: actions on stores, some of them only for keys that begin with certain values.
+A principal has grants: actions on stores, some of them only for keys that begin with certain values, or only in certain
+applications. What a principal says of itself holds in every application; `within` says what holds in one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 import orjson
+
+from understudy_shared.auth.patterns import matches
 
 
 class Action(StrEnum):
@@ -36,7 +39,7 @@ OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
 EVERY_STORE = "*"
 
 MAX_REMEMBERED = 1024
-"""Number of store names whose decision a principal caches."""
+"""Number of store names, and of applications, whose decision a principal caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +79,67 @@ EVERY_KEY = KeyScope()
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Actions on stores. `key_prefix`: only for keys that begin with these values, each as JSON."""
+    """Actions on stores. `key_prefix`: only for keys that begin with these values, each as JSON.
+    `applications`: only in those whose id fits one of these patterns; in every application, if it is empty.
+    """
 
     actions: frozenset[Action]
     stores: frozenset[str]
     key_prefix: tuple[bytes, ...] = ()
+    applications: frozenset[str] = frozenset()
 
     def names(self, store: str) -> bool:
         return store in self.stores or EVERY_STORE in self.stores
+
+    def holds_in(self, application: str) -> bool:
+        return not self.applications or any(matches(pattern, application) for pattern in self.applications)
 
 
 class Principal:
     """A client with a name and grants, or another service of the same application (`is_peer`)."""
 
-    __slots__ = ("_actions", "_points", "grants", "is_peer", "name", "sees_every_store")
+    __slots__ = (
+        "_actions",
+        "_everywhere",
+        "_points",
+        "_within",
+        "grants",
+        "is_limited",
+        "is_peer",
+        "name",
+        "sees_every_store",
+    )
 
     def __init__(self, name: str, grants: Iterable[Grant], *, is_peer: bool = False) -> None:
         self.name = name
         self.grants = tuple(grants)
         self.is_peer = is_peer
-        self._actions = frozenset(action for grant in self.grants for action in grant.actions)
-        self.sees_every_store = self.may(Action.MONITOR) or any(EVERY_STORE in each.stores for each in self.grants)
+        self._everywhere = tuple([grant for grant in self.grants if not grant.applications])
+        self.is_limited = len(self._everywhere) < len(self.grants)
+        """Whether it has grants that hold in some applications only."""
+        self._actions = frozenset(action for grant in self._everywhere for action in grant.actions)
+        self.sees_every_store = self.may(Action.MONITOR) or any(EVERY_STORE in each.stores for each in self._everywhere)
         self._points: dict[bytes, Authorization | None] = {}
+        self._within: dict[str, Principal] = {}
 
     def __repr__(self) -> str:
         return f"Principal({self.name!r})"
+
+    def within(self, application: str) -> Principal:
+        """Return the principal with the grants that hold in an application, and no others. It is cached."""
+        if not self.is_limited:
+            return self
+        found = self._within.get(application)
+        if found is None:
+            grants = [replace(grant, applications=frozenset()) for grant in self.grants if grant.holds_in(application)]
+            if len(self._within) >= MAX_REMEMBERED:
+                self._within.clear()
+            found = self._within[application] = Principal(self.name, grants, is_peer=self.is_peer)
+        return found
+
+    def sees_application(self, application: str) -> bool:
+        """Whether this application exists for the principal: some grant holds there."""
+        return self.is_peer or bool(self.within(application).grants)
 
     def may(self, action: Action) -> bool:
         """Whether an action of the whole service is allowed. The right to change includes the right to look."""
@@ -108,11 +147,11 @@ class Principal:
 
     def sees(self, store: str) -> bool:
         """Whether this store exists for the principal."""
-        return self.sees_every_store or any(grant.names(store) for grant in self.grants)
+        return self.sees_every_store or any(grant.names(store) for grant in self._everywhere)
 
     def keys_of(self, store: str, action: Action) -> KeyScope | None:
         """Return the keys of a store on which an action is allowed; None: it is not."""
-        grants = [grant for grant in self.grants if action in grant.actions and grant.names(store)]
+        grants = [grant for grant in self._everywhere if action in grant.actions and grant.names(store)]
         if not grants:
             return None
         if any(not grant.key_prefix for grant in grants):
@@ -121,7 +160,7 @@ class Principal:
 
     def stores_of(self, action: Action) -> frozenset[str]:
         """Return the names of the stores on which an action is allowed, for all or some keys; EVERY_STORE is one."""
-        return frozenset(name for grant in self.grants if action in grant.actions for name in grant.stores)
+        return frozenset(name for grant in self._everywhere if action in grant.actions for name in grant.stores)
 
     def points(self, segment: bytes) -> Authorization | None:
         """Return what single lookups are granted in the store that a segment of a path names. The decision is cached.

@@ -1,5 +1,6 @@
-"""Rate limits of principals (pure: time is passed in). Off unless the file of credentials sets a number.
+"""Rate limits of principals and of applications (pure: time is passed in).
 
+They are off unless the file of credentials sets a number.
 Each process counts by itself. One batch is one request.
 """
 
@@ -9,51 +10,68 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
+from understudy_shared.auth.patterns import matches
 from understudy_shared.base.token_bucket import TokenBucket
 
-MAX_PRINCIPALS = 10_000
-"""Number of buckets. Beyond it, the principal that asked longest ago starts anew with a full one."""
+MAX_BUCKETS = 10_000
+"""Number of buckets. Beyond it, the one that was used longest ago starts anew, full."""
+
+
+class Limited(Enum):
+    """The kinds of buckets: requests of a principal, and requests to an application."""
+
+    PRINCIPAL = auto()
+    APPLICATION = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Requests a second, of each principal without a number of its own. None: no limit."""
+    """Requests a second, of each principal without a number of its own, and to each application that fits a pattern.
+    None: no limit.
+    """
 
     requests_per_s: float | None = None
     burst_s: float = 2.0
     """Seconds of its rate that a principal may save up."""
     principals: Mapping[str, float] = field(default_factory=dict)
+    applications: tuple[tuple[str, float], ...] = ()
+    """Patterns with their rates; the first that fits counts."""
 
     @property
     def is_on(self) -> bool:
-        return self.requests_per_s is not None or bool(self.principals)
+        return self.requests_per_s is not None or bool(self.principals) or bool(self.applications)
 
-    def of(self, name: str) -> float | None:
-        return self.principals.get(name, self.requests_per_s)
+    def of(self, limited: Limited, name: str) -> float | None:
+        if limited is Limited.PRINCIPAL:
+            return self.principals.get(name, self.requests_per_s)
+        return next((per_s for pattern, per_s in self.applications if matches(pattern, name)), None)
 
 
 class RateLimiter:
-    """The buckets of all principals."""
+    """The buckets of all principals and applications."""
 
     def __init__(self, limits: RateLimits) -> None:
         self.limits = limits
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[Limited, str], TokenBucket] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"Rates({len(self._buckets)} principals)"
+        return f"RateLimiter({len(self._buckets)} buckets)"
 
-    def wait_s(self, name: str, now_s: float) -> int:
-        """Return 0 when the principal may send this request, else the whole seconds until it may."""
-        per_s = self.limits.of(name)
+    def wait_s(self, limited: Limited, name: str, now_s: float) -> int:
+        """Return 0 when this request is within the rate of a principal or application, else the whole seconds until one
+        is.
+        """
+        per_s, key = self.limits.of(limited, name), (limited, name)
         if per_s is None:
             return 0
-        bucket = self._buckets.get(name)
+        bucket = self._buckets.get(key)
         if bucket is None:
-            if len(self._buckets) >= MAX_PRINCIPALS:
+            if len(self._buckets) >= MAX_BUCKETS:
                 self._buckets.popitem(last=False)
             burst = max(1.0, per_s * self.limits.burst_s)
-            bucket = self._buckets[name] = TokenBucket(per_s=per_s, burst=burst, now_s=now_s)
+            bucket = self._buckets[key] = TokenBucket(per_s=per_s, burst=burst, now_s=now_s)
         else:
-            self._buckets.move_to_end(name)
+            self._buckets.move_to_end(key)
         return 0 if bucket.take(now_s) else max(1, math.ceil(bucket.wait_s()))

@@ -22,6 +22,7 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.people import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
 from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.http.target import application_target
 
 LOGIN, LOGOUT = b"/admin/login", b"/admin/logout"
 PATHS = frozenset((LOGIN, LOGOUT))
@@ -54,7 +55,8 @@ class Signing(NamedTuple):
 
 def wants_page(scope: Scope) -> bool:
     """Whether a browser asks for the page, which shows a problem as a page."""
-    return bool(scope["method"] == "GET" and scope["raw_path"] == PAGE and is_for_people(scope))
+    is_page = application_target(scope["raw_path"])[1] == PAGE  # of the service, or of one of its applications
+    return bool(is_page and scope["method"] == "GET" and is_for_people(scope))
 
 
 def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> bytes:

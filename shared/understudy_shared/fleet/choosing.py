@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
+from understudy_shared.auth.needs import hidden_store
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -53,10 +54,22 @@ def require_id(application_id: str) -> str:
     return application_id
 
 
-def chosen(target: bytes, applications: Mapping[str, HasStores], is_ready: Callable[[str], bool]) -> Chosen | None:
+def everything(_application: str, _store: str) -> bool:
+    """See every store of every application."""
+    return True
+
+
+def chosen(
+    target: bytes,
+    applications: Mapping[str, HasStores],
+    is_ready: Callable[[str], bool],
+    sees: Callable[[str, str], bool] = everything,
+) -> Chosen | None:
     """Choose the application of a request for `target`, a path with or without its query; None: the fleet answers.
 
-    Raises a problem: unknown-application, unknown-store, ambiguous-store, or not-initialised.
+    `applications` are those that the reader sees; `sees` says whether he sees a store of one. Others change nothing in
+    the choice or in a problem. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
+    not-initialised.
     """
     named, inner = application_target(target)
     if named is not None:
@@ -69,7 +82,11 @@ def chosen(target: bytes, applications: Mapping[str, HasStores], is_ready: Calla
         return Chosen(next(iter(applications)), target)
     if not path.startswith(STORES):
         return None
-    return Chosen(_only_one_with(split_path(path)[2], applications, is_ready), target)
+    store = split_path(path)[2]
+    seen = {each: application for each, application in applications.items() if sees(each, store)}
+    if not seen:
+        raise ProblemError(hidden_store(store))
+    return Chosen(_only_one_with(store, seen, is_ready), target)
 
 
 def _only_one_with(store: str, applications: Mapping[str, HasStores], is_ready: Callable[[str], bool]) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
+from understudy_shared.auth.audit import APPLICATION
+from understudy_shared.auth.audit import PREFIX as AUDITED
+from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, called, chosen
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
-from understudy_shared.http.problems import problem_of
-from understudy_shared.http.target import named_application
+from understudy_shared.http.problems import ProblemError, problem_of
+from understudy_shared.http.target import application_target, named_application, unknown_application
 from understudy_shared.server.direct import AnswersBodies, DirectExchange, Exchange, reply_problem
 from understudy_shared.server.lookups import LookupsFirst
 
@@ -38,6 +41,7 @@ class Fleet:
         self.applications: dict[str, Served] = {}
         self._apps: dict[str, LookupsFirst] = {}
         self._own = own
+        access.applications.choose = self._application
 
     def add(self, application_id: str, application: Served) -> None:
         """Serve one more application from now on."""
@@ -57,7 +61,7 @@ class Fleet:
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         try:
-            found = self._chosen(target)
+            found = self._chosen(target, exchange.authorization.principal)
         except UnderstudyError as error:
             reply_problem(exchange, problem_of(error))
             return True
@@ -80,12 +84,20 @@ class Fleet:
         app.answer_body(body, exchange)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
+            # Understudy's protocol has authorized the request before; another ASGI server has not.
+            await self.access.admitted(scope, self)(scope, receive, send)
+            return
         try:
             app = self._own if scope["type"] != "http" else self._entered(scope)
         except UnderstudyError as error:
             await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem_of(error))
             return
-        await app(scope, receive, send)
+        is_audited = scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED))
+        if app is self._own and is_audited:  # an application has an audit of its own
+            await self.access.audit.watch(app, scope, receive, send, authorization_of(scope).principal)
+        else:
+            await app(scope, receive, send)
 
     def _entered(self, scope: Scope) -> App:
         """Return the application of a request, whose path names it no longer."""
@@ -94,11 +106,30 @@ class Fleet:
             return self._apps[called(scope["headers"], self._apps)]
         if raw_path == DRAIN and named_application(scope["headers"]) is not None:
             return self._apps[called(scope["headers"], self._apps)]
-        found = self._chosen(raw_path)
-        if found is None:
+        if APPLICATION in scope:  # the access check has chosen it: what was granted holds there and nowhere else
+            application_id, inner = scope[APPLICATION], application_target(raw_path)[1]
+        else:
+            found = self._chosen(raw_path, ANYBODY)
+            application_id, inner = (None, raw_path) if found is None else found
+        if application_id is None:
             return self._own
-        enter(scope, found.target)
-        return self._apps[found.application_id]
+        if application_id not in self._apps:  # it was removed since
+            raise ProblemError(unknown_application(application_id))
+        enter(scope, inner)
+        return self._apps[application_id]
 
-    def _chosen(self, target: bytes) -> Chosen | None:
-        return chosen(target, self._apps, lambda each: self.applications[each].is_ready)
+    def _application(self, raw_path: bytes, principal: Principal) -> str | None:
+        """Return the application of a request of a principal; None where the fleet answers. Raises a problem."""
+        found = self._chosen(raw_path, principal)
+        return None if found is None else found.application_id
+
+    def _chosen(self, target: bytes, principal: Principal) -> Chosen | None:
+        seen = self._apps
+        if principal.is_limited:
+            seen = {each: app for each, app in seen.items() if principal.sees_application(each)}
+        return chosen(
+            target,
+            seen,
+            lambda each: self.applications[each].is_ready,
+            lambda application, store: principal.within(application).sees(store),
+        )

@@ -14,7 +14,7 @@ import orjson
 
 from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
-from understudy_shared.http.target import refuse_unroutable
+from understudy_shared.http.target import application_target, refuse_unroutable
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,9 +36,12 @@ log = logging.getLogger(__name__)
 def enter(scope: Scope, inner: bytes) -> None:
     """Let the rest of the service see `inner` as the path of a request: it is in the application that was named.
 
-    Raises the problem of a path that might be read in another way.
+    Raises the problem of a path that might be read in another way, and of one that names a second application: what was
+    granted was decided for the first.
     """
     refuse_unroutable(scope["raw_path"])
+    if application_target(inner)[0] is not None:
+        raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "the path names an application within another", "path"))
     scope["raw_path"], scope["path"] = inner, unquote_to_bytes(inner).decode(errors="replace")
 
 

@@ -18,6 +18,8 @@ MAX_TARGET_BYTES = 16 * 1024
 STORES = b"/v1/stores/"
 """Beginning of the target of every lookup."""
 
+LIST_OF_APPLICATIONS = b"/v1/applications"
+
 APPLICATIONS = b"/v1/applications/"
 """Beginning of the targets that name their application."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from urllib.parse import quote
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import PREFIX as AUDITED
@@ -53,6 +54,7 @@ from understudy_shared.telemetry.spans import Spans, begin_request, end_request
 from understudy_shared.telemetry.trace import trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()
+_MAY_NAME = (APPLICATIONS, b"/admin/")
 KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
 
 
@@ -78,8 +80,7 @@ class LookupsFirst(ABC):
         """
         self.access = access or Access()
         self.requests = requests
-        self.application_id = ""
-        """The application that paths may name: `/v1/applications/{application}/stores`."""
+        self._application_id = ""
         self._failed = failed
         self.in_flight = 0
         self.spans: Spans | None = None
@@ -107,6 +108,15 @@ class LookupsFirst(ABC):
     def has_store(self, store: str) -> bool:
         """Whether a store has that name: only existing stores get a label."""
 
+    @property
+    def application_id(self) -> str:
+        """The application that paths may name: `/v1/applications/{application}/stores`."""
+        return self._application_id
+
+    @application_id.setter
+    def application_id(self, application_id: str) -> None:
+        self._application_id = self.access.applications.own = application_id
+
     async def end_streams(self) -> None:
         """End the streams that do not end by themselves, each with a last event: the service stops."""
         await self.watch_streams.end()
@@ -115,6 +125,8 @@ class LookupsFirst(ABC):
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         """Answer a GET without ASGI, if it is a lookup. Return whether it was; `AnswersDirectly` has the contract."""
+        if target.startswith(APPLICATIONS):
+            target = self._inner(target)
         if not target.startswith(STORES):
             return False
         at = target.find(b"/", len(STORES))  # in nearly all lookups the end of the store's name
@@ -123,6 +135,11 @@ class LookupsFirst(ABC):
             return False
         self._answer(target, exchange)
         return True
+
+    def _inner(self, target: bytes) -> bytes:
+        """Return a target without the name of this application; one that names another stays as it is."""
+        named, inner = application_target(target)
+        return inner if named is not None and named == quote(self._application_id, safe="").encode() else target
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
@@ -138,7 +155,7 @@ class LookupsFirst(ABC):
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = None
         if scope["type"] == "http":
-            if scope["raw_path"].startswith(APPLICATIONS) and (problem := self._enter(scope)) is not None:
+            if scope["raw_path"].startswith(_MAY_NAME) and (problem := self._enter(scope)) is not None:
                 await send_problem(send, problem)
                 return
             call = _call(scope["raw_path"])

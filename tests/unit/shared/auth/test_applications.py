@@ -1,0 +1,353 @@
+"""A grant that is limited to applications does not exist in others, however a request is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import MutableMapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.services.guarded import Keys, bearer
+
+from understudy_shared.auth.access import Access, authorization_of, regranted
+from understudy_shared.auth.credentials import CredentialsError, parse_credentials
+from understudy_shared.auth.patterns import matches
+from understudy_shared.auth.presented import presented_in
+from understudy_shared.auth.principals import EVERY_STORE, Action, Authorization, Grant, Principal
+from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.fleet.dispatching import Fleet, Served
+from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
+from understudy_shared.server.direct import Exchange
+
+LETTERS = st.text("ab*", max_size=8)
+
+
+@given(LETTERS, st.text("ab", max_size=8))
+def test_a_star_stands_for_any_characters_and_every_other_one_for_itself(pattern: str, name: str) -> None:
+    def fits(pattern: str, name: str) -> bool:
+        if not pattern:
+            return not name
+        if pattern[0] == "*":
+            return any(fits(pattern[1:], name[cut:]) for cut in range(len(name) + 1))
+        return name[:1] == pattern[0] and fits(pattern[1:], name[1:])
+
+    assert matches(pattern, name) == fits(pattern, name)
+
+
+def test_a_pattern_of_many_stars_takes_no_long_time_and_no_other_character_is_special() -> None:
+    assert not matches("*a" * 100 + "b", "a" * 256)
+    assert not matches("orders-?", "orders-1")
+    assert not matches("Orders", "orders")
+
+
+def test_what_a_principal_may_everywhere_is_what_no_grant_limits() -> None:
+    everywhere = Grant(frozenset({Action.POINT}), frozenset({"a"}))
+    limited = Grant(frozenset({Action.MONITOR}), frozenset({EVERY_STORE}), applications=frozenset({"orders-*"}))
+    principal = Principal("p", [everywhere, limited])
+    assert (principal.may(Action.MONITOR), principal.sees("b"), principal.sees("a")) == (False, False, True)
+    inner = principal.within("orders-1")
+    assert (inner.may(Action.MONITOR), inner.sees("b"), inner.within("clicks")) == (True, True, inner)
+    assert principal.within("orders-1") is inner
+    assert principal.within("clicks").grants == (everywhere,)
+    assert Principal("q", [everywhere]).within("any").grants == (everywhere,)
+    for number in range(3000):
+        principal.within(f"application-{number}")
+    assert len(principal._within) <= 1024
+
+
+@pytest.mark.parametrize("applications", ["[]", '[""]', '["a/b"]', '"orders"', '["a\\nb"]'])
+def test_a_grant_whose_applications_are_a_mistake_is_refused(applications: str) -> None:
+    text = f'[roles.r]\ngrants = [{{stores = ["*"], actions = ["point"], applications = {applications}}}]\n'
+    with pytest.raises(CredentialsError):
+        parse_credentials(text.encode())
+
+
+# ---- a fleet
+
+
+class Application:
+    """An application that says who asked it for what."""
+
+    def __init__(self, name: str, *stores: str) -> None:
+        self.name, self.stores = name, stores
+
+    def has_store(self, store: str) -> bool:
+        return store in self.stores
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        exchange.reply(200, JSON_TYPE, self.said(target, exchange.authorization))
+        return True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_reply(send, 200, self.said(scope["raw_path"], authorization_of(scope)), JSON_TYPE)
+
+    def said(self, target: bytes, granted: Authorization) -> bytes:
+        actions = sorted({action for grant in granted.principal.grants for action in grant.actions})
+        return json.dumps([self.name, target.decode("latin-1"), actions]).encode()
+
+
+FLEET = {"orders-1": ("op0", "only-1"), "orders-2": ("op0",), "clicks": ("op0", "secret"), "späte": ("late",)}
+ROLES = {
+    "orders": '{stores = ["*"], actions = ["point", "monitor"], applications = ["orders-*"]}',
+    "first": '{stores = ["op0"], actions = ["point"], applications = ["orders-1"]}',
+    "late": '{stores = ["*"], actions = ["point", "admin"], applications = ["sp*"]}',
+    "of-op0": '{stores = ["op0"], actions = ["point"]}',
+    "operator": '{stores = ["*"], actions = ["admin"], applications = ["orders-1"]}',
+}
+
+
+class World(NamedTuple):
+    """A guarded fleet, of fakes, and its keys."""
+
+    keys: Keys
+    fleet: Fleet
+
+    async def ask(
+        self, who: str, path: str, *headers: tuple[bytes, bytes], method: str = "GET"
+    ) -> tuple[int, str, Scope]:
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        shown = [bearer(self.keys[who]), *headers]
+        raw, query = path.partition("?")[0], path.partition("?")[2].encode()
+        scope = {"type": "http", "method": method, "raw_path": raw.encode(), "path": raw, "query_string": query}
+        scope["headers"] = shown
+        await self.fleet(scope, receive, send)
+        return sent[0]["status"], sent[1]["body"].decode(), scope
+
+    def quickly(self, who: str, path: str) -> bool:
+        return self.fleet.access.lookup(path.encode(), presented_in([bearer(self.keys[who])])) is not None
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return fleet_world(tmp_path_factory.mktemp("fleet"))
+
+
+def fleet_world(folder: Path) -> World:
+    keys = Keys(folder / "credentials.toml")
+    for name, grant in ROLES.items():
+        keys.role(name, grant)
+    for name in (*ROLES, "monitor", "admin", "reader"):
+        keys.add(name, name)
+    fleet = Fleet(Application("fleet"), Access(credentials=WatchedFile(keys.path, parse_credentials)))
+    for name, stores in FLEET.items():
+        fleet.add(name, cast(Served, SimpleNamespace(app=Application(name, *stores), is_ready=True)))
+    return World(keys, fleet)
+
+
+LOOKUP = "/v1/applications/{}/stores/{}/keys/k"
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "status"),
+    [
+        ("orders", LOOKUP.format("orders-1", "op0"), 200),
+        ("orders", LOOKUP.format("orders%2D2", "op0"), 200),
+        ("orders", LOOKUP.format("clicks", "op0"), 404),
+        ("orders", LOOKUP.format("Orders-1", "op0"), 404),
+        ("first", LOOKUP.format("orders-1", "only-1"), 404),
+        ("late", LOOKUP.format("sp%C3%A4te", "late"), 200),
+        ("reader", LOOKUP.format("clicks", "secret"), 200),
+        ("orders", "/admin/v1/applications/orders-1/lag", 200),
+        ("orders", "/admin/applications/orders-2/", 200),
+        ("orders", "/admin/v1/applications/clicks/lag", 404),
+        ("orders", "/v1/applications/orders-1", 200),
+        ("orders", "/v1/applications/clicks", 404),
+        ("orders", "/v1/applications", 200),
+        ("orders", "/v1/stores", 200),
+        ("orders", "/metrics", 403),
+        ("orders", "/admin/v1/lag", 403),
+        ("orders", "/admin/", 403),
+        ("operator", "/admin/v1/nodes/n1/drain", 403),
+        ("monitor", "/metrics", 200),
+        ("admin", "/admin/v1/applications/clicks/lag", 200),
+        # unnamed: the only application that the reader sees with the store
+        ("first", "/v1/stores/op0/keys/k", 200),
+        ("orders", "/v1/stores/op0/keys/k", 409),
+        ("orders", "/v1/stores/only-1/keys/k", 200),
+        ("orders", "/v1/stores/secret/keys/k", 404),
+        ("of-op0", "/v1/stores/op0/keys/k", 409),
+        ("of-op0", "/v1/stores/secret/keys/k", 404),
+        # an application within another; an operator reads nothing by it
+        ("operator", LOOKUP.format("orders-1/applications/orders-1", "op0"), 404),
+        ("operator", LOOKUP.format("orders-1/applications/clicks", "op0"), 404),
+        ("admin", LOOKUP.format("orders-1/applications/orders-1", "op0"), 404),
+        ("admin", "/admin/applications/clicks/v1/applications/clicks/lag", 404),
+        ("operator", "/admin/applications/orders-1/applications/clicks/", 404),
+        ("orders", "/v1/applications/orders-1/applications", 404),
+        # no segment is resolved, and nothing but a name may be escaped
+        ("operator", LOOKUP.format("orders-1/../clicks", "op0"), 200),
+        ("orders", LOOKUP.format("clicks/../orders-1", "op0"), 404),
+        ("orders", LOOKUP.format(".", "op0"), 404),
+        ("orders", LOOKUP.format("orders-1%2F..%2Fclicks", "op0"), 400),
+        ("orders", "/v1/%61pplications/clicks/stores/op0/keys/k", 400),
+        ("orders", "/v1/applications//stores/op0/keys/k", 404),
+        ("orders", "//v1/applications/clicks/stores/op0/keys/k", 404),
+    ],
+)
+async def test_a_grant_holds_in_its_applications_and_nowhere_else(
+    world: World, who: str, path: str, status: int
+) -> None:
+    got, body, _ = await world.ask(who, path)
+    assert got == status, body
+    if status == 200 and "/../" in path:
+        assert json.loads(body)[:2] == ["orders-1", "/v1/../clicks/stores/op0/keys/k"], "an unknown path of its own"
+
+
+async def test_the_header_of_internal_calls_leads_a_reader_nowhere(world: World) -> None:
+    header = (b"understudy-application", b"clicks")
+    _, body, _ = await world.ask("first", "/v1/stores/op0/keys/k", header)
+    assert json.loads(body)[0] == "orders-1"
+    assert (await world.ask("operator", "/admin/v1/drain", header, method="POST"))[0] == 403
+    assert (await world.ask("operator", "/internal/v1/lookup", header, method="POST"))[0] == 403
+
+
+async def test_in_an_application_a_request_has_the_rights_of_there(world: World) -> None:
+    for path, actions in (
+        (LOOKUP.format("orders-1", "op0"), ["monitor", "point"]),
+        ("/v1/applications/orders-1", None),
+    ):
+        _, _, scope = await world.ask("orders", path)
+        assert authorization_of(scope).principal.may(Action.MONITOR), actions
+    _, _, scope = await world.ask("orders", "/v1/applications")
+    principal = authorization_of(scope).principal
+    assert not principal.may(Action.MONITOR)
+    assert [name for name in FLEET if principal.sees_application(name)] == ["orders-1", "orders-2"]
+
+
+async def test_only_what_a_reader_sees_makes_a_store_ambiguous_or_is_named(world: World) -> None:
+    _, body, _ = await world.ask("orders", "/v1/stores/op0/keys/k")
+    assert json.loads(body)["applications"] == ["orders-1", "orders-2"]
+    assert "clicks" not in body
+    _, body, _ = await world.ask("reader", "/v1/stores/op0/keys/k")
+    assert json.loads(body)["applications"] == ["clicks", "orders-1", "orders-2"]
+
+
+@pytest.mark.parametrize("who", ["first", "orders", "of-op0", "late", "operator"])
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        (LOOKUP.format("{}", "op0"), "clicks"),
+        ("/v1/applications/{}", "clicks"),
+        ("/v1/applications/{}/read", "clicks"),
+        ("/admin/v1/applications/{}/lag", "clicks"),
+        ("/admin/applications/{}/", "clicks"),
+        ("/admin/applications/{}/static/page.css", "clicks"),
+        ("/v1/stores/{}", "secret"),
+        ("/v1/stores/{}/scan", "secret"),
+        ("/v1/stores/{}/keys/k", "secret"),
+    ],
+)
+async def test_what_is_hidden_is_answered_as_what_does_not_exist(
+    world: World, who: str, path: str, hidden: str
+) -> None:
+    who = "first" if who == "of-op0" and hidden == "clicks" else who  # it holds in every application
+    nowhere = "x" * len(hidden)
+    for method in ("GET", "HEAD", "POST"):
+        found = [await world.ask(who, path.format(name), method=method) for name in (hidden, nowhere)]
+        # Who sees one application alone asks it for every store, of whatever name.
+        assert (found[0][0], found[0][1].replace(hidden, nowhere)) == (found[1][0], found[1][1])
+        assert found[0][0] == 404 or (hidden == "secret" and who in {"late", "operator"})
+
+
+def test_the_quick_way_grants_named_paths_and_leaves_the_choice_to_the_other(world: World) -> None:
+    assert world.quickly("orders", LOOKUP.format("orders-1", "op0"))
+    assert world.quickly("orders", LOOKUP.format("orders-2", "op0"))
+    assert world.quickly("reader", "/v1/stores/only-1/keys/k")
+    for path in (
+        LOOKUP.format("clicks", "op0"),
+        LOOKUP.format("orders-1?/applications/clicks", "op0"),
+        LOOKUP.format("orders-1/applications/clicks", "op0"),
+        LOOKUP.format("orders%2D1", "op0"),
+        "/v1/applications//stores/op0/keys/k",
+        "/v1/applications/orders-1/storesop0/keys/k",
+        "/v1/stores/only-1/keys/k",
+    ):
+        assert not world.quickly("orders", path), path
+
+
+@pytest.mark.parametrize("who", ["orders", "reader", "of-op0"])
+def test_a_service_of_one_application_has_the_grants_of_its_own(world: World, who: str) -> None:
+    access = Access(credentials=WatchedFile(world.keys.path, parse_credentials))
+    presented = presented_in([bearer(world.keys[who])])
+    paths = [b"/v1/stores/op0/keys/k", *[LOOKUP.format(name, "op0").encode() for name in ("clicks", "orders-1")]]
+
+    def granted() -> list[tuple[bool, bool]]:
+        decided = [isinstance(access.decide("GET", path, presented), Authorization) for path in paths]
+        return [(access.lookup(path, presented) is not None, is_so) for path, is_so in zip(paths, decided, strict=True)]
+
+    is_everywhere = who != "orders"
+    assert granted() == [(is_everywhere, is_everywhere), (False, False), (False, False)]
+    access.applications.own = "clicks"
+    assert granted() == [(is_everywhere, is_everywhere), (is_everywhere, is_everywhere), (False, False)]
+    access.applications.own = "orders-1"
+    assert granted() == [(True, True), (False, False), (True, True)]
+
+
+async def test_a_watch_keeps_its_application_and_loses_a_grant_that_no_longer_holds_there(tmp_path: Path) -> None:
+    world = fleet_world(tmp_path)
+    _, _, scope = await world.ask("first", "/v1/stores/op0/keys/k")
+    before = authorization_of(scope)
+    assert regranted(scope, before) is before
+    text = world.keys.path.read_text()
+    world.keys.path.write_text(text.replace('["orders-1"]}', '["clicks"]}'))
+    world.fleet.access.look()
+    assert regranted(scope, before) is None, "what it may read now is of another application"
+    world.keys.path.write_text(text.replace('actions = ["point"], applications', 'actions = ["scan"], applications'))
+    world.fleet.access.look()
+    assert regranted(scope, before) is None
+    world.keys.path.write_text(text)
+    world.fleet.access.look()
+    again = regranted(scope, before)
+    assert again is not None
+    assert again.principal.grants == before.principal.grants
+
+
+async def test_a_granted_request_goes_to_no_other_application_when_its_own_is_removed(tmp_path: Path) -> None:
+    world = fleet_world(tmp_path)
+    _, _, scope = await world.ask("orders", "/v1/stores/only-1/keys/k")
+    scope["raw_path"] = b"/v1/stores/op0/keys/k"
+    world.fleet.remove("orders-1")
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await world.fleet(scope, cast(Any, None), send)
+    assert sent[0]["status"] == 404
+
+
+SEGMENTS = st.one_of(
+    st.sampled_from(
+        ["v1", "applications", "stores", "admin", "internal", "orders-1", "clicks", "op0", "keys", "lag", "..", ""]
+    ),
+    st.text("oc%2F?ä", max_size=4).map(lambda text: quote(text, safe="")),
+    st.sampled_from(["cl%69cks", "CLICKS", "clicks%00", "orders-1%2Fclicks", "%2e%2e"]),
+)
+
+
+@given(st.lists(SEGMENTS, max_size=9).map("/".join), st.sampled_from(["GET", "HEAD", "POST", "BREW"]))
+async def test_however_a_path_is_written_its_application_is_one_in_which_the_grant_holds(
+    world: World, path: str, method: str
+) -> None:
+    status, body, scope = await world.ask("orders", f"/{path}", method=method)
+    if status == 200 and body:
+        answered = json.loads(body)[0]
+        assert answered in {"fleet", "orders-1", "orders-2"}
+        if answered == "fleet":
+            assert not authorization_of(scope).principal.may(Action.MONITOR) or scope["raw_path"].startswith(
+                b"/v1/applications/orders-"
+            )
+    if world.quickly("orders", f"/{path}"):
+        assert path.startswith(("v1/applications/orders-1/stores/", "v1/applications/orders-2/stores/"))
