@@ -212,6 +212,10 @@ class Node:
         self._schedule.workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._around.disk.release()
 
+    def discard(self) -> None:
+        """Let another process have the folder of a node that was not started."""
+        self._around.disk.release()
+
     @property
     def dead(self) -> str | None:
         """The bug that ended a background thread, so that this process cannot go on; None while it can."""

@@ -26,7 +26,7 @@ def _service(name: str) -> click.Command:
 
     def show(*, config: str | None, as_json: bool, changed: bool, **flags: Any) -> None:
         file, path = _file(config)
-        given = given_settings(table, flags, checkpoint=flags.get("checkpoint"))
+        given = given_settings(table, flags, *filter(None, [flags.get("checkpoint")]))
         rows = in_force(table, given, os.environ, file, path)
         _print(name, [row for row in rows if row.source != "default" or not changed], as_json=as_json)
         known = [row.name for row in rows]

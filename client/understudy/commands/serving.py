@@ -15,11 +15,16 @@ from understudy_shared.telemetry.logs import LogFormat
 
 
 @click.command(epilog=EXIT_CODES_HELP)
-@click.argument("checkpoint", required=False)
+@click.argument("checkpoint", nargs=-1)
 @setting_options(SERVE_FLAGS)
 @service_options
-def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, log_level: str, **flags: Any) -> None:
+def serve(
+    checkpoint: tuple[str, ...], *, config: str | None, log_format: LogFormat, log_level: str, **flags: Any
+) -> None:
     """Follow the streaming query whose checkpoint is at CHECKPOINT (a path or a URL) and answer lookups over HTTP.
+
+    With several CHECKPOINTs, or with --applications FILE, one process serves all of these queries: each under the id
+    that the file gives it, else under the last part of its location. What is wrong with one is no trouble of others.
 
     Says when it is ready, with a curl to try for each store; logs go to stderr. It only reads the checkpoint. SIGINT
     and SIGTERM stop it in good order, with exit code 0.
@@ -31,12 +36,14 @@ def serve(checkpoint: str | None, *, config: str | None, log_format: LogFormat, 
     Examples:
       understudy serve /data/checkpoints/flights
       understudy serve s3://bucket/checkpoints/flights --port 8081 --statestore-cache-max-bytes 256MiB
+      understudy serve /data/checkpoints/flights /data/checkpoints/orders
+      understudy serve --applications applications.toml
       UNDERSTUDY_ALIASES=names.toml understudy serve /data/checkpoints/flights --log-format json
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(
         find_service("serve", extras="node"),
-        given_settings(SERVE_FLAGS, flags, checkpoint=checkpoint),
+        given_settings(SERVE_FLAGS, flags, *checkpoint),
         greeting=welcome_lines,
         command="serve",
         speaks=log_format == "text",
@@ -58,11 +65,15 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     named {node-id}-0 to {node-id}-3; they share the work of one, and a supervisor starts those again that end. Where
     there are other machines, standbys go there.
 
+    With --applications FILE instead of CHECKPOINT, one process is a node of each application in the file, which is read
+    again when it changes.
+
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
 
     \b
     Examples:
+      understudy node --applications applications.toml --redis redis://127.0.0.1:6379/0
       understudy node /data/checkpoints/flights --redis redis://127.0.0.1:6379/0
       understudy node /data/checkpoints/flights --redis unix:///run/valkey.sock --port 7102 --data-dir b
       understudy node /data/checkpoints/flights --redis redis://bus:6379/0 --processes 2 --port 7101
@@ -71,7 +82,7 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(
         find_service("node", extras="node"),
-        given_settings(NODE_FLAGS, flags, checkpoint=checkpoint),
+        given_settings(NODE_FLAGS, flags, *filter(None, [checkpoint])),
         greeting=node_lines,
         command="node",
         speaks=log_format == "text",

@@ -11,7 +11,13 @@ from pydantic.fields import FieldInfo
 from understudy_shared.base.sizes import size_text
 from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
 from understudy_shared.settings.fields import Fields
-from understudy_shared.settings.services import ClusterNodeFields, NodeFields, RouterFields
+from understudy_shared.settings.services import (
+    AnnouncedFields,
+    ClusterNodeFields,
+    FleetFields,
+    NodeFields,
+    RouterFields,
+)
 
 Kind = Literal["text", "number", "size", "path", "switch"]
 _KINDS: tuple[tuple[type, Kind], ...] = ((bool, "switch"), (int, "number"), (Path, "path"), (str, "text"))
@@ -71,6 +77,6 @@ def _kind(name: str, annotation: Any) -> Kind:
     return next(kind for base, kind in _KINDS if issubclass(plain, base))
 
 
-SERVE_FLAGS = flags_of(ServiceFields, NodeFields, HttpFields)
-NODE_FLAGS = flags_of(BusFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
+SERVE_FLAGS = flags_of(FleetFields, ServiceFields, NodeFields, HttpFields)
+NODE_FLAGS = flags_of(BusFields, FleetFields, AnnouncedFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
 ROUTER_FLAGS = flags_of(BusFields, ServiceFields, RouterFields, HttpFields)

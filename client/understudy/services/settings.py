@@ -56,9 +56,11 @@ def setting_options(table: Sequence[Flag]) -> Callable[[Command], Command]:
     return with_options
 
 
-def given_settings(table: Sequence[Flag], flags: Mapping[str, Any], *, checkpoint: str | None = None) -> dict[str, Any]:
+def given_settings(table: Sequence[Flag], flags: Mapping[str, Any], *checkpoints: str) -> dict[str, Any]:
     """Return the settings that the service gets: those that were given, and nothing else."""
-    settings: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
+    settings: dict[str, Any] = {"checkpoints": checkpoints} if len(checkpoints) > 1 else {}
+    if len(checkpoints) == 1:
+        settings["checkpoint"] = checkpoints[0]
     for flag in table:
         value = flags[flag.name]
         if value is not None:

@@ -69,7 +69,9 @@ def guarded_lines(url: str) -> list[str]:
 
 def example_target(store: Mapping[str, Any]) -> str:
     """Return a lookup of a key that exists, else of the schema's example: the path form where it is possible."""
-    path = f"/v1/stores/{path_segment(store['store'])}"
+    application = store.get("application")
+    root = "/v1" if application is None else f"/v1/applications/{path_segment(application)}"
+    path = f"{root}/stores/{path_segment(store['store'])}"
     existing = store.get("existing_key")
     examples = [column["example"] for column in store["key"]] if existing is None else list(existing.values())
     segments = _segments(examples)

@@ -56,10 +56,12 @@ class ClusterMember:
         remembered: Remembered | None = None,
         auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
+        is_alone: bool = True,
     ) -> None:
         """Set the parts of the member. `remembered` keeps its assignment for a start without the bus; None: the
         assignment is not kept. `auth` signs and verifies messages; without it they are not signed. `identity`
-        authenticates this node to other nodes.
+        authenticates this node to other nodes. `is_alone`: it is the only one of its process; else the bus, which
+        others use, stays open when it stops.
 
         Raises SettingsError for malformed seeds.
         """
@@ -69,6 +71,7 @@ class ClusterMember:
         self.num_standby_replicas = settings.num_standby_replicas
         self.gossip = Gossip(bus, settings.application, auth)
         self._bus = bus
+        self._is_alone = is_alone
         self._shown_redis = masked(settings.redis)
         self._tasks = Supervisor()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,7 +131,9 @@ class ClusterMember:
         self._tasks.start("ask nodes that are silent", polling)
         self._tasks.start("remember", self._memory.keep())
         self._tasks.start("go on without the bus", self.cluster.go_on_without_the_bus())
-        self._tasks.start("look for other applications", log_other_applications(self.gossip, where=self._shown_redis))
+        if self._is_alone:
+            others = log_other_applications(self.gossip, where=self._shown_redis)
+            self._tasks.start("look for other applications", others)
 
     async def leave(self) -> None:
         """Announce the departure and give up the lease. The node still answers and keeps its replicas."""
@@ -136,7 +141,7 @@ class ClusterMember:
         await self.beat.leave()
 
     async def stop(self) -> None:
-        """End the tasks, say farewell, give the lease up, and close the bus, in this order."""
+        """End the tasks, say farewell, give the lease up, and close the bus if it is its own, in this order."""
         await self._tasks.stop()
         try:
             async with asyncio.timeout(2.0):
@@ -144,7 +149,8 @@ class ClusterMember:
                 await self._placement.give_up()
         except (BusError, TimeoutError) as error:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
-        await self._bus.close()
+        if self._is_alone:
+            await self._bus.close()
         await self._calls.close()
         await self._memory.flush()
 

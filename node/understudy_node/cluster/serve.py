@@ -112,10 +112,13 @@ def serve_as_worker(settings: dict[str, Any], _number: int) -> None:
 
 
 def access_to(settings: ClusterNodeSettings) -> Access:
-    """Return the access control of this node.
+    """Return the access control of this node. Raises SettingsError if routers could not authenticate."""
+    require_peers(settings)
+    return settings.access(settings.application, settings.host, is_node=True)
 
-    Raises SettingsError if routers could not authenticate: a node that refuses its routers looks like a failed one.
-    """
+
+def require_peers(settings: ClusterNodeSettings) -> None:
+    """Raise SettingsError if routers could not authenticate: a node that refuses its routers looks failed."""
     has_peers = settings.cluster_secret_file is not None or settings.peer_ca_file is not None
     if settings.credentials_file is not None and not has_peers:
         raise SettingsError(
@@ -129,7 +132,6 @@ def access_to(settings: ClusterNodeSettings) -> Access:
             where="peer_ca_file",
             fix="Give --peer-ca-file to the nodes and routers of the application, and each of them a certificate",
         )
-    return settings.access(settings.application, settings.host, is_node=True)
 
 
 def _serve(
@@ -152,7 +154,7 @@ def _serve(
     )
     try:
         node.assign({})
-        member_id = _new_member_id(parsed, node.host)
+        member_id = new_member_id(parsed, node.host)
         auth = parsed.message_auth(parsed.application, sender=member_id.node_id)
         asyncio.run(_claim(parsed, node, member_id, auth=auth))
         bus = RedisBus(parsed.redis_url)
@@ -185,13 +187,13 @@ def _wait_in_the_open(
     """Wait for the checkpoint with the port open; heartbeats report to the cluster what this node waits for."""
     if settings.checkpoint_wait_ms == 0 or not is_awaited(files):
         return wait_for_checkpoint(files, SystemClock(), limit_ms=settings.checkpoint_wait_ms, sleep=time.sleep)
-    member_id = _new_member_id(settings, host)
+    member_id = new_member_id(settings, host)
     waits_for = f"a checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
     return serve_until_it_arrives(
         files,
         listener,
         limit_ms=settings.checkpoint_wait_ms,
-        say=lambda number: _first_heartbeat(settings, host, member_id, sequence=number, waits_for=waits_for),
+        say=lambda number: first_heartbeat(settings, host, member_id, sequence=number, waits_for=waits_for),
         open_bus=lambda: RedisBus(settings.redis_url),
         gossip=lambda bus: Gossip(
             bus, settings.application, settings.message_auth(settings.application, sender=member_id.node_id)
@@ -201,11 +203,11 @@ def _wait_in_the_open(
     )
 
 
-def _new_member_id(settings: ClusterNodeSettings, host: HostInfo) -> MemberId:
+def new_member_id(settings: ClusterNodeSettings, host: HostInfo) -> MemberId:
     return MemberId(settings.node_id or f"{host.host}-{host.port}", uuid.uuid4().hex)
 
 
-def _first_heartbeat(
+def first_heartbeat(
     settings: ClusterNodeSettings,
     host: HostInfo,
     member_id: MemberId,
@@ -237,7 +239,7 @@ def _first_heartbeat(
 
 async def _claim(settings: ClusterNodeSettings, node: Node, member_id: MemberId, *, auth: MessageAuth) -> None:
     """Claim the node id before anything is served. While the bus is away the claim is skipped."""
-    first = _first_heartbeat(settings, node.host, member_id, lineage=node.lineage)
+    first = first_heartbeat(settings, node.host, member_id, lineage=node.lineage)
     bus = RedisBus(settings.redis_url)
     try:
         await claim(Gossip(bus, settings.application, auth), first)

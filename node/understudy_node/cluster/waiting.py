@@ -88,18 +88,11 @@ def _app(say: Say, open_bus: Callable[[], Bus], gossip: Callable[[Bus], Gossip],
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        bus, tasks = open_bus(), Supervisor()
-        spoken = gossip(bus)
-        tasks.start("say what is waited for", _beat(spoken, say))
+        bus = open_bus()
         try:
-            yield
+            async with saying(gossip(bus), say):
+                yield
         finally:
-            await tasks.stop()
-            last = say(0)
-            farewell = Farewell(application_id=last.application_id, node_id=last.node_id, incarnation=last.incarnation)
-            with contextlib.suppress(BusError, TimeoutError):
-                async with asyncio.timeout(1):
-                    await spoken.leave(farewell)
             await bus.close()
 
     http = service_app("Understudy node", lifespan)
@@ -119,6 +112,22 @@ def _app(say: Say, open_bus: Callable[[], Bus], gossip: Callable[[Bus], Gossip],
 
     answer_with_problems(http)
     return http
+
+
+@contextlib.asynccontextmanager
+async def saying(gossip: Gossip, say: Say) -> AsyncIterator[None]:
+    """Send heartbeats that report what this node waits for, and a farewell at the end."""
+    tasks = Supervisor()
+    tasks.start("say what is waited for", _beat(gossip, say))
+    try:
+        yield
+    finally:
+        await tasks.stop()
+        last = say(0)
+        farewell = Farewell(application_id=last.application_id, node_id=last.node_id, incarnation=last.incarnation)
+        with contextlib.suppress(BusError, TimeoutError):
+            async with asyncio.timeout(1):
+                await gossip.leave(farewell)
 
 
 async def _beat(gossip: Gossip, say: Say) -> None:

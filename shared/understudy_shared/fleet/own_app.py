@@ -1,4 +1,4 @@
-"""The calls that a fleet answers itself: probes, metrics, the list of its applications, and all their stores."""
+"""The calls that no single application of a fleet answers: probes, metrics, and lists."""
 
 from __future__ import annotations
 

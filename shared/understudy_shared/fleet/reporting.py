@@ -21,6 +21,8 @@ MAX_NAMED = 10
 class State(StrEnum):
     """The state of an application in a fleet."""
 
+    OPENING = "opening"
+
     WAITING = "waiting"
     """The application waits for its checkpoint, its first commit, or an answer of its storage."""
     RESTORING = "restoring"
@@ -86,7 +88,8 @@ class Reported(Served, Protocol):
 
 
 def readiness(applications: Mapping[str, Reported]) -> Status:
-    """Judge the process: not ready until each application was ready once or has failed; later, without a ready one.
+    """Judge the process: not ready until each application that can be opened was ready once or has failed; later, once
+    there is no ready one.
 
     One broken checkpoint must not stop a rolling restart, and a restart must not be quicker than its restores.
     """
@@ -95,7 +98,7 @@ def readiness(applications: Mapping[str, Reported]) -> Status:
     for application_id, application in applications.items():
         if statuses[application_id].http_status == 200:
             ready += 1
-        elif not application.was_ready and application.report().state is not State.FAILED:
+        elif not application.was_ready and application.report().state in {State.OPENING, State.RESTORING}:
             waiting.append(application_id)
     reasons = [f"{clipped(each)}: {'; '.join(statuses[each].reasons)}" for each in waiting[:MAX_NAMED]]
     if len(waiting) > MAX_NAMED:

@@ -59,6 +59,25 @@ class NodeFields(Fields):
     """Replicas with series of their own in /metrics; the rest by store."""
 
 
+class FleetFields(Fields):
+    """The settings of a process that serves several applications."""
+
+    # It is read again when it changes; while it is invalid, its last good content stays in use.
+    applications: Path | None = None
+    """TOML file with applications to serve; changes are taken while running."""
+
+
+class AnnouncedFields(Fields):
+    """The settings by which a node serves applications that announce themselves."""
+
+    # Compared after normalising: nothing outside of them is ever opened.
+    checkpoint_root: str = ""
+    """Folders whose queries are served once they announce themselves: s3://bucket/checkpoints,/data/checkpoints."""
+
+    forget_after_ms: int = Field(3_600_000, ge=1000)
+    """Time in ms without a commit or an announcement after which an announced application is listed as idle."""
+
+
 class ClusterNodeFields(Fields):
     """The settings that `understudy node` has beyond those of `understudy serve`."""
 

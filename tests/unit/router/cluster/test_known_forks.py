@@ -7,7 +7,7 @@ from tests.support.router.tables import TASK, assigned, beat, farewell, happened
 FORKS = {"b": "version 3 was committed twice"}
 
 
-def test_a_fork_is_refused_with_its_first_heartbeat_when_others_named_it_before() -> None:
+def test_a_fork_is_refused_with_itsfirst_heartbeat_when_others_named_it_before() -> None:
     tables = tables_of(task("a"), beat("a", forks=FORKS))
     assert not tables.forks, "it is not heard yet"
     tables.heard(beat("b"), age_ms=0, now_ms=1)

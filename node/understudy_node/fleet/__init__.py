@@ -1,0 +1,1 @@
+"""One process that serves many applications: each is opened by a thread of its own, and served whole."""

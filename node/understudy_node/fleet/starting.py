@@ -1,0 +1,36 @@
+"""The start of `understudy serve` and `understudy node`: one application, or a process of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from understudy_node.fleet.settings import Asked
+
+
+def serve(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
+    """Serve one checkpoint or several. `started` gets what is served, before the first request."""
+    if _is_fleet(settings):
+        from understudy_node.fleet import serve as fleet  # noqa: PLC0415  # one application needs nothing of it
+
+        fleet.serve(settings, started)
+    else:
+        from understudy_node import serve as alone  # noqa: PLC0415
+
+        alone.main(settings, started)
+
+
+def node(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
+    """Serve as a node of one application, or of several."""
+    if _is_fleet(settings):
+        from understudy_node.fleet import serve as fleet  # noqa: PLC0415
+
+        fleet.node(settings, started)
+    else:
+        from understudy_node.cluster import serve as alone  # noqa: PLC0415
+
+        alone.main(settings, started)
+
+
+def _is_fleet(settings: Mapping[str, object]) -> bool:
+    return Asked(**{name: settings[name] for name in Asked.model_fields if name in settings}).is_fleet  # type: ignore[arg-type]
