@@ -80,7 +80,7 @@ class ExportedParts:
         try:
             left = len(self._threads)
             while left:
-                found = self._held.get()
+                found = self._next()
                 if isinstance(found, NotExportedError):
                     refused.append(found)
                 elif isinstance(found, BaseException):
@@ -102,6 +102,13 @@ class ExportedParts:
             streams = list(self._streams)
         for stream in streams:
             stream.close()
+
+    def _next(self) -> pa.RecordBatch | BaseException | None:
+        """Wait for what a thread has put. Raises UnderstudyError after `close`: threads put nothing more."""
+        while not self._is_closed:
+            with suppress(Empty):
+                return self._held.get(timeout=_LOOK_S)
+        raise UnderstudyError("the exports were closed", where=self._store.name, fix="Run the statement again")
 
     def _start(self) -> None:
         for _ in range(min(EXPORTS, len(self._waiting))):
