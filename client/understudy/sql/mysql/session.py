@@ -64,7 +64,7 @@ class StoreSession(Session):  # type: ignore[misc]
         self._client: Client | None = None
         self._login: Login | None = None
         self._unexported: set[str] = set()
-        self._waiting: asyncio.Future[Statement] | None = None
+        self._waiting: asyncio.Future[None] | None = None
         self._running: Statement | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason = ""
@@ -252,7 +252,7 @@ class StoreSession(Session):  # type: ignore[misc]
         reason = f"the statement took longer than {timeout_s:g} s: read less, or give more by --statement-timeout-s"
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self.stop, reason)
         try:
-            statement = self._running = await self._placed(*opened)
+            statement = await self._placed(*opened)
             schema = await self._part(statement.start())
             if (version := statement.version) is not None:
                 self.variables.set(_VERSION, version, force=True)
@@ -263,15 +263,26 @@ class StoreSession(Session):  # type: ignore[misc]
             raise
 
     async def _placed(self, open_: Open, cancel: Callable[[], None]) -> Statement:
-        self._waiting = asyncio.ensure_future(self._front.places.begin(open_, cancel))
+        """Wait for a place, and return the statement that has it. From that moment on `_end` closes it, so a connection
+        that is killed then keeps no place.
+        """
+
+        async def place() -> None:
+            self._running = await self._front.places.begin(open_, cancel)
+
+        if self._stopped.is_set():
+            raise SqlError(self._reason, where="SQL")
+        self._waiting = asyncio.ensure_future(place())
         try:
-            return await self._waiting
+            await self._waiting
         except asyncio.CancelledError:
             if self._reason:
                 raise SqlError(self._reason, where="SQL") from None
             raise
         finally:
             self._waiting = None
+        assert self._running is not None
+        return self._running
 
     async def _part(self, part: Coroutine[Any, Any, T]) -> T:
         """Return what a part of a statement brings. One that was stopped says why, though its thread may go on."""
