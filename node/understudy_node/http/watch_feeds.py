@@ -186,11 +186,12 @@ class Feed:
                     await self._has_all.wait()
             except TimeoutError:
                 raise WatchEndedError(EndReason.UNAVAILABLE) from None
+        await self._shared.compared(task, after)
         numbers, keys = watch.numbered()
-        reached, last = after, task.version
-        while keys and reached < last:
+        reached, is_whole = after, not keys
+        while not is_whole:
             found = await self._shared.catching_up.since(task, keys, reached)
-            reached, last = found.reached, found.last
+            reached, is_whole = found.reached, found.reached >= found.last
             yield self._encoded_changes(task, numbers, keys, found.entries)
             for number, count in zip(numbers, found.counts, strict=True):
                 watch.was_sent(number, reached, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Final, NamedTuple
 
 from understudy_node.http.catching_up import CatchingUp
@@ -22,6 +23,8 @@ from understudy_shared.server.watches import WatchQuestion
 WAIT_MS: Final = 3_000
 """Longest time that a watcher waits until a replica has the version that the watcher has seen."""
 
+LOOK_AGAIN_S: Final = 0.005
+
 
 class WatcherParts(NamedTuple):
     """The parts that all watchers of a node share. `learn` reads when the version of a position was committed."""
@@ -37,6 +40,12 @@ class WatcherParts(NamedTuple):
         bound = Bound(min_position=after, wait_ms=WAIT_MS)
         for partition in partitions:
             await reading_at(reader, partition, bound)
+
+    async def compared(self, task: WatchedTask, version: int) -> None:
+        """Wait until keys are compared with a version that their replica has: their changes up to it count before."""
+        until_s = monotonic() + WAIT_MS / 1000
+        while task.version < version and monotonic() < until_s:  # noqa: ASYNC110  # rare, and short
+            await asyncio.sleep(LOOK_AGAIN_S)
 
 
 class NodeSource(WatchSource):
@@ -69,6 +78,10 @@ class NodeSource(WatchSource):
                     key.users.add(stream)
                     keys.append(key)
                 await asyncio.sleep(0)
+        if asked.after is not None and not is_reset:
+            for each in joined:
+                assert isinstance(each.part, WatchedTask), "its own"
+                await self._shared.compared(each.part, asked.after.version)
         return is_reset
 
     async def _is_own(self, asked: WatchQuestion, after: Position) -> bool:

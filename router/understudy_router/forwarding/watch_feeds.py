@@ -27,7 +27,7 @@ from understudy_shared.reads.shared_watch import CaughtUp, Change, SharedPart
 from understudy_shared.reads.watch_events import KeyEvent, read_event
 from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.watch_streams import WatchStream
-from understudy_shared.server.watcher import Joined, WatchSource, known_until
+from understudy_shared.server.watcher import Joined, WatchSource
 from understudy_shared.server.watches import WatchQuestion
 
 SWEEP_S: Final = 1.0
@@ -211,7 +211,7 @@ class MissedChanges:
             for key in each.keys:
                 at.setdefault(key, len(at))
         heard, partition = feed.heard, feed.of.partition
-        last, counts = known_until(heard, at), [[key.changes for key in each.keys] for each in mine]
+        last, counts = heard.version, [[heard.changes_shown(key) for key in each.keys] for each in mine]
         keys = [WatchKey(partition, key.row, key.printed) for key in at]
         try:
             reply = await self._forwarder.missed(route, MissedHop(feed.of, keys, after, last))

@@ -16,7 +16,7 @@ import orjson
 
 from understudy_shared.reads.position import Position, decode_position
 from understudy_shared.reads.shared_watch import SharedKey, SharedPart
-from understudy_shared.reads.watch import UNSENT
+from understudy_shared.reads.watch import UNSENT, WatchedKey
 from understudy_shared.reads.watch_events import HopEvent, KeyEvent, key_event
 
 COUNTED_AT_ONCE: Final = 200
@@ -27,17 +27,19 @@ class FeedKey(SharedKey):
     """A key of a feed. It `is_ready` when its value is known at the version that the feed shows.
 
     `since` is the version of its first value, UNSENT before it. `head` is the number of bytes in the data of its event
-    that do not depend on the version. `number` is its own in the feed; UNSENT without one.
+    that do not depend on the version. `number` is its own in the feed; UNSENT without one. `changes_before` is the
+    number of changes before those that came behind version `ahead_of` of the feed.
     """
 
-    __slots__ = ("head", "is_ready", "number", "row", "since")
+    __slots__ = ("ahead_of", "changes_before", "head", "is_ready", "number", "row", "since")
 
     def __init__(self, row: bytes, printed: bytes) -> None:
         super().__init__(printed)
         self.row = row
         self.head = 0
         self.is_ready = False
-        self.number = self.since = UNSENT
+        self.number = self.since = self.ahead_of = UNSENT
+        self.changes_before = 0
 
 
 class _Held(NamedTuple):
@@ -135,6 +137,10 @@ class HeardFeed(SharedPart):
         data = key.event.partition(b"data: ")[2].rstrip(b"\n")
         return key_event(KeyEvent.SNAPSHOT, data if key.version > self.version else data[: key.head] + self.tail)
 
+    def changes_shown(self, key: WatchedKey) -> int:
+        assert isinstance(key, FeedKey), "its own"
+        return key.changes_before if key.ahead_of == self.version else key.changes
+
     def _is_second(self, key: FeedKey, event: HopEvent) -> bool:
         """Whether an event is not about the same change as the one that is held."""
         before = self._held.get(key)
@@ -144,6 +150,8 @@ class HeardFeed(SharedPart):
         """Let all held events count, and add their keys to those that have changed. Yield no keys after each slice."""
         held, self._held = self._held, {}
         for counted, (key, (missed, event)) in enumerate(held.items(), 1):
+            if key.ahead_of != self.version:
+                key.ahead_of, key.changes_before = self.version, key.changes
             if self._has_news(key, missed, event):
                 changed.append(key)
             if counted % COUNTED_AT_ONCE == 0:

@@ -32,11 +32,6 @@ class WatchedKey:
         self.size = 0
         """Size of the event that tells the present value, in bytes."""
 
-    @property
-    def told_until(self) -> int:
-        """The version up to which `changes` counts."""
-        return max(self.version, self.jumped_to)
-
     def changed(self, version: int, size: int) -> None:
         """Take in that a version changed the key."""
         self.version, self.size = version, size
@@ -51,6 +46,10 @@ class WatchedPart:
     def __init__(self, version: int, position: str) -> None:
         self.version = version
         self.position = position
+
+    def changes_shown(self, key: WatchedKey) -> int:
+        """Return the number of changes of a key up to `version`: all of them, where no key is ahead."""
+        return key.changes
 
 
 class Missed(NamedTuple):
@@ -91,7 +90,7 @@ class Watch:
         self._keys: Sequence[tuple[WatchedKey, WatchedPart]] | Mapping[int, tuple[WatchedKey, WatchedPart]] = keys
         self._parts = tuple(dict.fromkeys(part for _, part in keys))
         self._versions: list[int] | dict[int, int] = [UNSENT if after is None else after] * len(keys)
-        self._changes: list[int] | dict[int, int] = [key.changes for key, _ in keys]
+        self._changes: list[int] | dict[int, int] = [part.changes_shown(key) for key, part in keys]
         self._position_version = UNSENT if after is None else after
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -63,11 +63,6 @@ class WatchSource(ABC):
         """Leave keys of a partition."""
 
 
-def known_until(part: SharedPart, keys: Iterable[SharedKey]) -> int:
-    """Return the version up to which changes of some keys are known: some of them may be ahead of their partition."""
-    return max((part.version, *(key.told_until for key in keys)))
-
-
 class Watcher:
     """One watcher: its keys, each with its partition, and what it is sent. `for_router` adds what a router needs."""
 
@@ -124,9 +119,9 @@ class Watcher:
                 self._source.leave(joined, self._stream)
 
     async def _missed(self, watch: Watch, after: Position) -> Events:
-        """Yield the changes behind a position that are not compared any more, up to those that are."""
+        """Yield the changes behind a position, up to the version that the partition of each key shows."""
         for joined in self._joined:
-            behind, last = after, known_until(joined.part, joined.keys)
+            behind, last = after, joined.part.version
             while behind.version < last:
                 found = await self._source.since(joined, behind)
                 last = found.last
