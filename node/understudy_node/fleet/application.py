@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import Metric
 
@@ -198,13 +198,14 @@ class NodeApplication:
 
         self._opening.start(give)
         ending = asyncio.ensure_future(ended.wait())
+        either: list[asyncio.Future[Any]] = [opened, ending]
         try:
             async with contextlib.AsyncExitStack() as stack:
                 if self.membership is not None:
                     await stack.enter_async_context(
                         self.membership.waiting(lambda: self._opening.standing.reason or "")
                     )
-                await asyncio.wait([opened, ending], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ending.cancel()
             self._opening.close()
