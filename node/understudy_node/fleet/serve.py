@@ -22,6 +22,7 @@ from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.application import NodeApplication, Shared
 from understudy_node.fleet.applications import Applications
 from understudy_node.fleet.membership import Membership
+from understudy_node.fleet.page import page_routes
 from understudy_node.fleet.settings import FLEET, NodeFleetSettings, ServeFleetSettings, watched_applications
 from understudy_node.http.metrics import process_metrics
 from understudy_node.replica.workers import Workers
@@ -168,7 +169,8 @@ class FleetProcess:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
 
     def _routers(self) -> list[APIRouter]:
-        return [drain_routes(self)] if isinstance(self._settings, NodeFleetSettings) else []
+        page = page_routes(self.applications.served)
+        return [page, drain_routes(self)] if isinstance(self._settings, NodeFleetSettings) else [page]
 
 
 def drain_routes(process: FleetProcess) -> APIRouter:

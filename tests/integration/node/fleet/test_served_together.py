@@ -69,6 +69,15 @@ def test_each_answers_as_a_process_of_its_own(tmp_path: Path, fleet: ServedFleet
     assert 'understudy_end_offset_position{application="clicks"} 3.0' in metrics
 
 
+def test_a_browser_sees_all_applications_and_each_on_a_page_of_its_own(fleet: ServedFleet) -> None:
+    assert fleet.get("/").headers["location"] == "/admin/"
+    page = fleet.get("/admin/").text
+    assert "2 of 2 applications are served" in page
+    for application in ("orders", "clicks"):
+        assert f'<a href="/admin/applications/{application}/">' in page
+        assert "Stores" in fleet.get(f"/admin/applications/{application}/").text
+
+
 def test_applications_come_and_go_and_an_invalid_file_changes_nothing(
     tmp_path: Path, file: Path, fleet: ServedFleet
 ) -> None:
