@@ -8,6 +8,7 @@ took the core.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ class Pauses:
     """CPU time of the process during the longest pause."""
     longest_own_ms: float = 0.0
     """The CPU time of the longest pause by CPU time. It leaves out the time that the host took from the process."""
+    longest_collection_ms: float = 0.0
+    """The longest time that the collector of garbage took at once: a part of a pause."""
     doing: Counter[str] = field(default_factory=Counter)
     """The code that ran during long pauses."""
 
@@ -42,6 +45,7 @@ class Pauses:
             "longest_ms": self.longest_ms,
             "longest_cpu_ms": self.longest_cpu_ms,
             "longest_own_ms": self.longest_own_ms,
+            "longest_collection_ms": self.longest_collection_ms,
             "p99_ms": ranked[int(len(ranked) * 0.99)],
             "p50_ms": ranked[len(ranked) // 2],
             "above_20_ms": sum(late > 20 for late in ranked),
@@ -59,11 +63,13 @@ class PauseMeter:
         self._cpu_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
+        self._collects_s = 0.0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._next()
+        gc.callbacks.append(self._collected)
         threading.Thread(target=self._look, daemon=True).start()
 
     def take(self, *, forget: bool = True) -> dict[str, object]:
@@ -86,6 +92,14 @@ class PauseMeter:
             seen.longest_ms, seen.longest_cpu_ms = late_ms, cpu_ms
         seen.longest_own_ms = max(seen.longest_own_ms, min(late_ms, cpu_ms))
         self._next()
+
+    def _collected(self, phase: str, _: object) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._collects_s = now_s
+        else:
+            took_ms = (now_s - self._collects_s) * 1000
+            self._seen.longest_collection_ms = max(self._seen.longest_collection_ms, took_ms)
 
     def _look(self) -> None:
         while True:

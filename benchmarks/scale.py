@@ -264,6 +264,7 @@ def pauses_of(prefix: str, status: dict[str, Any]) -> Figures:
     return {
         f"{prefix}longest_pause_ms": status["longest_ms"],
         f"{prefix}longest_own_pause_ms": status["longest_own_ms"],
+        f"{prefix}longest_collection_ms": status["longest_collection_ms"],
         f"{prefix}p99_pause_ms": status["p99_ms"],
         f"{prefix}pauses_above_20_ms": float(status["above_20_ms"]),
     }

@@ -127,7 +127,7 @@ def routed(running: ExitStack, cluster: Cluster, before: Assignment, after: Assi
     bus = running.enter_context(local_redis(port=0))
     client = running.enter_context(redis.Redis.from_url(bus.url))
     gossip = Gossip(RedisBus(bus.url), APPLICATION)
-    asyncio.run(_written(bus.url, before, cluster))
+    first = asyncio.run(_written(bus.url, before, cluster))
     recorded = list(_recorded(cluster, seconds + 60))
     for node, payload in zip(cluster.nodes, recorded[0], strict=True):
         value = scripts.owned(f"{node.node_id}-simulated-incarnation") + payload
@@ -152,7 +152,7 @@ def routed(running: ExitStack, cluster: Cluster, before: Assignment, after: Assi
     time.sleep(4 * HEARTBEAT_MS / 1000)
     silent = pauses_of("death_", router.ask({}))
     began_s = time.monotonic()
-    order = asyncio.run(_written(bus.url, after, cluster))
+    order = asyncio.run(_written(bus.url, after, cluster, first)).order
     wait_until(lambda: tuple(router.ask({}, forget=False)["order"]) == order, "the assignment at the router")
     followed_s = time.monotonic() - began_s
     time.sleep(1)
@@ -173,16 +173,16 @@ def _recorded(cluster: Cluster, seconds: int) -> Iterator[list[bytes]]:
         yield found
 
 
-async def _written(url: str, assignment: Assignment, cluster: Cluster) -> tuple[int, int]:
-    """Write the catalogue, and an assignment under a lease; return its (term, epoch)."""
+async def _written(url: str, assignment: Assignment, cluster: Cluster, before: Assignment | None = None) -> Assignment:
+    """Write the catalogue, and an assignment under a lease; return it, of the lease's term."""
     gossip = Gossip(RedisBus(url, call_timeout_ms=60_000), APPLICATION)
     await gossip.write_catalogue(*cluster.nodes[0].catalogue())
     fence = await gossip.take_lease("benchmark", above=0, expiry_ms=KEPT_MS)
     assert fence is not None
     written = assignment.model_copy(update={"term": fence.term})
-    assert await gossip.write_assignment(written, fence)
+    assert await gossip.write_assignment(written, fence, before)
     await gossip.give_lease_up(fence)
-    return written.order
+    return written
 
 
 class Player:

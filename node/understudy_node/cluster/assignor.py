@@ -195,7 +195,7 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
     return {
         task: Role.ACTIVE if assigned.active == node_id else Role.STANDBY
         for task, assigned in tasks.items()
-        if node_id in assigned.holders
+        if assigned.active == node_id or node_id in assigned.standbys or node_id in assigned.warmups
     }
 
 

@@ -225,7 +225,7 @@ class Placement:
         found = await self._while_keeping_lease(work, fence.term, meanwhile)
         if found is None:
             return None
-        if not await self._gossip.write_assignment(found, fence):
+        if not await self._gossip.write_assignment(found, fence, self._stored):
             log.warning(
                 "the assignment was refused: term %d is over",
                 found.term,

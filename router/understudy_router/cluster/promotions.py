@@ -23,9 +23,9 @@ def promotions(before: Assignment, after: Assignment, place: Callable[[str], str
     """
     moved: dict[tuple[str | None, str | None], list[str]] = {}
     for task, duty in after.tasks.items():
-        active = before.tasks.get(task, duty).active
-        if active != duty.active:
-            moved.setdefault((duty.active, active), []).append(task)
+        known = before.tasks.get(task, duty)
+        if known is not duty and known.active != duty.active:
+            moved.setdefault((duty.active, known.active), []).append(task)
     by_number = sorted(moved.items(), key=lambda each: -len(each[1]))
     for (active, old), tasks in islice(by_number, MAX_LINES):
         more = f" and {len(tasks) - FEW} more" if len(tasks) > FEW else ""

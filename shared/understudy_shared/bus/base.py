@@ -95,6 +95,15 @@ class NewChannel:
 Channel = str | NewChannel
 
 
+class ChangeOn(NamedTuple):
+    """A message that says what changed, and its channel. Every process that reads it subscribes to that channel
+    together with the one of whole documents.
+    """
+
+    channel: str
+    payload: bytes
+
+
 class Bus(Protocol):
     """The contract of a bus. Payloads are bytes, keys text. Calls raise BusError when they miss their deadline."""
 
@@ -160,8 +169,13 @@ class Bus(Protocol):
     async def lease_holder(self, lease_key: str) -> str | None:
         """Return the owner of the lease; None while it is free."""
 
-    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+    async def put_fenced(
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+    ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value; else False.
+
+        Instead of the payload `change` is published on its channel, unless a process of an earlier release reads
+        `channel`, or this process has no right to the channel of changes.
 
         A stored (term, epoch) that cannot be true beside the new one (plausible.py) does not count.
         """

@@ -18,7 +18,8 @@ from urllib.parse import quote
 import orjson
 
 from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
-from understudy_shared.bus.base import Back, Bus, Fence, Lost, NewChannel
+from understudy_shared.bus.assignment_changes import AssignmentChange, change_between
+from understudy_shared.bus.base import Back, Bus, ChangeOn, Fence, Lost, NewChannel
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import (
     Announcement,
@@ -50,13 +51,14 @@ MAX_SOURCES = 256
 """Number of sources of refused documents that have a line in the log each; more of them share one line per kind."""
 
 M = TypeVar("M", bound=Message)
-Spoken = Heartbeat | Farewell | Assignment | CommitHint | Announcement
-"""The messages on the channel."""
+Spoken = Heartbeat | Farewell | Assignment | AssignmentChange | CommitHint | Announcement
+"""The messages on the channels."""
 
 _SPOKEN: dict[bytes, type[Spoken]] = {
     b"heartbeat": Heartbeat,
     b"farewell": Farewell,
     b"assignment": Assignment,
+    b"change": AssignmentChange,
     b"hint": CommitHint,
     b"announcement": Announcement,
 }
@@ -84,7 +86,9 @@ class Names:
         self.term = f"{root}term"
         self.catalogues = f"{root}catalogue:"
         self.channel = f"{root}events"
-        self.heartbeats = NewChannel(f"{root}heartbeats", former=self.channel, mark=f"{root}changes")
+        self.changes = f"{root}changes"
+        """The channel of changes of assignments. Every process subscribes to it together with `channel`."""
+        self.heartbeats = NewChannel(f"{root}heartbeats", former=self.channel, mark=self.changes)
         """The channel of heartbeats. Only routers, and the nodes that may assign, read it."""
 
     def node(self, node_id: str) -> str:
@@ -180,15 +184,25 @@ class Gossip:
     async def assignment(self) -> Assignment | None:
         return await self._read(Assignment, self.names.assignment)
 
-    async def write_assignment(self, assignment: Assignment, fence: Fence) -> bool:
-        """Write the next assignment; False when the fence no longer holds or a later one is there."""
+    async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
+        """Write the next assignment; False when the fence no longer holds or a later one is there.
+
+        What differs from `before` is published, if that is enough for all readers; else the whole assignment.
+        """
+        whole, change = await asyncio.to_thread(self._sealed_assignment, assignment, before)  # it may have 4 megabytes
         return await self._bus.put_fenced(
             self.names.assignment,
-            await asyncio.to_thread(self._sealed, assignment),  # it may have four megabytes
+            whole,
             epoch=assignment.epoch,
             fence=fence,
             channel=self.names.channel,
+            change=change,
         )
+
+    def _sealed_assignment(self, assignment: Assignment, before: Assignment | None) -> tuple[bytes, ChangeOn | None]:
+        whole = self._sealed(assignment)
+        change = None if before is None else change_between(before, assignment)
+        return whole, None if change is None else ChangeOn(self.names.changes, self._sealed(change))
 
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
         """Take the lease of the assignor under a term above `above`; None while another node has it.
@@ -243,8 +257,8 @@ class Gossip:
 
         Without `heartbeats` only those come that are published for processes of earlier releases.
         """
-        split = self.names.heartbeats
-        messages = self._bus.listen(self.names.channel, split.mark, *([split.name] if heartbeats else []))
+        names = self.names
+        messages = self._bus.listen(names.channel, names.changes, *([names.heartbeats.name] if heartbeats else []))
         turns = _Turns()
         try:
             async for message in messages:

@@ -27,6 +27,7 @@ from understudy_shared.bus.base import (
     Back,
     BusError,
     BusGarbageError,
+    ChangeOn,
     Channel,
     Fence,
     ListedKeys,
@@ -167,10 +168,12 @@ class RedisBus:
         opened, _ = found.get(lease_key, (None, None))
         return None if opened is None else scripts.holder_of(opened)
 
-    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+    async def put_fenced(
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+    ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
-        limits = (limit_above(fence.term), limit_above(epoch))
-        arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, channel, *limits)
+        told = (channel, limit_above(fence.term), limit_above(epoch), *(change or ()))
+        arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, *told)
         keys = [fence.lease_key, key]
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.plausible import is_later
 from understudy_shared.base.supervise import CANCEL_AGAIN_S
+from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment
@@ -147,8 +149,22 @@ class ClusterFollower:
                         await asyncio.sleep(random.uniform(0, spread_ms) / 1000)  # noqa: S311  # jitter
                     self.is_subscribed = self._must_read = True
                     await self.read()
+                case AssignmentChange():
+                    await self._take_change(heard)
                 case _:
                     self._gossip.handle(heard, self._delegate.hear)
+
+    async def _take_change(self, change: AssignmentChange) -> None:
+        """Hand the assignment that a change makes over; read the whole one if this process has not what it changes."""
+        found = apply_change(change, self._view.assignment)
+        if found is None and is_later(change.order, self._view.order):
+            await asyncio.sleep(random.uniform(0, BACK_SPREAD_HEARTBEATS * self._heartbeat_ms()) / 1000)  # noqa: S311
+            try:
+                found = await self._gossip.assignment()
+            except BusError as error:
+                self._lost(str(error))
+        if found is not None:
+            self._gossip.handle(found, self._delegate.hear)
 
     async def go_on_without_the_bus(self) -> None:
         """Ask other nodes once per heartbeat while the bus is away, until cancelled."""

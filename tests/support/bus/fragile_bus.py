@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from tests.support.bus.local_bus import LocalBus
 
-from understudy_shared.bus.base import Back, BusError, Lost
+from understudy_shared.bus.base import Back, BusError, Lost, Stored
 
 
 class FragileBus(LocalBus):
@@ -16,11 +16,17 @@ class FragileBus(LocalBus):
     def __init__(self, *, away: bool = False) -> None:
         super().__init__()
         self.is_away = away
+        self.gets = 0
+        """The number of keys that were read."""
         self._turned = asyncio.Event()
 
     def turn(self, *, away: bool) -> None:
         self.is_away = away
         self._turned.set()
+
+    async def get(self, key: str) -> Stored | None:
+        self.gets += 1
+        return await super().get(key)
 
     def _open(self) -> None:
         if self.is_away:

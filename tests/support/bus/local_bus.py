@@ -19,6 +19,7 @@ from understudy_shared.bus.base import (
     MAX_VALUE_BYTES,
     Back,
     BusError,
+    ChangeOn,
     Channel,
     Fence,
     ListedKeys,
@@ -164,7 +165,9 @@ class LocalBus:
         lease = self._living(self._leases, lease_key)
         return None if lease is None else lease.owner
 
-    async def put_fenced(self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str) -> bool:
+    async def put_fenced(
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+    ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
         value = self._living(self._values, key)
         order = (fence.term, epoch)
@@ -172,7 +175,10 @@ class LocalBus:
         if not self._holds(fence) or (stored is not None and stored >= order and is_plausible_order(stored, order)):
             return False
         self._values[key] = _Value(payload, None, None, order)
-        self._send(channel, payload)
+        if change is not None and self._is_known(channel, change.channel):
+            self._send(change.channel, change.payload)
+        else:
+            self._send(channel, payload)
         return True
 
     async def close(self) -> None:
@@ -215,9 +221,12 @@ class LocalBus:
         left_ms = None if value.ends_ms is None else int(value.ends_ms - self._clock.monotonic_ms())
         return Stored(value.payload[: MAX_VALUE_BYTES + 1], left_ms)
 
+    def _is_known(self, former: str, mark: str) -> bool:
+        """Whether every reader of the former channel subscribed to the mark, too."""
+        return len(self._inboxes[former]) <= len(self._inboxes[mark])
+
     def _send(self, channel: Channel, payload: bytes) -> None:
         if isinstance(channel, NewChannel):
-            is_known = len(self._inboxes[channel.former]) <= len(self._inboxes[channel.mark])
-            channel = channel.name if is_known else channel.former
+            channel = channel.name if self._is_known(channel.former, channel.mark) else channel.former
         for inbox in self._inboxes.get(channel, ()):
             inbox.put(payload)

@@ -13,7 +13,18 @@ from tests.support.bus.documents import eventually, listening
 from tests.support.bus.worlds import World
 
 from understudy_shared.bus import redis_bus
-from understudy_shared.bus.base import MAX_VALUE_BYTES, Back, Bus, BusError, Fence, ListedKeys, Lost, NewChannel, Stored
+from understudy_shared.bus.base import (
+    MAX_VALUE_BYTES,
+    Back,
+    Bus,
+    BusError,
+    ChangeOn,
+    Fence,
+    ListedKeys,
+    Lost,
+    NewChannel,
+    Stored,
+)
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
@@ -108,6 +119,23 @@ async def test_a_new_channel_is_left_alone_while_a_reader_knows_only_the_former_
         await bus.publish(NEW.name, b"end")
         while (heard := await reader.next()) != b"end":
             assert heard == b"both", "only once each"
+
+
+async def test_a_change_is_published_instead_of_the_whole_while_every_reader_takes_changes(
+    bus: Bus, other: Bus
+) -> None:
+    fence, change = await taken(bus, "a"), ChangeOn(NEW.mark, b"change")
+
+    async def put(epoch: int) -> None:
+        assert await bus.put_fenced(KEY, b"%d" % epoch, epoch=epoch, fence=fence, channel=CHANNEL, change=change)
+        assert (await bus.get(KEY) or Stored(b"", None)).payload == b"%d" % epoch
+
+    async with listening(other.listen(CHANNEL, NEW.mark)) as reader:
+        await put(1)
+        assert await reader.next() == b"change"
+        async with listening(other.listen(CHANNEL)) as earlier:
+            await put(2)
+            assert [await each.next() for each in (reader, earlier)] == [b"2"] * 2
 
 
 async def test_an_owner_deletes_its_value_and_says_farewell(bus: Bus, other: Bus) -> None:

@@ -297,9 +297,9 @@ class Failing(Gossip):
 
     lost = False
 
-    async def write_assignment(self, assignment: Assignment, fence: Fence) -> bool:
+    async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
         """Write, and fail once all the same."""
-        done = await super().write_assignment(assignment, fence)
+        done = await super().write_assignment(assignment, fence, before)
         if not self.lost:
             self.lost = True
             raise BusError("the answer was lost", where="in this process")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.bus.documents import APPLICATION, eventually, heartbeat
+from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat
 from tests.support.bus.fragile_bus import FragileBus
 
 from understudy_shared.base.clock import SystemClock
@@ -158,3 +158,24 @@ async def test_who_ends_to_hear_heartbeats_hears_the_rest_and_reads_the_keys_aga
         await until(lambda: follower.is_current and follower.hears_heartbeats, what="the first subscription again")
         await gossip.beat(heartbeat("n1", sequence=3))
         await until(lambda: len(part.heard) == 3, what="a heartbeat again")
+
+
+async def test_a_change_of_what_is_known_is_handed_over_whole_and_any_other_is_read_from_its_key() -> None:
+    bus = FragileBus()
+    gossip = Gossip(bus, APPLICATION)
+    fence = await gossip.take_lease("n1", above=0, expiry_ms=600_000)
+    assert fence is not None
+    first, *later = (assignment(term=1, epoch=epoch) for epoch in range(1, 5))
+    async with following(bus) as (follower, part):
+        await until(lambda: follower.is_current, what="the first reading")
+        follower._view.follow(first)
+        assert await gossip.write_assignment(later[0], fence, first)
+        await until(lambda: part.heard == later[:1], what="the assignment that the change makes")
+        gets = bus.gets
+        assert await gossip.write_assignment(later[1], fence, later[0])  # based on what is not followed here
+        await until(lambda: part.heard == later[:2], what="the assignment in the key")
+        assert bus.gets == gets + 1
+        follower._view.follow(later[1])
+        assert await gossip.write_assignment(later[2], fence, later[1])
+        await until(lambda: part.heard == later, what="the next one, by its change")
+        assert bus.gets == gets + 1
