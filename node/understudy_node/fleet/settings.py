@@ -14,7 +14,7 @@ from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications, require_distinct
 from understudy_shared.fleet.choosing import require_id
-from understudy_shared.settings.services import AnnouncedFields, FleetFields
+from understudy_shared.settings.services import FleetFields
 
 FLEET = "fleet"
 """The name that the processes of a fleet have for each other, where those of one application have its id."""
@@ -22,7 +22,7 @@ FLEET = "fleet"
 MAX_FOLDER_BYTES = 200
 
 
-class Asked(FleetFields, AnnouncedFields, ServiceSettings):
+class Asked(FleetFields, ServiceSettings):
     """The settings that show whether a process serves several applications."""
 
     model_config = ServiceSettings.model_config | {"extra": "ignore"}
@@ -32,7 +32,7 @@ class Asked(FleetFields, AnnouncedFields, ServiceSettings):
 
     @property
     def is_fleet(self) -> bool:
-        return self.applications is not None or bool(self.checkpoint_root) or len(self.checkpoints) > 1
+        return self.applications is not None or len(self.checkpoints) > 1
 
 
 class _OfMany(NodeSettings):
@@ -76,8 +76,10 @@ class ServeFleetSettings(FleetFields, _OfMany):
         return specs
 
 
-class NodeFleetSettings(FleetFields, AnnouncedFields, ClusterNodeSettings, _OfMany):
+class NodeFleetSettings(FleetFields, ClusterNodeSettings, _OfMany):
     """The settings of `understudy node` with several applications."""
+
+    checkpoint: str = ""
 
     def named(self) -> tuple[ApplicationSpec, ...]:
         return ()

@@ -27,8 +27,6 @@ class State(StrEnum):
     """The application waits for its checkpoint, its first commit, or an answer of its storage."""
     RESTORING = "restoring"
     SERVING = "serving"
-    IDLE = "idle"
-    """The application is served, and was neither announced nor did it commit for a long time."""
     FAILED = "failed"
     """The application cannot be opened as it is; that is tried again."""
 
@@ -46,7 +44,7 @@ class ApplicationReport:
     reason: str | None = None
     """The reason why it is not served, or only in part; None: it is."""
     source: str = "file"
-    """The place that names it: `command`, `file` or `announcement`."""
+    """The place that names it: `command` or `file`."""
     stores: tuple[str, ...] = ()
     end_offset_position: int | None = None
     max_offset_lag: int | None = None

@@ -67,17 +67,6 @@ class FleetFields(Fields):
     """TOML file with applications to serve; changes are taken while running."""
 
 
-class AnnouncedFields(Fields):
-    """The settings by which a node serves applications that announce themselves."""
-
-    # Compared after normalising: nothing outside of them is ever opened.
-    checkpoint_root: str = ""
-    """Folders whose queries are served once they announce themselves: s3://bucket/checkpoints,/data/checkpoints."""
-
-    forget_after_ms: int = Field(3_600_000, ge=1000)
-    """Time in ms without a commit or an announcement after which an announced application is listed as idle."""
-
-
 class ClusterNodeFields(Fields):
     """The settings that `understudy node` has beyond those of `understudy serve`."""
 

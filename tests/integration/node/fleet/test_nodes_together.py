@@ -1,0 +1,83 @@
+"""Two nodes of three applications over one Redis: each application has a cluster of its own in their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.in_process import HEARTBEAT_MS, cluster_router
+from tests.support.cluster.served_fleet import ServedFleet, served_fleet, write_applications
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.queries import wait_until
+
+from understudy_node.fleet.settings import NodeFleetSettings
+
+APPLICATIONS = ("orders", "clicks", "visits")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of three applications, at versions 1, 2 and 3."""
+    for version, name in enumerate(APPLICATIONS, 1):
+        HandmadeCheckpoint(tmp_path / name).create().add(*range(1, version + 1))
+    return write_applications(tmp_path / "applications.toml", **{each: tmp_path / each for each in APPLICATIONS})
+
+
+@contextmanager
+def nodes(tmp_path: Path, file: Path, redis_url: str) -> Iterator[list[ServedFleet]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                served_fleet(
+                    NodeFleetSettings(
+                        applications=file,
+                        redis=redis_url,
+                        node_id=node_id,
+                        data_dir=tmp_path / node_id,
+                        lag_refresh_ms=HEARTBEAT_MS,
+                        shutdown_delay_ms=0,
+                        rebalance_delay_ms=0,
+                        memory_limit_bytes=0,
+                    )
+                )
+            )
+            for node_id in ("n1", "n2")
+        ]
+
+
+def value(reply: Any) -> Any:
+    return reply.body.get("value")
+
+
+def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, redis: RedisServer) -> None:
+    with nodes(tmp_path, file, redis.url) as (one, other), ExitStack() as stack:
+        routers = {each: stack.enter_context(cluster_router(redis.url, application_id=each)) for each in APPLICATIONS}
+        for version, application in enumerate(APPLICATIONS, 1):
+            router = routers[application]
+            wait_until(lambda router=router: router.get("/readyz").status == 200, what="the router")  # type: ignore[misc]
+            for word in WORDS:
+                assert value(router.get(f"/v1/stores/op0/keys/{word}")) == {
+                    "count": version,
+                    "total": version * 1_000_000,
+                }
+        assert one.states() == dict.fromkeys(sorted(APPLICATIONS), "serving")
+        # One that is removed leaves its cluster, and its folder is free.
+        write_applications(file, orders=tmp_path / "orders", visits=tmp_path / "visits")
+        for node in (one, other):
+            node.wait_for(orders="serving", visits="serving")
+        wait_until(lambda: not routers["clicks"].living(), what="a cluster without nodes")
+        # One that moves all its tasks away goes on for those that are left.
+        assert one.post("/admin/v1/drain", {"drain": True}).json() == {
+            "node_id": "n1",
+            "draining": True,
+            "applications": 2,
+        }
+        for application in ("orders", "visits"):
+            router = routers[application]
+            wait_until(lambda router=router: router.living()["n1"]["active"] == 0, what="a drained node")  # type: ignore[misc]
+            assert value(router.get(f"/v1/stores/op0/keys/{WORDS[0]}")) is not None
