@@ -133,7 +133,7 @@ async def test_a_change_is_published_instead_of_the_whole_while_every_reader_tak
     async with listening(other.listen(CHANNEL, NEW.mark)) as reader:
         await put(1)
         assert await reader.next() == b"change"
-        async with listening(other.listen(CHANNEL)) as earlier:
+        async with listening(bus.listen(CHANNEL)) as earlier:
             await put(2)
             assert [await each.next() for each in (reader, earlier)] == [b"2"] * 2
 
