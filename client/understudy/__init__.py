@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from understudy.client.aio import AsyncClient as AsyncClient
+    from understudy.client.errors import AmbiguousStoreError as AmbiguousStoreError
     from understudy.client.errors import BadReplyError as BadReplyError
     from understudy.client.errors import BadRequestError as BadRequestError
     from understudy.client.errors import DeadlineError as DeadlineError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from understudy.client.errors import ServerProblemError as ServerProblemError
     from understudy.client.errors import UnauthenticatedError as UnauthenticatedError
     from understudy.client.errors import UnavailableError as UnavailableError
+    from understudy.client.errors import UnknownApplicationError as UnknownApplicationError
     from understudy.client.errors import UnknownStoreError as UnknownStoreError
     from understudy.client.errors import UnreachableError as UnreachableError
     from understudy.client.errors import UsageError as UsageError
@@ -39,6 +41,7 @@ _HOMES = {
     "WatchEvent": "understudy.client.events",
     **dict.fromkeys(
         (
+            *("AmbiguousStoreError", "UnknownApplicationError"),
             *("BadReplyError", "BadRequestError", "DeadlineError", "ForbiddenError", "LineageChangedError"),
             *("OverloadedError", "ServerProblemError", "UnauthenticatedError", "UnavailableError"),
             *("UnknownStoreError", "UnreachableError", "UsageError", "VersionGoneError"),

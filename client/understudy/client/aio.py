@@ -259,63 +259,11 @@ class AsyncSnapshot(AsyncView):
         return token
 
 
-class AsyncClient(AsyncView):
-    """A client of routers, or of nodes that hold everything (`understudy serve`).
-
-        async with AsyncClient("http://127.0.0.1:8080") as client:
-            (await client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5))).value
-
-    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
-    """
-
-    def __init__(
-        self,
-        urls: str | Sequence[str] | None = None,
-        *,
-        api_key: str | None = None,
-        api_key_file: str | os.PathLike[str] | None = None,
-        timeout: Duration = 5.0,
-        scan_timeout: Duration = 30.0,
-        retries: int = 2,
-        session: bool = False,
-        routing: Routing = "routers",
-        addresses: Mapping[str, str] | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        cert_file: str | os.PathLike[str] | None = None,
-        key_file: str | os.PathLike[str] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        transport: AsyncTransport | None = None,
-    ) -> None:
-        """Prepare calls; nothing is sent. Raises UsageError."""
-        state = client_state(
-            urls,
-            api_key=api_key,
-            api_key_file=api_key_file,
-            timeout=timeout,
-            scan_timeout=scan_timeout,
-            retries=retries,
-            session=session,
-            routing=routing,
-            addresses=addresses,
-            environ=os.environ,
-        )
-        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-        super().__init__(AsyncDriver(state, transport or StreamTransport(trusted)), Reader(state))
+class AsyncApplication(AsyncView):
+    """An application of a fleet: its stores, its position and its snapshots. `AsyncClient.application` makes it."""
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self._driver.state.servers!r})"
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections. A later call opens new ones."""
-        await self._driver.transport.aclose()
+        return f"AsyncApplication({self._driver.state.application!r})"
 
     @property
     def position(self) -> str | None:
@@ -369,3 +317,72 @@ class AsyncClient(AsyncView):
         finally:
             with suppress(UnderstudyError):  # it ends by itself, too
                 await self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))
+
+
+class AsyncClient(AsyncApplication):
+    """A client of routers, or of nodes that hold everything (`understudy serve`).
+
+        async with AsyncClient("http://127.0.0.1:8080") as client:
+            (await client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5))).value
+
+    `application`: of a fleet, the application that all calls are for. Without it, a store is that of the only
+    application which has one of its name.
+
+    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        api_key_file: str | os.PathLike[str] | None = None,
+        timeout: Duration = 5.0,
+        scan_timeout: Duration = 30.0,
+        retries: int = 2,
+        session: bool = False,
+        routing: Routing = "routers",
+        addresses: Mapping[str, str] | None = None,
+        application: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        """Prepare calls; nothing is sent. Raises UsageError."""
+        state = client_state(
+            urls,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            timeout=timeout,
+            scan_timeout=scan_timeout,
+            retries=retries,
+            session=session,
+            routing=routing,
+            addresses=addresses,
+            environ=os.environ,
+            application=application,
+        )
+        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        super().__init__(AsyncDriver(state, transport or StreamTransport(trusted)), Reader(state))
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._driver.state.servers!r})"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        await self._driver.transport.aclose()
+
+    def application(self, name: str) -> AsyncApplication:
+        """Return the calls of one application of a fleet, over the same connections. Raises UsageError."""
+        state = self._driver.state.within(name)
+        return AsyncApplication(AsyncDriver(state, self._driver.transport), Reader(state))

@@ -3,8 +3,8 @@
 UnderstudyError
     UsageError              the call is wrong: nothing was sent
     ServerProblemError      a server refused, and said why: `type`, `status`, `detail`, `fix`
-        BadRequestError, UnauthenticatedError, ForbiddenError, UnknownStoreError, LineageChangedError,
-        VersionGoneError, OverloadedError, UnavailableError
+        BadRequestError, UnauthenticatedError, ForbiddenError, UnknownStoreError, UnknownApplicationError,
+        AmbiguousStoreError, LineageChangedError, VersionGoneError, OverloadedError, UnavailableError
     UnreachableError        no server answered
         DeadlineError       not in time; a TimeoutError as well
         BadReplyError       what answered is no Understudy server
@@ -59,6 +59,20 @@ class UnknownStoreError(ServerProblemError):
     """No store has that name; `fix` lists those that exist."""
 
 
+class UnknownApplicationError(ServerProblemError):
+    """No application has that name, or the credential shows it none."""
+
+
+class AmbiguousStoreError(ServerProblemError):
+    """Several applications have a store of that name: name one, by `application`."""
+
+    @property
+    def applications(self) -> Sequence[str]:
+        """The names of those applications, as far as the server lists them."""
+        found = self.problem.get("applications")
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else ()
+
+
 class LineageChangedError(ServerProblemError):
     """The history that a position refers to is gone: the checkpoint was created anew, or rewound."""
 
@@ -109,6 +123,12 @@ class BadReplyError(UnreachableError):
 
 _MAX_SHOWN = 5
 
+_BY_TYPE: Mapping[str, type[ServerProblemError]] = {
+    "unknown-store": UnknownStoreError,
+    "unknown-application": UnknownApplicationError,
+    "ambiguous-store": AmbiguousStoreError,
+}
+
 _BY_STATUS: Mapping[int, type[ServerProblemError]] = {
     401: UnauthenticatedError,
     403: ForbiddenError,
@@ -120,9 +140,7 @@ _BY_STATUS: Mapping[int, type[ServerProblemError]] = {
 
 def problem_error(problem: Mapping[str, Any], status: int, body: bytes = b"") -> ServerProblemError:
     """Return the error of a problem."""
-    if problem.get("type") == "unknown-store":
-        return UnknownStoreError(problem, status, body)
-    kind = _BY_STATUS.get(status)
+    kind = _BY_TYPE.get(str(problem.get("type"))) or _BY_STATUS.get(status)
     if kind is None:
         kind = BadRequestError if 400 <= status < 500 and status != 421 else UnavailableError
     return kind(problem, status, body)

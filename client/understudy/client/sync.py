@@ -202,63 +202,11 @@ class Snapshot(View):
         return token
 
 
-class Client(View):
-    """A client of routers, or of nodes that hold everything (`understudy serve`).
-
-        with Client("http://127.0.0.1:8080") as client:
-            client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5)).value
-
-    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
-    """
-
-    def __init__(
-        self,
-        urls: str | Sequence[str] | None = None,
-        *,
-        api_key: str | None = None,
-        api_key_file: str | os.PathLike[str] | None = None,
-        timeout: Duration = 5.0,
-        scan_timeout: Duration = 30.0,
-        retries: int = 2,
-        session: bool = False,
-        routing: Routing = "routers",
-        addresses: Mapping[str, str] | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        cert_file: str | os.PathLike[str] | None = None,
-        key_file: str | os.PathLike[str] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        transport: Transport | None = None,
-    ) -> None:
-        """Prepare calls; nothing is sent. Raises UsageError."""
-        state = client_state(
-            urls,
-            api_key=api_key,
-            api_key_file=api_key_file,
-            timeout=timeout,
-            scan_timeout=scan_timeout,
-            retries=retries,
-            session=session,
-            routing=routing,
-            addresses=addresses,
-            environ=os.environ,
-        )
-        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-        super().__init__(Driver(state, transport or SocketTransport(trusted)), Reader(state))
+class Application(View):
+    """An application of a fleet: its stores, its position and its snapshots. `Client.application` makes it."""
 
     def __repr__(self) -> str:
-        return f"Client({self._driver.state.servers!r})"
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections. A later call opens new ones."""
-        self._driver.transport.close()
+        return f"Application({self._driver.state.application!r})"
 
     @property
     def position(self) -> str | None:
@@ -312,3 +260,72 @@ class Client(View):
         finally:
             with suppress(UnderstudyError):  # it ends by itself, too
                 self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))
+
+
+class Client(Application):
+    """A client of routers, or of nodes that hold everything (`understudy serve`).
+
+        with Client("http://127.0.0.1:8080") as client:
+            client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5)).value
+
+    `application`: of a fleet, the application that all calls are for. Without it, a store is that of the only
+    application which has one of its name.
+
+    Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        api_key_file: str | os.PathLike[str] | None = None,
+        timeout: Duration = 5.0,
+        scan_timeout: Duration = 30.0,
+        retries: int = 2,
+        session: bool = False,
+        routing: Routing = "routers",
+        addresses: Mapping[str, str] | None = None,
+        application: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """Prepare calls; nothing is sent. Raises UsageError."""
+        state = client_state(
+            urls,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            timeout=timeout,
+            scan_timeout=scan_timeout,
+            retries=retries,
+            session=session,
+            routing=routing,
+            addresses=addresses,
+            environ=os.environ,
+            application=application,
+        )
+        trusted = trust(os.environ, ssl_context, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        super().__init__(Driver(state, transport or SocketTransport(trusted)), Reader(state))
+
+    def __repr__(self) -> str:
+        return f"Client({self._driver.state.servers!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        self._driver.transport.close()
+
+    def application(self, name: str) -> Application:
+        """Return the calls of one application of a fleet, over the same connections. Raises UsageError."""
+        state = self._driver.state.within(name)
+        return Application(Driver(state, self._driver.transport), Reader(state))

@@ -47,7 +47,7 @@ class Call:
                 left_s, self._request.wait_s, can_go_elsewhere=can_go_elsewhere and state.settings.retries > 0
             )
             shown = state.credential.key
-            outcome = yield Send(endpoint, self._request, state.headers(self._request), until_s)
+            outcome = yield Send(endpoint, state.named(self._request), state.headers(self._request), until_s)
             judged = judge(outcome, self._request.streams)
             if judged.meaning is Meaning.ANSWER:
                 state.servers.answered(endpoint)

@@ -115,7 +115,7 @@ class Direct:
     def _attempt(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Steps[Judged]:
         now_s = self._state.now_s()
         until_s = now_s + read.wait_s + min(limit_s, max(0.0, end_s - now_s) / 2)
-        return judge((yield Send(read.endpoint, request, self._state.headers(request), until_s)))
+        return judge((yield Send(read.endpoint, self._state.named(request), self._state.headers(request), until_s)))
 
     def _known(self, store: str, end_s: float) -> Steps[Known | None]:
         """Return what is known of a store, fetched anew where it is due; None where that is nothing of use."""

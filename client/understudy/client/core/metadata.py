@@ -104,7 +104,7 @@ class Metadata:
                 router = self._state.servers.best(now_s, ())
                 request = Request("GET", f"{store_path(entry.store)}/metadata")
                 until_s = now_s + min(FETCH_S, (end_s - now_s) / 2)
-                send = Send(router, request, self._headers(request, entry), until_s)
+                send = Send(router, self._state.named(request), self._headers(request, entry), until_s)
                 outcome = yield send
                 if isinstance(outcome, Failure) and outcome.kind is FailureKind.STALE:
                     outcome = yield send

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from understudy.client.core.endpoints import Endpoint, Servers, parse_endpoint
 from understudy.client.core.exchange import Headers, Request
 from understudy.client.core.session import SessionPosition
+from understudy.client.core.values import application_segment
 from understudy.client.credentials import Credential, credential
 from understudy.client.errors import UsageError
 from understudy.client.tracing import traceparent
@@ -61,6 +63,10 @@ class ClientState:
         now_s: Callable[[], float] = monotonic,
         trace: str | None = None,
     ) -> None:
+        self.application: str | None = None
+        """The application that all requests name; None: that of the server, or the only one with the store."""
+        self._addresses: Mapping[str, str] | None = None
+        self._segment = ""
         self.settings = settings
         self.now_s = now_s
         self._trace = trace
@@ -72,6 +78,31 @@ class ClientState:
         self.budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=now_s() * 1000 - FADE_MS)
         self.direct: Direct | None = None
         self._headers: tuple[str, Headers, Headers] = ("", _ACCEPTED, (*_ACCEPTED, *_JSON_BODY))
+
+    def within(self, application: str) -> ClientState:
+        """Return the state of calls to one application: its position and its nodes are its own, all else is shared.
+
+        Raises UsageError.
+        """
+        inner = copy(self)
+        inner.application, inner._segment = application, application_segment(application)  # noqa: SLF001  # of the same class
+        inner.position = SessionPosition()
+        if self.direct is not None:
+            inner.route_directly(self._addresses)
+        return inner
+
+    def route_directly(self, mapping: Mapping[str, str] | None) -> None:
+        """Ask nodes for keys. The part that does it brings Spark's keys, which other clients do not need."""
+        core = "understudy.client.core"
+        addresses = import_module(f"{core}.addresses").NodeAddresses(self.servers.endpoints, mapping)
+        self._addresses, self.direct = mapping, import_module(f"{core}.direct").Direct(addresses, self)
+
+    def named(self, request: Request) -> Request:
+        """Return a request whose path names the application."""
+        if not self._segment:
+            return request
+        root, version, rest = request.target.partition("/v1/")
+        return request._replace(target=f"{root}/v1/applications/{self._segment}/{rest}") if version else request
 
     def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
         """Return the end of a call that begins now. Raises UsageError for a timeout that is no time."""
@@ -124,6 +155,7 @@ def client_state(
     routing: Routing,
     addresses: Mapping[str, str] | None,
     environ: Mapping[str, str],
+    application: str | None = None,
 ) -> ClientState:
     """Check what a client was given, and return its state. Raises UsageError."""
     named = environ.get(URL, DEFAULT_URL).split(",") if urls is None else [urls] if isinstance(urls, str) else [*urls]
@@ -142,16 +174,8 @@ def client_state(
         raise UsageError(f"routing={routing!r} is not a choice", where="routing", fix="Give 'routers' or 'direct'")
     state = ClientState(settings, endpoints, credential(environ, api_key, api_key_file))
     if routing == "direct":
-        state.direct = _direct(state, addresses)
+        state.route_directly(addresses)
     elif addresses is not None:
         fix = "Give routing='direct', too, or leave addresses out"
         raise UsageError("addresses of nodes are only used with direct routing", where="addresses", fix=fix)
-    return state
-
-
-def _direct(state: ClientState, mapping: Mapping[str, str] | None) -> Direct:
-    """Make the part that routes directly. It brings Spark's keys, which other clients do not need."""
-    core = "understudy.client.core"
-    addresses = import_module(f"{core}.addresses").NodeAddresses(state.servers.endpoints, mapping)
-    made: Direct = import_module(f"{core}.direct").Direct(addresses, state)
-    return made
+    return state if application is None else state.within(application)

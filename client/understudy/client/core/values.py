@@ -218,6 +218,14 @@ def _segment(part: str | int) -> str:
         raise UsageError(f"{text!r} is no text: it cannot be encoded", where="key", fix="Give valid Unicode") from None
 
 
+def application_segment(application: str) -> str:
+    """Return an application as a segment of a path. Raises UsageError."""
+    if not isinstance(application, str) or not application or "/" in application:
+        what = f"{application!r} does not name an application"
+        raise UsageError(what, where="application", fix="understudy applications lists their names")
+    return _segment(application)
+
+
 def store_path(store: str) -> str:
     """Return the path of a store. Raises UsageError."""
     if not isinstance(store, str) or not store or "/" in store:

@@ -14,14 +14,18 @@ from understudy.client.core.call import call
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Request, Send
 from understudy.client.credentials import Credential
 from understudy.client.errors import (
+    AmbiguousStoreError,
     BadReplyError,
     BadRequestError,
     DeadlineError,
     ForbiddenError,
     OverloadedError,
+    ServerProblemError,
     UnauthenticatedError,
     UnavailableError,
+    UnknownApplicationError,
     UnreachableError,
+    UsageError,
 )
 from understudy_shared.base.errors import UnderstudyError
 
@@ -209,3 +213,39 @@ def test_retries_are_a_tenth_of_the_calls_when_every_server_fails(outcome: Outco
             world.run(call(state, GET, world.now_s + 5))
     waited_s = sum(world.waits) + 0.001 * len(world.sent)
     assert len(world.sent) <= 1.1 * calls + 0.3 * (waited_s + 10)
+
+
+def test_calls_of_an_application_name_it_in_every_path_and_share_all_but_its_position() -> None:
+    world = scripted(OK, OK, OK)
+    state = world.state("http://a")
+    inner = state.within("orders by region")
+    for each, target in ((inner, GET.target), (inner, "/admin/v1/lag?store=words"), (state, GET.target)):
+        world.run(call(each, GET._replace(target=target), world.now_s + 5))
+    named = "/v1/applications/orders%20by%20region"
+    assert [each.request.target for each in world.sent] == [
+        f"{named}/stores/words/keys/a",
+        f"/admin{named}/lag?store=words",
+        GET.target,
+    ]
+    assert (inner.servers, inner.budget, inner.credential) == (state.servers, state.budget, state.credential)
+    assert inner.position is not state.position
+
+
+@pytest.mark.parametrize("name", ["", "a/b", 7])
+def test_what_cannot_name_an_application_is_refused_before_anything_is_sent(name: object) -> None:
+    with pytest.raises(UsageError):
+        scripted().state("http://a").within(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("slug", "status", "error"),
+    [("unknown-application", 404, UnknownApplicationError), ("ambiguous-store", 409, AmbiguousStoreError)],
+)
+def test_a_problem_of_applications_is_an_error_of_its_own(
+    slug: str, status: int, error: type[ServerProblemError]
+) -> None:
+    with pytest.raises(error) as raised:
+        ask(scripted(problem(slug, status)), "http://a")
+    assert raised.value.type == slug
+    said = AmbiguousStoreError({"type": slug, "applications": ["a", "b", 7]})
+    assert said.applications == ["a", "b"]
