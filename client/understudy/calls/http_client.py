@@ -70,16 +70,19 @@ class Server:
     environment. Each server is asked once in a call: scripts that try again decide so themselves.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, is_own: bool = False) -> None:
-        """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity."""
+    def __init__(self, url: str, *, timeout_s: float, is_own: bool = False, application: str | None = None) -> None:
+        """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity.
+        `application`: the one of a fleet that all calls but those of probes are for.
+        """
         endpoints = [_endpoint(each.strip()) for each in url.split(",")]
         self.url = ", ".join(each.url for each in endpoints)
         self._timeout_s = timeout_s
         settings = Settings(timeout_s, timeout_s, retries=len(endpoints) - 1, session=False)
         trace = parse_traceparent(os.environ.get("TRACEPARENT", ""))  # this command is a part of that trace
-        self.state = ClientState(
+        state = ClientState(
             settings, endpoints, shown_credential(os.environ), trace=None if trace is None else trace.traceparent
         )
+        self.state = state if application is None else _within(state, application)
         self.driver = Driver(self.state, _transport(endpoints, is_own=is_own))
 
     def __enter__(self) -> Server:
@@ -120,7 +123,9 @@ class Server:
         """Return a document as it comes, whatever it is, or the failure, by a deadline; raise nothing for it."""
         request = Request("GET", path, streams=("*/*",))
         endpoint = self.state.servers.best(monotonic(), ())
-        return self.driver.transport.open(Send(endpoint, request, self.state.headers(request), deadline_s))
+        return self.driver.transport.open(
+            Send(endpoint, self.state.named(request), self.state.headers(request), deadline_s)
+        )
 
     def not_ready(self) -> list[str]:
         """Return why the server says that it is not ready; empty when it is. A silent server is not ready either."""
@@ -285,3 +290,10 @@ def _json(body: bytes) -> object:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
+
+
+def _within(state: ClientState, application: str) -> ClientState:
+    try:
+        return state.within(application)
+    except errors.UsageError as error:
+        raise CommandError(error.what, where="--application", fix=error.fix, exit_code=ExitCode.USAGE) from None

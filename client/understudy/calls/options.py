@@ -30,11 +30,13 @@ class ServerOptions(NamedTuple):
     url: str
     timeout_s: float
     as_json: bool
+    application: str | None = None
+    """The application of a fleet; None: that of the server, or the only one with the store."""
 
     @contextmanager
     def server(self) -> Iterator[Server]:
         """Give the server. With --json, print a problem as it came; its error goes to stderr all the same."""
-        with Server(self.url, timeout_s=self.timeout_s) as server:
+        with Server(self.url, timeout_s=self.timeout_s, application=self.application) as server:
             try:
                 yield server
             except ServerProblemError as problem:
@@ -48,11 +50,11 @@ class ServerOptions(NamedTuple):
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --url, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
+    """Add --url, --application, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
 
     @wraps(command)
-    def gathered(*, url: str, timeout_s: float, as_json: bool, **others: Any) -> Any:
-        return command(options=ServerOptions(url, timeout_s, as_json), **others)
+    def gathered(*, url: str, timeout_s: float, as_json: bool, application: str | None, **others: Any) -> Any:
+        return command(options=ServerOptions(url, timeout_s, as_json, application), **others)
 
     flags = (
         click.option(
@@ -62,6 +64,10 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
             help="Seconds to wait for a reply, on top of --wait-ms.",
+        ),
+        click.option(
+            "--application", envvar="UNDERSTUDY_APPLICATION", show_envvar=True, metavar="ID",
+            help="The application of a fleet to ask.  [default: the server's, or the only one that has the store]",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
     )  # fmt: skip

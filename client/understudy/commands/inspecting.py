@@ -27,6 +27,7 @@ def stores(store: str | None, *, options: ServerOptions) -> None:
     Examples:
       understudy stores
       understudy stores aircraft
+      understudy stores --application orders
       understudy stores --json | jq -r '.stores[].store'
     """
     with options.server() as server:

@@ -139,7 +139,11 @@ def _client(options: ServerOptions) -> Iterator[Client]:
     context = client_context(os.environ) if options.url.startswith("https:") else None
     scan_timeout_s = max(options.timeout_s, SCAN_TIMEOUT_S)
     with Client(
-        options.url.split(","), timeout=options.timeout_s, scan_timeout=scan_timeout_s, ssl_context=context
+        options.url.split(","),
+        timeout=options.timeout_s,
+        scan_timeout=scan_timeout_s,
+        ssl_context=context,
+        application=options.application,
     ) as client:
         yield client
 

@@ -39,10 +39,15 @@ def batch_page(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw
 
 
 def stores_page(document: Mapping[str, Any]) -> Page:
-    """Render the list of stores, and what of the query cannot be asked."""
+    """Render the list of stores, and what of the query cannot be asked; of a fleet with the application of each."""
     stores = document["stores"]
+    is_of_fleet = any("application" in store for store in stores)
+    rows = [
+        (*([printable(str(store.get("application", "")))] if is_of_fleet else []), *store_row(store))
+        for store in stores
+    ]
     return (
-        Sheet(STORE_COLUMNS, [store_row(store) for store in stores]),
+        Sheet((*(["application"] if is_of_fleet else []), *STORE_COLUMNS), rows),
         Lines([*unnamed_lines(stores), *not_served_lines(document["not_served"])]),
     )
 

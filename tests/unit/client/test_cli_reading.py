@@ -378,3 +378,28 @@ def test_a_server_that_is_away_is_not_ready() -> None:
     with Server(f"http://127.0.0.1:{free_port}", timeout_s=30) as server:
         (reason,) = server.not_ready()
     assert reason.startswith("it does not answer: ")
+
+
+def test_an_application_is_named_in_every_path_that_a_command_asks() -> None:
+    for command, replies, sent in (
+        (["get", "aircraft", "N1"], [Canned(FOUND)], "GET /v1/applications/or%20ders/stores/aircraft/keys/N1"),
+        (["lookup", "aircraft", '["N1"]', '["N2"]'], [batch(FOUND, FOUND)], "POST /v1/applications/or%20ders/stores/"),
+        (["lag", "--json"], [Canned(b"{}")], "GET /admin/v1/applications/or%20ders/lag"),
+    ):
+        _, asked = run([*command, "--application", "or ders"], replies)
+        assert asked[0][0].startswith(sent)
+    result, asked = run(["get", "aircraft", "N1", "--application", "a/b"], [])
+    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
+    assert "--application" in result.stderr
+
+
+def test_stores_of_several_applications_have_theirs_in_a_column() -> None:
+    store = {"store": "op0", "operator": "count", "key": [], "value": [], "partitions": 2, "end_offset_position": 7}
+    stores = [{**store, "application": each} for each in ("clicks", "orders")]
+    result, _ = run(["stores"], [Canned(json.dumps({"stores": stores, "not_served": []}).encode())])
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[:2] for row in (rows[0], *rows[2:4])] == [
+        ["application", "store"],
+        ["clicks", "op0"],
+        ["orders", "op0"],
+    ]
