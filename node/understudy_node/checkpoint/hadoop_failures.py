@@ -7,6 +7,7 @@ refused for is shown.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from understudy_node.checkpoint.failure import Failure, Meaning
 
@@ -69,14 +70,17 @@ class HadoopError(Exception):
         return self.kind in _ABSENT or (self.kind == "AccessControlException" and "(is not a directory)" in self.text)
 
 
-def hadoop_failure(error: Exception, away: str = "") -> Failure:
-    """Decide what an exception of a client means. `away`: more advice when there is no connection."""
+def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
+    """Decide what an exception of a client means.
+
+    `looked_in`: the places where credentials were looked for. `away`: more advice when there is no connection.
+    """
     if isinstance(error, TimeoutError):
         return Failure(Meaning.OPEN_AGAIN, "HDFS did not answer in time", NAMENODE)
     if not isinstance(error, HadoopError):
         return _no_connection(str(error), away)
     if error.kind in _REFUSALS or "authentication is not enabled" in error.text:
-        return _refusal(error)
+        return _refusal(error, looked_in)
     if "safe mode" in error.text.lower():
         return Failure(Meaning.TRY_AGAIN, "the file system is in safe mode", SAFE_MODE)
     if error.kind in _BLOCKS:
@@ -86,14 +90,14 @@ def hadoop_failure(error: Exception, away: str = "") -> Failure:
     return Failure(Meaning.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", NAMENODE)
 
 
-def _refusal(error: HadoopError) -> Failure:
+def _refusal(error: HadoopError, looked_in: str) -> Failure:
     if found := _REFUSED.search(error.text):
         reason = f"permission denied: the user {found[1]} has no right to {found[2]}"
         return Failure(Meaning.REFUSED, reason, RIGHTS)
     if "libgssapi" in error.text:
         return Failure(Meaning.FINAL, "the library of Kerberos is not installed", NO_LIBRARY)
     if error.kind in _TICKETS or "authentication is not enabled" in error.text:
-        return Failure(Meaning.REFUSED, "there is no valid Kerberos ticket or token", TICKET)
+        return Failure(Meaning.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", TICKET)
     return Failure(Meaning.REFUSED, f"the credentials are refused, or have expired ({error.kind})", TICKET)
 
 
@@ -104,3 +108,8 @@ def _no_connection(text: str, away: str) -> Failure:
         return Failure(Meaning.TRY_AGAIN, f"the NameNode's host has no address{away}", NAMENODE)
     reason = "no connection to HDFS" if "refused" in text.lower() else "the connection to HDFS broke"
     return Failure(Meaning.OPEN_AGAIN, f"{reason}{away}", NAMENODE)
+
+
+def places_of(environ: Mapping[str, str], variables: Iterable[str]) -> str:
+    """Return the variables that name credentials, and the files that they name."""
+    return ", ".join(f"{name} is {environ.get(name) or 'not set'}" for name in variables)

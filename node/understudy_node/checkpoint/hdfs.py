@@ -18,7 +18,7 @@ from hdfs_native import AsyncClient
 
 from understudy_node.checkpoint.failure import Failure
 from understudy_node.checkpoint.hadoop_conf import conf_dir, hadoop_conf, namenodes_of, services_in
-from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure
+from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure, places_of
 from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopStatus
 from understudy_node.checkpoint.store_access import ReadFile, text_of
 from understudy_node.checkpoint.store_calls import StoreLimits
@@ -37,6 +37,7 @@ REST_S = 120.0
 thread for each core, and one is opened every 10 s at most.
 """
 
+_CREDENTIALS = ("KRB5CCNAME", "KRB5_CLIENT_KTNAME", "HADOOP_TOKEN_FILE_LOCATION")
 _LOCATION = re.compile(
     r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
 )
@@ -95,7 +96,7 @@ class Hdfs:
 
     def failure_of(self, error: Exception) -> Failure:
         """See `HadoopStore.failure_of`."""
-        return hadoop_failure(error, self._away)
+        return hadoop_failure(error, places_of(self._environ, _CREDENTIALS), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:
         """Return the place to ask, and its host or name service. A URL without one means `fs.defaultFS`."""

@@ -21,7 +21,7 @@ import orjson
 
 from understudy_node.checkpoint.failure import Failure
 from understudy_node.checkpoint.hadoop_conf import hadoop_conf, namenodes_of
-from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure
+from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure, places_of
 from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopStatus
 from understudy_node.checkpoint.store_access import ReadFile, text_of
 from understudy_node.checkpoint.store_calls import StoreLimits
@@ -85,7 +85,7 @@ class WebHdfs:
 
     def failure_of(self, error: Exception) -> Failure:
         """See `HadoopStore.failure_of`."""
-        return hadoop_failure(error)
+        return hadoop_failure(error, places_of(self._environ, [TOKEN_FILE]))
 
     def _places(self) -> Sequence[str]:
         """Return the URL of each NameNode that may be asked: of a name service all, else one."""

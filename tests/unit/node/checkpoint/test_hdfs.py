@@ -9,7 +9,7 @@ import pytest
 
 from understudy_node.checkpoint.failure import Meaning
 from understudy_node.checkpoint.hadoop_conf import hadoop_conf
-from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure
+from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure, places_of
 from understudy_node.checkpoint.hdfs import REST_S, Hdfs, KeptClients
 from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_node.checkpoint.webhdfs import WebHdfs
@@ -104,7 +104,12 @@ def test_a_configuration_that_does_not_parse_is_named() -> None:
             "no valid Kerberos ticket",
         ),
         ("org.apache.hadoop.security.token.SecretManager$InvalidToken", "hush", Meaning.REFUSED, "InvalidToken"),
-        ("GSSAPIError", "No Kerberos credentials available", Meaning.REFUSED, "no valid Kerberos ticket"),
+        (
+            "GSSAPIError",
+            "No Kerberos credentials available",
+            Meaning.REFUSED,
+            "no valid Kerberos ticket or token: KRB5CCNAME is /tickets, OTHER is not set",
+        ),
         ("OperationFailed", "Failed to load libgssapi_krb5", Meaning.FINAL, "library of Kerberos is not installed"),
         ("DataTransferError", "All DataNodes failed: []", Meaning.TRY_AGAIN, "no DataNode gives"),
         ("UnsupportedFeature", "File encryption", Meaning.FINAL, "encrypted"),
@@ -112,7 +117,7 @@ def test_a_configuration_that_does_not_parse_is_named() -> None:
     ],
 )
 def test_the_class_of_an_exception_says_what_it_means(kind: str, text: str, meaning: Meaning, reason: str) -> None:
-    failure = hadoop_failure(HadoopError(kind, text))
+    failure = hadoop_failure(HadoopError(kind, text), places_of({"KRB5CCNAME": "/tickets"}, ["KRB5CCNAME", "OTHER"]))
     assert failure.meaning is meaning
     assert reason in failure.reason
     assert "hush" not in failure.reason + failure.fix
