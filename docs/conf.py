@@ -47,6 +47,7 @@ ACCESSIBLE = {
     'role="heading">': 'role="heading" aria-level="2">',
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    '<th class="head"><p></p></th>': "<td></td>",
 }
 """Attributes that the theme lacks, for screen readers and for scrolling by the keyboard."""
 

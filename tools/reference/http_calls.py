@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 
 from tools.reference.markdown import GENERATED, code, fence, page, plain, table
 from tools.reference.openapi_calls import SERVICES, Call, calls, tags
@@ -19,6 +20,9 @@ _AS_PROBLEM = re.compile(r" As a problem: .*")
 _PARAMETER = ("parameter", "in", "type", "is")
 _SHARED = 3
 """A parameter that so many calls have with the same words is described once."""
+
+_KEY = ("`store`", "`key`")
+"""Parameters that a path or an example shows by itself."""
 
 _OF_EVERY_CALL = 0.8
 """A problem of more than this part of the calls is named once, not at each."""
@@ -56,20 +60,30 @@ def _groups(shown: Sequence[str]) -> Iterator[str]:
         yield f"## {tag}"
         rows = ((f"[{code(f'{each.method} {each.path}')}](#{each.name})", plain(_summary(each))) for each in found)
         yield table(("call", "does"), rows)
-        for each in found:
-            yield from _call(each)
+        for before, each in pairwise([None, *found]):
+            assert each is not None
+            yield from _call(each, before)
 
 
 def _summary(call: Call) -> str:
     return str(call.operation["summary"])
 
 
-def _call(call: Call) -> Iterator[str]:
+def _call(call: Call, before: Call | None) -> Iterator[str]:
+    """Yield the section of a call. What is that of the call before it, such as its other form, is not said again."""
     yield f"### {call.name}"
     yield f"**`{call.method} {call.path}`**, at {_services(call.services)}"
     yield plain(call.operation.get("description", ""))
     yield fence(call.operation["x-codeSamples"][0]["source"], "text")
-    rows = _rows(call)
+    parts = list(_parts(call))
+    if before is not None and parts == list(_parts(before)):
+        yield f"Parameters, answers and problems are those of [{before.name}](#{before.name})."
+    else:
+        yield from parts
+
+
+def _parts(call: Call) -> Iterator[str]:
+    rows = [row for row in _rows(call) if row[0] not in _KEY]
     yield table(_PARAMETER, (row for row in rows if row not in _shared_rows()))
     shared = [row[0] for row in rows if row in _shared_rows()]
     if shared:

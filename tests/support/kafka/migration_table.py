@@ -152,7 +152,7 @@ def table(options: Mapping[str, str]) -> str:
     names: dict[Outcome, list[str]] = {}
     for shown, value in options.items():
         names.setdefault(outcome(shown, value), []).append(f"`{shown}`")
-    lines = ["| option | | |", "|---|---|---|"]
+    lines = ["| option | here | what to know |", "|---|---|---|"]
     for (works, text), shown_names in names.items():
         said = text.replace("|", chr(92) + "|")
         lines.append(f"| {', '.join(shown_names)} | {'works' if works else '**refused**'} | {said} |")
