@@ -28,11 +28,19 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
         "no node serves a store of that name",
         "`understudy stores`; after a restart of the query: was an alias or an operator renamed?",
     ),
+    "unknown-application": (
+        "the path names an application that is not served here, or that the credential does not show",
+        "`understudy stores`; [many queries in one process](../how-to/fleet.md)",
+    ),
     "unknown-path": ("no such call, node or partition", "[the calls](http.md)"),
     "method-not-allowed": ("this path does not take this method; `Allow` says what it takes", "[the calls](http.md)"),
     "request-timeout": (
         "headers or body did not come in time: `header_timeout_ms`, `body_timeout_ms`",
         "mend the reader; else a client holds connections open on purpose",
+    ),
+    "ambiguous-store": (
+        "several applications have a store of this name, and the path names no application",
+        "`/v1/applications/{application}/stores/{store}/...`, or `--application`",
     ),
     "lineage-changed": (
         "the reader's position is of a history that is gone: the checkpoint was made anew, or rewound",
