@@ -25,7 +25,7 @@ import orjson
 from tests.support.object_store.bucket import Bucket
 from tests.support.object_store.hdfs_server import Door
 
-from benchmarks.object_store_servers import HDFS, STORES, hdfs_door, named, store_server
+from benchmarks.object_store_servers import STORES, named, store_server
 from benchmarks.servers import CLUSTER_NODE, ROUTER, Server, fetch, server
 from understudy.demo.local_redis import local_redis
 
@@ -39,7 +39,7 @@ def main() -> None:
     """Print both percentiles for each place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=25)
-    parser.add_argument("--stores", nargs="*", choices=[*STORES, *HDFS], default=["s3", "azure", "gcs"])
+    parser.add_argument("--stores", nargs="*", choices=STORES, default=["s3", "azure", "gcs"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as name:
         folder = Path(name)
@@ -64,7 +64,7 @@ def _delays_in_store(
     kind: str, checkpoint: Path, folder: Path, query: subprocess.Popen[bytes], options: argparse.Namespace
 ) -> list[float]:
     folder.mkdir()
-    with hdfs_door(kind, folder) if kind in HDFS else store_server(kind, folder) as store:
+    with store_server(kind, folder) as store:
         bucket = store.new_bucket()
         mirror = _Mirror(checkpoint, bucket)
         mirror.copy(_newest(checkpoint))

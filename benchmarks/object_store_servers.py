@@ -1,8 +1,8 @@
-"""The servers of object stores that benchmarks start, by the name of the store."""
+"""The servers of stores that benchmarks start, by the name of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -13,8 +13,7 @@ from tests.support.object_store.hdfs_server import Door, hdfs_server
 from tests.support.object_store.minio_server import minio_server
 from tests.support.object_store.s3_server import s3_server
 
-STORES = ("s3", "minio", "azure", "gcs")
-HDFS = ("hdfs", "webhdfs")
+STORES = ("s3", "minio", "azure", "gcs", "hdfs", "webhdfs")
 
 _NAMES = {
     "s3": "S3 (s3proxy)",
@@ -33,17 +32,18 @@ def named(kind: str) -> str:
     return _NAMES[kind]
 
 
-def store_server(kind: str, folder: Path) -> AbstractContextManager[StoreServer]:
-    """Start a server of an object store until the end of the block."""
-    if kind == "s3":
-        return s3_server(folder, heap_mb=_HEAP_MB)
-    if kind == "azure":
-        return azurite(folder)
-    return gcs_server(folder) if kind == "gcs" else minio_server(folder)
-
-
 @contextmanager
-def hdfs_door(kind: str, folder: Path) -> Iterator[Door]:
-    """Start an HDFS until the end of the block."""
-    with hdfs_server(folder) as server:
-        yield Door(server, "webhdfs" if kind == "webhdfs" else "hdfs")
+def store_server(kind: str, folder: Path) -> Iterator[StoreServer | Door]:
+    """Start a server until the end of the block."""
+    if kind in ("hdfs", "webhdfs"):
+        with hdfs_server(folder) as hdfs:
+            yield Door(hdfs, "webhdfs" if kind == "webhdfs" else "hdfs")
+        return
+    starts: dict[str, Callable[[Path], AbstractContextManager[StoreServer]]] = {
+        "s3": lambda folder: s3_server(folder, heap_mb=_HEAP_MB),
+        "minio": minio_server,
+        "azure": azurite,
+        "gcs": gcs_server,
+    }
+    with starts[kind](folder) as store:
+        yield store

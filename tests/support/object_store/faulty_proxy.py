@@ -59,19 +59,41 @@ class Say:
 Fault = Refuse | Cut | Stall | Say
 
 
-class FaultyProxy:
+class RequestLog:
+    """The requests so far."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self._noting = threading.Lock()
+
+    def note(self, asked: Asked) -> None:
+        """Count a request."""
+        with self._noting:
+            self.asked.append(asked)
+
+    def kinds(self, *, of: Callable[[Asked], bool] = lambda _: True) -> Counter[str]:
+        """How many requests there were, by kind."""
+        with self._noting:
+            return Counter(asked.kind for asked in self.asked if of(asked))
+
+    def forget(self) -> None:
+        """Count from nothing again."""
+        with self._noting:
+            self.asked.clear()
+
+
+class FaultyProxy(RequestLog):
     """`fault` is asked before each request is passed on; None passes it on as it is.
 
     `depth` is how many parts a path has before an object's key.
     """
 
     def __init__(self, backend: int, *, depth: int = 1) -> None:
-        self.asked: list[Asked] = []
+        super().__init__()
         self.first_listings: dict[str, bytes] = {}
         """The store's first answer to each listing, by prefix."""
         self.fault: Callable[[Asked], Fault | None] = lambda _: None
         self.backend, self.depth = backend, depth
-        self._noting = threading.Lock()
         proxy = self
 
         class Handler(_Handler):
@@ -86,22 +108,6 @@ class FaultyProxy:
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def note(self, asked: Asked) -> Fault | None:
-        """Count a request; what to do to it."""
-        with self._noting:
-            self.asked.append(asked)
-        return self.fault(asked)
-
-    def kinds(self, *, of: Callable[[Asked], bool] = lambda _: True) -> Counter[str]:
-        """How many requests there were, by kind."""
-        with self._noting:
-            return Counter(asked.kind for asked in self.asked if of(asked))
-
-    def forget(self) -> None:
-        """Count from nothing again."""
-        with self._noting:
-            self.asked.clear()
 
     def start(self) -> None:
         self._thread.start()
@@ -139,7 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         asked = self._asked()
-        fault = self.owner.note(asked)
+        self.owner.note(asked)
+        fault = self.owner.fault(asked)
         match fault:
             case Refuse(status, code):
                 self._reply(status, {"content-type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode())
