@@ -1,6 +1,6 @@
 """Changes of assignments: the messages for processes that follow the assignment before (pure).
 
-An assignment of 100,000 replicas has four megabytes, and a death changes a few hundred tasks of it. A process that does
+An assignment of 100,000 replicas has four megabytes, and a death changes a few dozen tasks of it. A process that does
 not have the assignment that a change is based on reads the whole one.
 """
 
