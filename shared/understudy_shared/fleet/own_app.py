@@ -11,8 +11,8 @@ import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
 
-from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.principals import Action, Principal
+from understudy_shared.auth.access import AUTHORIZATION, authorization_of
+from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
 from understudy_shared.http.edge import App, Scope
@@ -101,8 +101,7 @@ class OwnApp:
 
     def _seen(self, principal: Principal) -> Mapping[str, Reported]:
         """Return the applications that a principal sees."""
-        del principal  # credentials are not narrowed to applications yet
-        return dict(self._applications)
+        return {each: held for each, held in self._applications.items() if principal.sees_application(each)}
 
 
 async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict[str, list[Any]]:
@@ -112,10 +111,13 @@ async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict
     """
     found: dict[str, list[Any]] = {"stores": [], "not_served": [], "unknown": []}
 
+    principal = authorization_of(scope).principal
+
     async def ask(application_id: str, application: Reported) -> tuple[int, dict[str, Any]]:
+        granted = {**scope, AUTHORIZATION: Authorization(principal.within(application_id))}
         try:
             async with asyncio.timeout(LIST_S):
-                status, body = await asked(application.app, scope, _STORES)
+                status, body = await asked(application.app, granted, _STORES)
         except TimeoutError:
             return 503, {"detail": "it did not answer in time"}
         return status, orjson.loads(body)
@@ -154,6 +156,7 @@ async def asked(app: App, scope: Scope, raw_path: bytes) -> tuple[int, bytes]:
 
 def _shown(principal: Principal, report: ApplicationReport) -> dict[str, object]:
     """Return a report as a principal may read it: without the right to monitor, no location and no reasons."""
+    principal = principal.within(report.application_id)
     if not principal.may(Action.MONITOR):
         hidden = {
             "checkpoint": None,

@@ -14,7 +14,8 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import AUTHORIZATION, Access
+from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.not_open import NotOpen
@@ -187,3 +188,20 @@ def test_a_bug_in_one_application_is_no_end_of_the_process() -> None:
     dead = application(dead="a background task died")
     assert get(fleet_of(a=application(), b=dead), "/livez").status_code == 200
     assert get(fleet_of(a=dead, b=dead), "/livez").status_code == 503
+
+
+async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:
+    known = {name: application(name) for name in ("orders-eu", "flights")}
+    reader = Principal(
+        "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
+    )
+    own = OwnApp("A fleet", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple)
+
+    async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
+        await own.app({**scope, AUTHORIZATION: Authorization(reader)}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=as_reader), base_url="http://fleet") as http:
+        (listed,) = (await http.get("/v1/applications")).json()["applications"]
+        assert (listed["application"], listed["stores"], listed["checkpoint"]) == ("orders-eu", ["op0"], None)
+        assert (await http.get("/v1/applications/flights")).status_code == 404
+        assert (await http.get("/v1/stores")).json()["stores"] == [{"store": "op0", "application": "orders-eu"}]
