@@ -42,7 +42,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
             raise ProblemError(problem)
         note(request.scope, drain=wanted)
         await drain(node_id, wanted)
-        return Response(status_code=303, headers={**_headers(), "location": "/admin/#nodes-title"})
+        return Response(status_code=303, headers={**_headers(), "location": "../../#nodes-title"})
 
     return routes
 
@@ -54,7 +54,7 @@ def drain_page(document: Mapping[str, Any]) -> bytes:
         f"<p>{safe}: {escape(str(document['why']))}.</p>"
         "<p>Draining moves its replicas to other nodes, then it can be stopped. It answers meanwhile.</p>"
         '<form method="post"><button name="drain" value="true">Drain</button> '
-        '<button name="drain" value="false">Undo drain</button></form><p><a href="/admin/">Back to the page</a></p>'
+        '<button name="drain" value="false">Undo drain</button></form><p><a href="../../">Back to the page</a></p>'
     )
     return small_page(f"Drain {document['node_id']}?", body)
 

@@ -5,7 +5,7 @@ It is made in pieces, because a page of a thousand replicas takes longer than a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,8 +13,10 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from understudy_router.page.assets import page_assets
 from understudy_router.page.cells import ReplicaRow, cell_text, kind_of
 from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of
+from understudy_router.page.fleet_views import FLEET_STATES, FleetQuery, fleet_row, fleet_summary, fleet_title
 from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
 from understudy_router.page.replicas import facts_of, find_replica, grid_view
 from understudy_router.page.runbooks import Runbook
@@ -77,6 +79,22 @@ def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Ite
 async def joined(pieces: Iterable[str]) -> str:
     """Join the pieces; other requests are answered while the page is made."""
     return "".join([piece async for few in sliced(pieces) for piece in few])
+
+
+def fleet_page(overview: Document, rows: Sequence[Mapping[str, Any]], query: FleetQuery, reader: PageReader) -> str:
+    """Return the overview of the applications of a router as a page; `rows` are those that the query lets through."""
+    build = page_assets().build
+    shown = {
+        "static": f"/admin/static/{build}/",
+        "overview": overview,
+        "rows": [fleet_row(row) for row in rows],
+        "query": query,
+        "states": FLEET_STATES,
+        "reader": reader,
+        "title": fleet_title(overview["applications"]),
+        "said": fleet_summary(overview["applications"], rows),
+    }
+    return _environment().get_template("fleet.html").render(shown)
 
 
 def runbook_page(runbook: Runbook, build: str) -> str:

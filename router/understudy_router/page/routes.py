@@ -49,12 +49,7 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes, *, h
     """
     load_templates()
     routes, drawings = APIRouter(), Drawings()
-
-    @routes.get("/")
-    @routes.get("/admin")
-    async def to_page() -> Response:
-        """Redirect a person who typed only the host to the page."""
-        return Response(status_code=307, headers={**headers.SECURITY, "location": "/admin/"})
+    routes.include_router(file_routes())
 
     @routes.get("/admin/")
     async def page(request: Request) -> Response:
@@ -75,6 +70,19 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes, *, h
     async def page_changes(request: Request) -> Response:
         """Send parts of the page as server-sent events, whenever they change."""
         return changes(request, Viewer(drawings, read_query(request.query_params)))
+
+    return routes
+
+
+def file_routes() -> APIRouter:
+    """Make the routes of what every page has: the way to it, its files, and the runbooks."""
+    routes = APIRouter()
+
+    @routes.get("/")
+    @routes.get("/admin")
+    async def to_page() -> Response:
+        """Redirect a person who typed only the host to the page."""
+        return Response(status_code=307, headers={**headers.SECURITY, "location": "/admin/"})
 
     @routes.get("/admin/runbooks/")
     @routes.get("/admin/runbooks/{name}")

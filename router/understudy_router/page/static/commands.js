@@ -1,6 +1,7 @@
 // The question as a command, for curl and for the command line of Understudy; and a button that copies it.
 
 import { element } from "./dom.js";
+import { storePath } from "./paths.js";
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
@@ -8,18 +9,18 @@ const words = (...parts) => parts.map(quoted).join(" ");
 
 // The paths of the calls; the page itself uses them as well.
 export function lookupPath(store, key, bounds) {
-  return `/v1/stores/${encodeURIComponent(store)}/lookup?${new URLSearchParams({ key, ...bounds })}`;
+  return `${storePath(store)}/lookup?${new URLSearchParams({ key, ...bounds })}`;
 }
 
 export function explainPath(store, key, bounds) {
-  return `/v1/stores/${encodeURIComponent(store)}/metadata?${new URLSearchParams({ key, ...bounds })}`;
+  return `${storePath(store)}/metadata?${new URLSearchParams({ key, ...bounds })}`;
 }
 
 export const scanPath = (store, parameters) =>
-  `/v1/stores/${encodeURIComponent(store)}/scan?${new URLSearchParams(parameters)}`;
+  `${storePath(store)}/scan?${new URLSearchParams(parameters)}`;
 
 export const historyPath = (store, parameters) =>
-  `/v1/stores/${encodeURIComponent(store)}/history?${new URLSearchParams(parameters)}`;
+  `${storePath(store)}/history?${new URLSearchParams(parameters)}`;
 
 // Where a credential is needed, commands take it from the variable that the command line reads: none holds a secret.
 const VARIABLE = "UNDERSTUDY_API_KEY";

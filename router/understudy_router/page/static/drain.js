@@ -2,11 +2,12 @@
 
 import { pairs } from "./answer.js";
 import { byId, setText } from "./dom.js";
+import { reports } from "./paths.js";
 
 const TIMEOUT_MS = 10_000;
 const TOAST_MS = 20_000;
 
-const of = (nodeId) => `/admin/v1/nodes/${encodeURIComponent(nodeId)}`;
+const of = (nodeId) => `${reports}/nodes/${encodeURIComponent(nodeId)}`;
 
 export function startDrain() {
   const dialog = byId("drain");

@@ -7,6 +7,7 @@ import { startCount } from "./explorecount.js";
 import { startForm } from "./exploreform.js";
 import { startKey } from "./explorekey.js";
 import { startList } from "./explorelist.js";
+import { storePath } from "./paths.js";
 import { formOf, parametersOf, urlOf } from "./question.js";
 import { linkTo } from "./url.js";
 import { number } from "./words.js";
@@ -48,7 +49,7 @@ export function startExplore(url) {
     form.show(null, filled);
     setText(byId("explore-about"), "");
     if (name === "") return false;
-    const path = `/v1/stores/${encodeURIComponent(name)}`;
+    const path = storePath(name);
     const { isGood, document } = await call(path);
     if (mine !== turn) return false;
     if (!isGood) {

@@ -3,6 +3,7 @@
 import { refused } from "./answer.js";
 import { call } from "./api.js";
 import { element } from "./dom.js";
+import { storePath } from "./paths.js";
 import { number } from "./words.js";
 
 const PATIENCE_MS = 5000;
@@ -18,7 +19,7 @@ export function startCount(place) {
     let next = cursor;
     do {
       const query = new URLSearchParams(next === null ? parameters : { ...parameters, cursor: next });
-      const { isGood, document } = await call(`/v1/stores/${encodeURIComponent(store)}/count?${query}`);
+      const { isGood, document } = await call(`${storePath(store)}/count?${query}`);
       if (mine !== turn) return;
       if (!isGood) return place.replaceChildren(...refused(document));
       next = document.next_cursor;

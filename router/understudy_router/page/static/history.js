@@ -1,5 +1,7 @@
 // The last hour, as the router remembers it: loaded again after each step, while the page is visible.
 
+import { reports } from "./paths.js";
+
 const TIMEOUT_MS = 5000;
 const FIRST_STEP_MS = 10_000;
 
@@ -30,7 +32,7 @@ export function startHistory(wanted, use) {
 async function historyOf(parameters) {
   try {
     const query = new URLSearchParams({ ...parameters, minutes: 60 });
-    const reply = await fetch(`/admin/v1/history?${query}`, { signal: AbortSignal.timeout(TIMEOUT_MS) });
+    const reply = await fetch(`${reports}/history?${query}`, { signal: AbortSignal.timeout(TIMEOUT_MS) });
     return reply.ok ? await reply.json() : null;
   } catch {
     return null;

@@ -9,6 +9,7 @@ import { startExplore } from "./explore.js";
 import { startFeed } from "./feed.js";
 import { startHistory } from "./history.js";
 import { rove, startKeys } from "./keys.js";
+import { ownPage, reports } from "./paths.js";
 import { startTheme } from "./theme.js";
 import { linkTo, startUrl } from "./url.js";
 import { clock } from "./words.js";
@@ -114,7 +115,7 @@ function startMain() {
   byId("replica-explain").addEventListener("click", () => ask.choose(byId("replica").dataset.store));
   byId("replica-copy").addEventListener("click", () => {
     const { store, node } = byId("replica").dataset;
-    copy(asCurl(`/admin/v1/lag?${new URLSearchParams({ store, node })}`), byId("replica-copy"));
+    copy(asCurl(`${reports}/lag?${new URLSearchParams({ store, node })}`), byId("replica-copy"));
   });
 }
 
@@ -125,7 +126,7 @@ startTheme(byId("theme"), () => [lagCurve, freshnessCurve, openedCurve].forEach(
 lastHour.load();
 storeHour.load();
 openedHour.load();
-const hearAnew = startFeed(() => `/admin/changes${linkTo(url.query)}`, INTERVAL_MS, {
+const hearAnew = startFeed(() => `${ownPage}changes${linkTo(url.query)}`, INTERVAL_MS, {
   page: timed,
   heard(generatedAt) {
     const time = byId("now").querySelector("time");
