@@ -107,7 +107,7 @@ def test_doctor_checks_hdfs_as_it_checks_other_stores(door: Door, files: HadoopF
     assert found == {**dict.fromkeys(("credentials", "list", "read", "lineage"), "ok"), "commit": "fail"}
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(100_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [25, pytest.param(100_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
 def test_a_listing_has_all_names_however_many_replies_it_takes(
     hdfs: Door, webhdfs: Door, hdfs_server: HdfsServer, count: int
 ) -> None:
