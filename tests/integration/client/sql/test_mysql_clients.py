@@ -361,6 +361,7 @@ SPARE = 8
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_two_hundred_connections_and_drops_leave_nothing(node: ServedNode, server: MysqlServer, keys: Keys) -> None:
     def ask(at: int) -> None:
         wait_until(lambda: can_connect(server, keys["all"]), what="room for a connection", limit_s=LIMIT_S)
