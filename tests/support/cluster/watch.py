@@ -14,6 +14,7 @@ from tests.support.cluster.served_node import Reply, Served
 from tests.support.spark.counting_query import WORDS, why_mixed
 from tests.support.spark.queries import wait_until
 
+from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change
 from understudy_shared.bus.base import Back
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment
@@ -103,11 +104,16 @@ def heard_assignments(redis_url: str) -> Iterator[list[Assignment]]:
 
     async def listen() -> None:
         loops.append(asyncio.get_running_loop())
-        async for each in Gossip(bus, APPLICATION).listen():
+        gossip = Gossip(bus, APPLICATION)
+        known: Assignment | None = None
+        async for each in gossip.listen():
             if isinstance(each, Back):
+                known = await gossip.assignment()
                 stands.set()
-            elif isinstance(each, Assignment):
-                heard.append(each)
+            elif isinstance(each, Assignment | AssignmentChange):
+                known = each if isinstance(each, Assignment) else apply_change(each, known)
+                assert known is not None, "a change of what was not published"
+                heard.append(known)
         await bus.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(listen()), name="assignments")
