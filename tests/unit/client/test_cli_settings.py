@@ -16,7 +16,7 @@ from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Fla
 from understudy.services.running import use_config_file
 from understudy.services.settings import given_settings, settings_error
 from understudy.terminal.exits import CommandError, ExitCode
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings
 from understudy_node.settings import NodeSettings
 from understudy_router.settings import RouterSettings
 
@@ -27,8 +27,8 @@ UNSET = ("", None)
 SERVICES = pytest.mark.parametrize(
     ("command", "table", "settings"),
     [
-        ("serve", SERVE_FLAGS, NodeSettings),
-        ("node", NODE_FLAGS, ClusterNodeSettings),
+        ("serve", SERVE_FLAGS, ServeFleetSettings),
+        ("node", NODE_FLAGS, NodeFleetSettings),
         ("router", ROUTER_FLAGS, RouterSettings),
     ],
     ids=["serve", "node", "router"],
@@ -39,7 +39,7 @@ SERVICES = pytest.mark.parametrize(
 def test_every_setting_is_a_flag_with_the_services_default(
     command: str, table: Sequence[Flag], settings: type[BaseSettings]
 ) -> None:
-    fields = {name: field for name, field in settings.model_fields.items() if name != "checkpoint"}
+    fields = {name: field for name, field in settings.model_fields.items() if name not in {"checkpoint", "checkpoints"}}
     assert {flag.name for flag in table} == set(fields)
     for flag in table:
         field = fields[flag.name]
