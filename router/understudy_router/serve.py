@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from understudy_router.fleet.patterns import parse_patterns
+from understudy_router.fleet.routers import RouterFleet
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
@@ -52,6 +54,8 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     """
     parsed = RouterSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     parse_seeds(parsed.seed)
+    if parsed.applications:
+        parse_patterns(parsed.applications)
     require_exporter()
     keep_files_private()
     access = access_to(parsed)
@@ -100,19 +104,20 @@ def _serve(
 ) -> None:
     host = HostInfo(settings.host, listener.getsockname()[1])
     bus = RedisBus(settings.redis_url)
+    guard = settings.connection_guard()
+    run_app = partial(run, listener=listener, guard=guard, shared=shared, is_supervised=shared is not None)
+    if settings.applications:
+        fleet = RouterFleet(
+            settings, bus, access, guard, host=host, clock=SystemClock(), learns_within_ms=LEARNS_WITHIN_MS
+        )
+        departure = Departure(fleet.leave, settings.shutdown_delay_ms)
+        run_app(fleet.app, departure=departure, listening=None if started is None else partial(started, fleet))
+        return
     auth = settings.message_auth(settings.application_id, sender=f"router {host.host}:{host.port}")
     remembered = Remembered(settings.data_directory, settings.application_id, auth)
     router = Router(
         settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth, identity=access.identity
     )
-    guard = settings.connection_guard()
     app = create_app(router, guard, access, learns_within_ms=LEARNS_WITHIN_MS, own_ports=own_ports)
-    run(
-        app,
-        listener,
-        Departure(router.leave, settings.shutdown_delay_ms),
-        guard,
-        shared=shared,
-        is_supervised=shared is not None,
-        listening=None if started is None else partial(started, router),
-    )
+    departure = Departure(router.leave, settings.shutdown_delay_ms)
+    run_app(app, departure=departure, listening=None if started is None else partial(started, router))

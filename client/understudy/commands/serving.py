@@ -93,10 +93,14 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
 @setting_options(ROUTER_FLAGS)
 @service_options
 def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags: Any) -> None:
-    """Answer lookups of an application's stores by asking the best of its nodes.
+    """Answer lookups of the stores of an application, or of many, by asking the best of their nodes.
 
     Each key goes to its active replica, or to the least-lagged standby that the reader's bounds accept. A router keeps
     no state of its own: run as many as you like. SIGINT and SIGTERM stop it in good order, with exit code 0.
+
+    With --applications instead of --application-id one process routes for all queries whose ids match, such as '*' or
+    'orders-*,flights'. They come and go while it runs. GET /v1/applications lists them; paths that begin with
+    /v1/applications/{application}/ name one.
 
     One process uses one core. With --processes 4 four routers share --port, and each has one of the four ports after it
     for itself: scrape /metrics there. A supervisor starts those again that end. Limits such as --max-in-flight hold for
@@ -110,6 +114,7 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
       understudy router --application-id flights --redis redis://127.0.0.1:6379/0
       understudy router --application-id flights --redis unix:///run/valkey.sock --port 8081
       understudy router --application-id flights --redis redis://127.0.0.1:6379/0 --processes 4
+      understudy router --applications 'orders-*,flights' --redis redis://127.0.0.1:6379/0
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
     run_service(

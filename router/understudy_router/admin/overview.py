@@ -149,6 +149,12 @@ def _sections(seen: Observed, histories: Histories) -> Document:
     }
 
 
+def figures_of(seen: Observed) -> Document:
+    """Return the figures of a whole application, without its stores, nodes and replicas."""
+    sections = _sections(seen, {})
+    return {name: sections[name] for name in ("health", "freshness", "reads", "lag", "end", "bus", "counts")}
+
+
 def _shape(name: str, value: Any) -> object:
     """Return the facts whose change makes a section a new one: ages count by their steps."""
     if name == "lag":

@@ -110,11 +110,14 @@ def create_app(
     http.include_router(watch_routes(watches, PrefixWatches(watches, changes).begin))
 
     http.include_router(drain_route(router))
-    report = ProcessReport(
+    metrics = RouterMetrics(router, app, guard, causes, admin.last_health)
+    app.report = report = ProcessReport(
         status=lambda: Status(tuple(router.not_ready()), causes()),
         dead=lambda: router.dead,
-        metrics=RouterMetrics(router, app, guard, causes, admin.last_health).collect,
+        metrics=metrics.collect,
+        of_application=metrics.of_application,
     )
+    app.admin = admin
     http.include_router(probe_routes(report, own_ports))
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))

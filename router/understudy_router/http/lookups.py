@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from understudy_router.admin.admin import Admin
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.moments import Moments
 from understudy_router.forwarding.forward import Done, Forwarder, KeyLookup
@@ -28,6 +29,7 @@ from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import Batch, BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.direct import AsgiExchange, Exchange
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.probes import ProcessReport
 from understudy_shared.settings.common import Compression
 from understudy_shared.telemetry.spans import RecordedTrace
 from understudy_shared.telemetry.trace import Trace
@@ -64,6 +66,9 @@ class RouterLookups(LookupsFirst):
         self._forwarder = forwarder
         self._moments = moments
         self._waiting: set[asyncio.Task[None]] = set()
+        self.report: ProcessReport
+        self.admin: Admin
+        """The reports on the application, for a process that serves several."""
 
     def answer(self, target: bytes, exchange: Exchange) -> None:
         request = self._reads.parse(target)

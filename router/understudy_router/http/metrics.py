@@ -13,6 +13,7 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
+from understudy_shared.auth.access import Access
 from understudy_shared.http.health import HealthReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
@@ -39,7 +40,11 @@ class RouterMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics at each scrape."""
-        yield from about_the_process()
+        yield from process_metrics(self._guard, self._lookups.access)
+        yield from self.of_application()
+
+    def of_application(self) -> Iterator[Metric]:
+        """Yield those of this application alone: a process of several has the others once."""
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
         yield from self._lookups.watch_streams.metrics()
@@ -53,8 +58,6 @@ class RouterMetrics:
         yield from self._cluster()
         yield from self._known()
         yield from self._nodes()
-        yield from self._guard.metrics()
-        yield from self._lookups.access.metrics()
 
     def _itself(self) -> Iterator[Metric]:
         """Yield its name, and the health of the cluster as it sees it."""
@@ -195,6 +198,13 @@ class RouterMetrics:
         yield _counted(
             "understudy_router_node_health_changes", "Changes of a node's health, by what it became", "health", changes
         )
+
+
+def process_metrics(guard: ConnectionGuard, access: Access) -> Iterator[Metric]:
+    """Yield the metrics of the process, whatever it serves."""
+    yield from about_the_process()
+    yield from guard.metrics()
+    yield from access.metrics()
 
 
 def _counted(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:

@@ -14,6 +14,9 @@ from understudy_shared.base.printable import clipped
 from understudy_shared.base.suggest import did_you_mean
 
 KEY_PREFIX = "us:{"
+ANNOUNCED = "us:announced"
+"""The channel on which a query of any application is announced, besides that of its own."""
+
 NODE = "node:"
 MAX_NAMED = 5
 """Applications that a sentence names."""

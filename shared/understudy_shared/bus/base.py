@@ -118,8 +118,8 @@ class Bus(Protocol):
         MAX_SCANNED values and MAX_SCANNED_BYTES.
         """
 
-    async def keys(self, prefix: str) -> ListedKeys:
-        """List keys of any kind that begin with `prefix`: up to MAX_SCANNED, from MAX_KEYS_VISITED at most."""
+    async def keys(self, prefix: str, *, limit: int | None = None) -> ListedKeys:
+        """List keys of any kind that begin with `prefix`: up to `limit` (MAX_SCANNED), of MAX_KEYS_VISITED at most."""
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""

@@ -161,8 +161,7 @@ class Gossip:
 
     async def applications(self) -> Applications:
         """Count the applications that have keys on this bus, as far as they are read."""
-        keys = await self._bus.keys(KEY_PREFIX)
-        return Applications.of_keys(keys.found, is_all=keys.is_all)
+        return await applications_on(self._bus)
 
     async def write_catalogue(self, digest: str, catalogue: Catalogue) -> None:
         """Write a catalogue under its hash; the same hash is always the same content."""
@@ -347,6 +346,12 @@ class Gossip:
             is_due = count & (count - 1) == 0
         if is_due:  # once, or the 1st, 2nd, 4th, 8th ...: a flood of them must not flood the log
             log.warning("left out %s", why, extra={"action": "bad-message", "kind": kind, "count": count})
+
+
+async def applications_on(bus: Bus, *, limit: int | None = None) -> Applications:
+    """Count the applications that have keys on a bus, from `limit` keys at most. Raises BusError."""
+    keys = await bus.keys(KEY_PREFIX, limit=limit)
+    return await asyncio.to_thread(Applications.of_keys, keys.found, is_all=keys.is_all)
 
 
 class _Turns:

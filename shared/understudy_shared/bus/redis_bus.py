@@ -102,10 +102,12 @@ class RedisBus:
             if value is not None and value.kind == b"owned"
         }
 
-    async def keys(self, prefix: str) -> ListedKeys:
+    async def keys(self, prefix: str, *, limit: int | None = None) -> ListedKeys:
         """List keys of any kind under a prefix."""
         found: ListedKeys = await self._call(
-            f"listing {prefix}*", lambda: self._list(prefix), limit_ms=SCAN_DEADLINES * self._timeout_ms
+            f"listing {prefix}*",
+            lambda: self._list(prefix, limit or MAX_SCANNED),
+            limit_ms=SCAN_DEADLINES * self._timeout_ms,
         )
         return found
 
@@ -260,16 +262,16 @@ class RedisBus:
             cursor, raw = await self._client.scan(cursor or 0, match=pattern, count=SCAN_COUNT)
             keys = decoded(raw)
 
-    async def _list(self, prefix: str) -> ListedKeys:
+    async def _list(self, prefix: str, limit: int) -> ListedKeys:
         """List a part of the keys: in a large database of others not all of it is looked through."""
         found: dict[str, None] = {}  # SCAN may name a key twice
         cursor = 0
         for _ in range(MAX_KEYS_VISITED // SCAN_COUNT):
             cursor, raw = await self._client.scan(cursor, match=pattern_of(prefix), count=SCAN_COUNT)
             found |= dict.fromkeys(decoded(raw))
-            if cursor == 0 or len(found) > MAX_SCANNED:
+            if cursor == 0 or len(found) > limit:
                 break
-        return ListedKeys(list(found)[:MAX_SCANNED], cursor == 0 and len(found) <= MAX_SCANNED)
+        return ListedKeys(list(found)[:limit], cursor == 0 and len(found) <= limit)
 
     def _note_bounded(self, prefix: str) -> None:
         self._bounded += 1

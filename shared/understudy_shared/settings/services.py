@@ -116,8 +116,12 @@ class RouterFields(Fields):
     """The settings of `understudy router`."""
 
     # A router reads no checkpoint, so there is nothing to derive it from.
-    application_id: str = Field(min_length=1, max_length=256)
-    """The query whose nodes the router reads from."""
+    application_id: str = Field("", max_length=256)
+    """The query whose nodes the router reads from; or give --applications."""
+
+    # The nodes of each are found in Redis; a query that comes later is served within about a second.
+    applications: str = Field("", max_length=16_384)
+    """Serve all queries whose ids match one of these patterns, separated by commas: * is any text."""
 
     router_id: str = Field("", max_length=200, json_schema_extra={"derived": "name of the host"})
     """Names the router in reports, logs and metrics."""

@@ -76,12 +76,13 @@ class LocalBus:
             found[key] = self._stored(value)
         return found
 
-    async def keys(self, prefix: str) -> ListedKeys:
+    async def keys(self, prefix: str, *, limit: int | None = None) -> ListedKeys:
         """List keys of any kind under a prefix."""
         self._open()
         living = [key for values in (self._values, self._leases) for key in [*values] if self._living(values, key)]
         found = [key for key in [*living, *self._terms] if key.startswith(prefix)]
-        return ListedKeys(found[:MAX_SCANNED], len(found) <= MAX_SCANNED)
+        limit = limit or MAX_SCANNED
+        return ListedKeys(found[:limit], len(found) <= limit)
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""

@@ -11,6 +11,7 @@ from typing import cast
 import httptools
 
 from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.http.target import APPLICATION_HEADER
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.hop import PATH, HopGroup, HopReply, HopRequest, decode_request, encode_reply
 from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopKey, HopOutcome
@@ -70,6 +71,8 @@ class FakeNode:
     documents: dict[str, bytes] = field(default_factory=dict)
     hops: list[HopRequest] = field(default_factory=list)
     requests: list[tuple[str, bytes]] = field(default_factory=list)
+    named: list[tuple[str, str]] = field(default_factory=list)
+    """The paths of requests, and the applications that their headers named."""
     connections: set[asyncio.Transport] = field(default_factory=set)
     accepted: int = 0
     held: asyncio.Event | None = None
@@ -143,6 +146,10 @@ class _Conversation(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._path += url.decode()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name == APPLICATION_HEADER:
+            self._node.named.append((self._path, value.decode()))
 
     def on_body(self, body: bytes) -> None:
         self._body += body

@@ -20,9 +20,9 @@ class CountingBus(FragileBus):
 
     listings = 0
 
-    async def keys(self, prefix: str) -> ListedKeys:
+    async def keys(self, prefix: str, *, limit: int | None = None) -> ListedKeys:
         self.listings += 1
-        return await super().keys(prefix)
+        return await super().keys(prefix, limit=limit)
 
     async def was_asked(self) -> bool:
         return self.listings > 0

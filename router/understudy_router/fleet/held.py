@@ -1,0 +1,91 @@
+"""One application of a router that serves many: its router, its routes, and what the fleet says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import Metric
+
+from understudy_router.http.lookups import RouterLookups
+from understudy_router.router import Router
+from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.reporting import ApplicationReport, State
+from understudy_shared.http.status import Status
+
+HOLDS_UP_MS = 30_000
+"""Longest time for which an application that knows too little keeps the process from being ready."""
+
+IDLE_AFTER_MS = 60_000
+"""Time without nodes after which an application is listed as idle."""
+
+
+class HeldApplication:
+    """A router and its routes. `heard` notes that it has nodes."""
+
+    def __init__(self, router: Router, app: RouterLookups, wall_us: Callable[[], int]) -> None:
+        self.router = router
+        self.app = app
+        self.lifespan = Lifespan(app, router.settings.application_id)
+        self._wall_us = wall_us
+        self._began_ms = self._heard_ms = router.now_ms()
+        self._was_ready = False
+        self._state = State.WAITING
+        self._since_us = wall_us()
+
+    def __repr__(self) -> str:
+        return f"HeldApplication({self.router.settings.application_id}, {self._state})"
+
+    def heard(self) -> None:
+        """Note that the application has nodes."""
+        self._heard_ms = self.router.now_ms()
+
+    @property
+    def silent_ms(self) -> float:
+        """The time without nodes: neither the bus names one nor does the router hear one."""
+        return 0.0 if self.router.tables.nodes else self.router.now_ms() - self._heard_ms
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it knows its stores."""
+        return self.router.watcher.catalogue.stores is not None
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it was ready once; after a while an application that has no answer yet counts as such."""
+        self._was_ready = self._was_ready or self.router.now_ms() - self._began_ms > HOLDS_UP_MS
+        return self._was_ready
+
+    @property
+    def dead(self) -> str | None:
+        """The bug that ended it; None while it lives."""
+        return self.router.dead
+
+    def status(self) -> Status:
+        """Return its readiness, and its causes of being degraded."""
+        found = self.app.report.status()
+        self._was_ready = self._was_ready or not found.reasons
+        return found
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return its own families, without those of the process."""
+        return self.app.report.of_application()
+
+    def report(self) -> ApplicationReport:
+        """Return what the list of applications says of it."""
+        status, stores = self.status(), self.router.watcher.catalogue.stores
+        reason = "; ".join([*status.reasons, *status.causes.values()]) or None
+        state = State.WAITING if status.reasons else State.SERVING
+        if self.silent_ms > IDLE_AFTER_MS:
+            state, reason = State.IDLE, "no node of it is heard"
+        if state is not self._state:
+            self._state, self._since_us = state, self._wall_us()
+        return ApplicationReport(
+            application_id=self.router.settings.application_id,
+            checkpoint="",
+            state=state,
+            since_us=self._since_us,
+            reason=reason,
+            source="announcement",
+            stores=() if stores is None else tuple(sorted(stores.by_name)),
+            end_offset_position=self.router.tables.end_version or None,
+        )

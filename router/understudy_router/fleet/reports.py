@@ -1,0 +1,114 @@
+"""Reports over all applications of a router: how each is, the worst first, and what a stop of a node would cost all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from understudy_router.admin.history import STEP_MS
+from understudy_router.fleet.held import HeldApplication
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import clipped
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.spark.times import utc_text
+
+Document = Mapping[str, Any]
+
+FRESH_MS = 1000
+"""Longest age of a list of rows that several viewers get."""
+
+_WORST_FIRST = ("hurt", "unknown", "attention", "ok")
+
+
+class FleetReports:
+    """The reports of the applications in `held`, which changes while the process runs."""
+
+    def __init__(self, held: Mapping[str, HeldApplication], clock: Clock) -> None:
+        self._held = held
+        self._clock = clock
+        self._rows: Sequence[Document] = ()
+        self._made_ms = float("-inf")
+        self._making = asyncio.Lock()
+
+    async def overview(self, sees: Callable[[str], bool]) -> dict[str, Any]:
+        """Return a row for each application that the caller sees, the worst first."""
+        async with self._making:
+            if self._clock.monotonic_ms() - self._made_ms > FRESH_MS:
+                self._rows = sorted([await _row(each) for each in self._held.values()], key=_badness)
+                self._made_ms = self._clock.monotonic_ms()
+            rows = self._rows
+        found = [row for row in rows if sees(row["application"])]
+        return {"schema": 1, "generated_at": utc_text(self._clock.wall_us()), "applications": found}
+
+    async def safe_to_stop(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, Any]:
+        """Return whether a node may be stopped as far as all its applications go. Raises ProblemError for a node that
+        none of them knows.
+        """
+        knowing = self._knowing(node_id, sees)
+        documents = [await held.app.admin.safe_to_stop(node_id) for held in knowing.values()]
+        each = dict(zip(knowing, documents, strict=True))
+        unsafe = {name: document for name, document in each.items() if not document["safe"]}
+        why = [f"{clipped(name)}: {document['why']}" for name, document in (unsafe or each).items()]
+        verdicts = [document["safe"] for document in each.values()]
+        return {
+            "node_id": node_id,
+            "safe": False if False in verdicts else None if None in verdicts else True,
+            "why": "; ".join(why),
+            "applications": each,
+            "checked_at": utc_text(self._clock.wall_us()),
+        }
+
+    async def drain(self, node_id: str, sees: Callable[[str], bool], *, drain: bool) -> dict[str, Any]:
+        """Drain a node in all its applications. Raises ProblemError when one of them refuses: the others drain."""
+        knowing = self._knowing(node_id, sees)
+        asking = [_drained(held, node_id, drain=drain) for held in knowing.values()]
+        each = dict(zip(knowing, await asyncio.gather(*asking), strict=True))
+        failed = {name: found for name, found in each.items() if isinstance(found, Problem)}
+        if failed:
+            what = "; ".join(f"{clipped(name)}: {problem.detail}" for name, problem in failed.items())
+            fix = f"Repeat it: {len(each) - len(failed)} of {len(each)} applications took it"
+            first = next(iter(failed.values()))
+            raise ProblemError(Problem(first.type, what, node_id, fix, {"applications": sorted(failed)}))
+        return {"node_id": node_id, "drain": drain, "applications": each}
+
+    def _knowing(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, HeldApplication]:
+        """Return the applications that know a node."""
+        found = {name: held for name, held in self._held.items() if sees(name) and node_id in _nodes_of(held)}
+        if not found:
+            known = sorted({node for name, held in self._held.items() if sees(name) for node in _nodes_of(held)})
+            fix = f"Nodes known here: {', '.join(known[:20]) or 'none'}"
+            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "node", fix))
+        return found
+
+
+def _nodes_of(held: HeldApplication) -> Iterable[str]:
+    tables = held.router.tables
+    return tables.nodes.keys() | tables.dead.keys() | tables.holders
+
+
+async def _drained(held: HeldApplication, node_id: str, *, drain: bool) -> object:
+    try:
+        return await held.router.drain(node_id, drain=drain)
+    except UnderstudyError as error:
+        return problem_of(error)
+
+
+async def _row(held: HeldApplication) -> Document:
+    """Return the row of one application. Its figures are at most as old as a point of its history."""
+    seen = await held.app.admin.observed(max_age_ms=STEP_MS)
+    report, figures = held.report(), held.app.admin.figures(seen)
+    return {
+        "application": report.application_id,
+        "state": report.state,
+        "reason": report.reason,
+        **figures,
+        "stores": list(report.stores),
+    }
+
+
+def _badness(row: Document) -> tuple[int, bool, int, str]:
+    state, lag = row["health"]["state"], row["lag"]["worst_batches"]
+    rank = _WORST_FIRST.index(state) if state in _WORST_FIRST else 0
+    return rank, lag is not None, -(lag or 0), row["application"]

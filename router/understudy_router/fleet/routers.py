@@ -1,0 +1,191 @@
+"""The routers of many applications in one process: opened when nodes of theirs are heard, let go when long unheard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from prometheus_client.core import Metric
+
+from understudy_router.fleet.discovery import Discovery
+from understudy_router.fleet.held import HeldApplication
+from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, wanted
+from understudy_router.fleet.reports import FleetReports
+from understudy_router.fleet.routes import fleet_routes
+from understudy_router.http.app import create_app
+from understudy_router.http.metrics import process_metrics
+from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_router.transport.node_connections import NodeConnections
+from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.slices import sliced
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.base import Bus
+from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.fleet.dispatching import Fleet
+from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.server.connection_guard import ConnectionGuard
+
+log = logging.getLogger(__name__)
+
+MAX_STARTING = 16
+"""Number of applications that start at the same time: their calls wait for the few connections to the bus."""
+
+LET_GO_AFTER_MS = 600_000
+"""Time without nodes after which an application is let go; it is found again when it has some."""
+
+
+class RouterFleet:
+    """The routers of a process, and the ASGI application in front of them (`app`)."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        bus: Bus,
+        access: Access,
+        guard: ConnectionGuard,
+        *,
+        host: HostInfo,
+        clock: Clock,
+        learns_within_ms: int = 0,
+    ) -> None:
+        """Make the parts that all applications share. Raises SettingsError for unusable patterns."""
+        self.settings = settings
+        self.host = host
+        self.held: dict[str, HeldApplication] = {}
+        self.own = OwnApp(
+            "Understudy router",
+            self.held,
+            lifespan=self._lifespan,
+            dead=lambda: self._tasks.dead,
+            causes=self._causes,
+            of_process=self._process_metrics,
+            more=[fleet_routes(FleetReports(self.held, clock))],
+        )
+        self.app = Fleet(self.own.app, access)
+        self._patterns = parse_patterns(settings.applications)
+        self._bus = bus
+        self._access = access
+        self._guard = guard
+        self._clock = clock
+        self._learns_within_ms = learns_within_ms
+        self._connections = NodeConnections(access.identity)
+        self._discovery = Discovery(bus, self._found, clock=clock)
+        self._tasks = Supervisor()
+        self._leaving = False
+        self._starting = asyncio.Semaphore(MAX_STARTING)
+
+    def __repr__(self) -> str:
+        return f"RouterFleet({len(self.held)} applications)"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it listens with TLS."""
+        return self.settings.tls_cert_file is not None
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether readers must show an API key."""
+        return self.settings.credentials_file is not None
+
+    def not_ready(self) -> list[str]:
+        """Return why this process should get no readers; empty when it should get them."""
+        return list(self.own.status().reasons)
+
+    async def leave(self) -> None:
+        """Announce that the process stops, while it still answers."""
+        self._leaving = True
+        for held in self.held.values():
+            await held.router.leave()
+
+    # ---- the life of the process
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        await self._discovery.look()
+        self._tasks.start("look for applications", self._discovery.run())
+        self._tasks.start("listen for announcements", self._discovery.listen())
+        try:
+            yield
+        finally:
+            await self._tasks.stop()
+            await asyncio.gather(*[self._close(each) for each in list(self.held)])
+            await self._connections.close()
+            await self._bus.close()
+
+    async def _found(self, heard: Collection[str], is_all: bool) -> None:
+        """Open what is new, and let go what has had no nodes for long: only a complete look says so."""
+        for application_id in heard:
+            if application_id in self.held:
+                self.held[application_id].heard()
+        new = wanted(heard, self._patterns, self.held)
+        opening = (self._opening(application_id) for application_id in new)
+        opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
+        await asyncio.gather(*[self._start(each) for each in opened if each is not None])
+        for application_id, held in list(self.held.items()) if is_all else ():
+            if held.silent_ms > LET_GO_AFTER_MS:
+                log.info("%s is let go: it has no nodes", application_id, extra={"action": "application-idle"})
+                await self._close(application_id)
+
+    def _opening(self, application_id: str) -> HeldApplication | None:
+        """Make the router of an application, and its routes; None if it cannot be made now."""
+        try:
+            return self._made(application_id)
+        except UnderstudyError as error:  # it is tried again at the next look
+            log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
+            return None
+
+    def _made(self, application_id: str) -> HeldApplication:
+        settings = self.settings.within(application_id)
+        auth = settings.message_auth(application_id, sender=f"router {self.host.host}:{self.host.port}")
+        router = Router(
+            settings,
+            self._bus,
+            host=self.host,
+            clock=self._clock,
+            remembered=Remembered(settings.data_directory, application_id, auth),
+            auth=auth,
+            identity=self._access.identity.within(application_id),
+            shared=self._connections,
+        )
+        app = create_app(router, self._guard, self._access, learns_within_ms=self._learns_within_ms)
+        return HeldApplication(router, app, self._clock.wall_us)
+
+    async def _start(self, held: HeldApplication) -> None:
+        application_id = held.router.settings.application_id
+        try:
+            async with self._starting:
+                await held.lifespan.start()
+        except UnderstudyError as error:  # it is tried again at the next look
+            log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
+            return
+        self.held[application_id] = held
+        self.app.add(application_id, held)
+        log.info("%s is served", application_id, extra={"action": "application-served", "of": MAX_APPLICATIONS})
+        if self._leaving:
+            await held.router.leave()
+
+    async def _close(self, application_id: str) -> None:
+        held = self.held.pop(application_id)
+        self.app.remove(application_id)
+        try:
+            await held.app.end_streams()
+            await held.lifespan.stop()
+        except UnderstudyError as error:
+            log.error("%s", error, extra={"action": "application-failed"})
+
+    # ---- what the process says of itself
+
+    def _causes(self) -> Mapping[str, str]:
+        lost = self._discovery.lost_why
+        found = {} if lost is None else {"bus": f"applications cannot be listed: {lost}"}
+        return {**found, **self._guard.causes(), **self._access.causes()}
+
+    def _process_metrics(self) -> Iterator[Metric]:
+        yield from process_metrics(self._guard, self._access)

@@ -1,0 +1,148 @@
+"""A router of many applications answers each path as a router of one does: with the application in it, and without."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.bus.local_bus import LocalBus
+from tests.support.cluster.fake_cluster import until
+from tests.support.cluster.fleet import FleetWorld, fleet_of, single
+
+from understudy_shared.bus.base import Bus
+from understudy_shared.reads.hop import PATH
+
+ORDERS = "orders by-region"
+READS = (
+    "stores/totals",
+    "stores/totals/keys/x",
+    "stores/totals/lookup?key=%5B%22x%22%5D",
+    "stores/totals/metadata",
+    "stores/totals/metadata/x",
+    "stores/totals/keys/x?max_offset_lag=0",
+    "stores/totals/keys",
+    "stores/totals/keys/x?wrong=1",
+    "stores/totals/nothing",
+)
+REPORTS = (
+    "health",
+    "lag",
+    "lag?store=totals",
+    "lag?store=none",
+    "nodes",
+    "history",
+    "overview",
+    "nodes/z/safe-to-stop",
+)
+VOLATILE = ("generated_at", "checked_at", "tick", "view_of", "now")
+
+
+class Kept(LocalBus):
+    """A bus that its users do not close."""
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def both() -> AsyncIterator[tuple[FleetWorld, httpx.AsyncClient]]:
+    """A fleet of two applications, and a router of the first alone, on one bus."""
+    bus: Bus = Kept()
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(fleet_of({ORDERS: ["totals"], "flights": ["delays"]}, bus=bus))
+        alone = await stack.enter_async_context(single(bus, ORDERS))
+        await until(lambda: world.fleet.not_ready() == [])
+        yield world, alone
+
+
+def shape(reply: httpx.Response) -> tuple[int, str | None, object]:
+    """What two routers must agree on: status, type, and the document without what moves."""
+    kind = reply.headers.get("content-type")
+    if kind is None or "json" not in kind:
+        return reply.status_code, kind, None
+    return reply.status_code, kind, _settled(reply.json())
+
+
+def _settled(value: Any) -> Any:
+    """A document without times, and without numbers below the names of measurements."""
+    if isinstance(value, dict):
+        return {name: _settled(each) for name, each in value.items() if name not in VOLATILE}
+    if isinstance(value, list):
+        return [_settled(each) for each in value]
+    return None if isinstance(value, float | int) and not isinstance(value, bool) else value
+
+
+async def test_a_fleet_answers_reads_as_a_router_of_one_application() -> None:
+    async with both() as (world, alone):
+        for path in READS:
+            expected = shape(await alone.get(f"/v1/{path}"))
+            assert shape(await alone.get(f"/v1/applications/{ORDERS.replace(' ', '%20')}/{path}")) == expected, path
+            assert shape(await world.get(f"/v1/applications/{ORDERS.replace(' ', '%20')}/{path}")) == expected, path
+            assert shape(await world.get(f"/v1/{path}")) == expected, path
+        assert {name for path, name in world.node.named if path == PATH} == {"orders%20by-region"}
+
+
+async def test_a_fleet_answers_reports_of_each_application_as_a_router_of_one() -> None:
+    async with both() as (world, alone):
+        for path in REPORTS:
+            expected = await alone.get(f"/admin/v1/{path}")
+            found = await world.get(f"/admin/v1/applications/{ORDERS}/{path}")
+            assert (found.status_code, sorted(found.json())) == (expected.status_code, sorted(expected.json())), path
+
+
+async def test_a_batch_of_keys_and_a_post_find_their_application() -> None:
+    async with both() as (world, alone):
+        body = {"keys": [["x"], ["y"]]}
+        for path in ("/v1/stores/totals/lookup", f"/v1/applications/{ORDERS}/stores/totals/lookup"):
+            expected, found = await alone.post(path, json=body), await world.http.post(path, json=body)
+            assert shape(found) == shape(expected)
+            assert found.status_code == 200
+
+
+async def test_a_store_of_two_applications_is_ambiguous_until_one_is_named() -> None:
+    async with fleet_of({"a": ["words"], "b": ["words", "more"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        unnamed = await world.get("/v1/stores/words/keys/x")
+        assert (unnamed.status_code, unnamed.json()["applications"]) == (409, ["a", "b"])
+        assert (await world.get("/v1/applications/b/stores/words/keys/x")).status_code == 200
+        assert (await world.get("/v1/stores/more/keys/x")).json()["value"] == {"by": "more"}
+        assert (
+            (await world.get("/v1/applications/c/stores/words/keys/x")).json()["type"].endswith("unknown-application")
+        )
+
+
+async def test_tokens_of_one_application_are_refused_by_another() -> None:
+    async with fleet_of({"a": ["words"], "b": ["words"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        first = await world.get("/v1/applications/a/stores/words/metadata")
+        other = await world.get("/v1/applications/b/stores/words/metadata")
+        assert first.headers["etag"] != other.headers["etag"]
+        known = {"if-none-match": first.headers["etag"]}
+        assert (await world.http.get("/v1/applications/a/stores/words/metadata", headers=known)).status_code == 304
+        assert (await world.http.get("/v1/applications/b/stores/words/metadata", headers=known)).status_code == 200
+
+
+async def test_the_list_of_applications_their_stores_and_metrics_name_each() -> None:
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        listed = (await world.get("/v1/applications")).json()["applications"]
+        assert [(each["application"], each["state"], each["stores"]) for each in listed] == [
+            ("a", "serving", ["words"]),
+            ("b", "serving", ["more"]),
+        ]
+        stores = (await world.get("/v1/stores")).json()["stores"]
+        assert [(each["application"], each["store"]) for each in stores] == [("a", "words"), ("b", "more")]
+        text = (await world.get("/metrics")).text
+        for name in "ab":
+            assert f'understudy_router_nodes{{application="{name}"}} 1.0' in text
+        assert text.count("\nprocess_cpu_seconds_total ") == 1
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/livez"])
+async def test_probes_are_of_the_process(path: str) -> None:
+    async with fleet_of({"a": ["words"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        assert (await world.get(path)).status_code == 200

@@ -1,0 +1,90 @@
+"""Applications that come, go, and fail while a router serves others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.bus.fragile_bus import FragileBus
+from tests.support.clock import ManualClock
+from tests.support.cluster.fake_cluster import until
+from tests.support.cluster.fleet import fleet_of
+
+from understudy_router.fleet import discovery, held, routers
+from understudy_router.http import app
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.bus.applications import ANNOUNCED
+from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Farewell
+
+
+async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_those_of_no_pattern_never() -> None:
+    async with fleet_of({"orders-eu": ["eu"]}, patterns="orders-*") as world:
+        await world.add("orders-us", "us")
+        await world.add("flights", "delays")
+        await world.bus.publish(ANNOUNCED, b"anything: it is a reason to look, and nothing else")
+        await until(lambda: "orders-us" in world.fleet.held)
+        assert (await world.get("/v1/stores/us/keys/x")).json()["value"] == {"by": "us"}
+        assert (await world.get("/v1/stores/delays/keys/x")).status_code == 404
+        assert (await world.get("/v1/stores/eu/keys/x")).status_code == 200
+
+
+async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        monkeypatch.setattr(held, "IDLE_AFTER_MS", 0)
+        await Gossip(world.bus, "a").leave(Farewell(application_id="a", node_id="a", incarnation="i1"))
+        await until(lambda: not world.fleet.held["a"].router.tables.nodes)
+        listed = (await world.get("/v1/applications")).json()["applications"]
+        assert {each["application"]: each["state"] for each in listed} == {"a": "idle", "b": "serving"}
+        monkeypatch.setattr(routers, "LET_GO_AFTER_MS", 0)
+        await until(lambda: "a" not in world.fleet.held)
+        assert (await world.get("/v1/stores/words/keys/x")).json()["type"].endswith("unknown-store")
+        await world.add("a", "words")
+        await until(lambda: "a" in world.fleet.held)
+        assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
+
+
+async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+    bus = FragileBus()
+    async with fleet_of({"a": ["words"]}, bus=bus) as world:
+        bus.turn(away=True)
+        await until(lambda: "bus" in world.fleet.own.status().causes)
+        assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
+        assert (await world.get("/readyz")).status_code == 200
+
+
+async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fleet_of({"a": ["words"]}) as world:
+        monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+        made, failing = app.create_app, True
+
+        def create(*arguments: Any, **options: Any) -> object:
+            if failing:
+                raise UnderstudyError("it cannot be")
+            return made(*arguments, **options)
+
+        monkeypatch.setattr(routers, "create_app", create)
+        await world.add("b", "more")
+        await world.bus.publish(ANNOUNCED, b"")
+        assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
+        failing = False
+        await until(lambda: "b" in world.fleet.held)
+        assert (await world.get("/v1/stores/more/keys/x")).status_code == 200
+
+
+async def test_an_application_without_an_answer_holds_the_process_up_for_a_while_only() -> None:
+    clock = ManualClock()
+    async with fleet_of({"a": ["words"]}, clock=clock) as world:
+        await world.add("b")
+        await world.fleet._discovery.look()
+        world.fleet.held["b"].router.watcher.catalogue.stores = None
+        assert (await world.get("/readyz")).status_code == 503
+        clock.advance(held.HOLDS_UP_MS + 1)
+        world.fleet.held["a"].router.tables.nodes.clear()
+        assert (await world.get("/readyz")).status_code == 200
