@@ -60,7 +60,7 @@ class UnknownStoreError(ServerProblemError):
 
 
 class UnknownApplicationError(ServerProblemError):
-    """No application has that name, or the credential shows it none."""
+    """The application does not exist, or the credential does not show it."""
 
 
 class AmbiguousStoreError(ServerProblemError):

@@ -32,6 +32,7 @@ _COMMANDS = {
     "sql": ("understudy.sql.command", "Run SQL over stores, with DuckDB in this process, all at one version."),
     "explain": (".explaining", "Show which nodes would be asked for a key, and why."),
     "stores": (".inspecting", "Show what can be asked: stores, key columns, value columns."),
+    "applications": (".applications", "Show the applications of a fleet, and change the file that names them."),
     "types": (".modelling", "Print Python classes for a store's key, value and result."),
     "lag": (".inspecting", "Show how far every replica is behind the query."),
     "health": (".health", "Show whether anything is wrong: who is hurt, why, what to do."),

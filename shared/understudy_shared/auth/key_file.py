@@ -57,7 +57,7 @@ def revoke_key(path: Path, key_id: str) -> None:
         if key_id not in {key.id for key in before}:
             known = ", ".join(key.id for key in before) or "none"
             raise CredentialsError(f"there is no key {key_id!r}", where=str(path), fix=f"Keys: {known}")
-        parts = list(_parts(text))
+        parts = list(tables_of(text))
         at = [key.id for key in before].index(key_id)
         keys = [number for number, part in enumerate(parts) if _IS_KEY.search(part)]
         if len(keys) != len(before):
@@ -75,7 +75,7 @@ def _by_hand(path: Path) -> CredentialsError:
     return CredentialsError("the keys are not written as tables of their own", where=str(path), fix=fix)
 
 
-def _parts(text: str) -> Iterator[str]:
+def tables_of(text: str) -> Iterator[str]:
     """Yield the text in pieces: each is a table, with the comment right above it."""
     piece: list[str] = []
     for line in text.splitlines(keepends=True):
@@ -92,18 +92,18 @@ def _parts(text: str) -> Iterator[str]:
 def _change(path: Path, changed: Callable[[str], str], *, may_be_new: bool = False) -> None:
     """Replace a file by its changed text, unless services would refuse the result."""
     try:
-        with _alone_in(path.absolute().parent):
+        with alone_in(path.absolute().parent):
             is_new = may_be_new and not path.exists()
             text = changed(_HEAD if is_new else _read(path).decode())
             parse_credentials(text.encode())
-            _replace(path, text)
+            replace_file(path, text)
     except OSError as error:
         what = f"the file cannot be written: {error.strerror or error}"
         raise CredentialsError(what, where=str(path), fix="Check the path and who may write there") from None
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Hold a lock, so that only one change in a folder runs at a time: two at once would lose one."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -113,13 +113,15 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file anew, whole or not at all; a symbolic link stays one."""
     target = path.resolve()
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # it is private from the start
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         Path(name).replace(target)
     except BaseException:
