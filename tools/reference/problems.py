@@ -30,7 +30,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     ),
     "unknown-application": (
         "the path names an application that is not served here, or that the credential does not show",
-        "`understudy stores`; [many queries in one process](../how-to/fleet.md)",
+        "`understudy applications list`; [many queries in one process](../how-to/fleet.md)",
     ),
     "unknown-path": ("no such call, node or partition", "[the calls](http.md)"),
     "method-not-allowed": ("this path does not take this method; `Allow` says what it takes", "[the calls](http.md)"),
