@@ -29,7 +29,7 @@ class HeldApplication:
         self._wall_us = wall_us
         self._began_ms = self._heard_ms = router.now_ms()
         self._was_ready = False
-        self._state = State.WAITING
+        self._state = State.OPENING
         self._since_us = wall_us()
 
     def __repr__(self) -> str:
@@ -51,8 +51,7 @@ class HeldApplication:
 
     @property
     def was_ready(self) -> bool:
-        """Whether it was ready once; after a while an application that has no answer yet counts as such."""
-        self._was_ready = self._was_ready or self.router.now_ms() - self._began_ms > HOLDS_UP_MS
+        """Whether it was ready once."""
         return self._was_ready
 
     @property
@@ -74,7 +73,9 @@ class HeldApplication:
         """Return what the list of applications says of it."""
         status, stores = self.status(), self.router.watcher.catalogue.stores
         reason = "; ".join([*status.reasons, *status.causes.values()]) or None
-        state = State.WAITING if status.reasons else State.SERVING
+        is_new = not self._was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
+        waits = State.OPENING if is_new else State.WAITING
+        state = waits if status.reasons else State.SERVING
         if self.silent_ms > IDLE_AFTER_MS:
             state, reason = State.IDLE, "no node of it is heard"
         if state is not self._state:
@@ -85,7 +86,7 @@ class HeldApplication:
             state=state,
             since_us=self._since_us,
             reason=reason,
-            source="announcement",
+            source="heard",
             stores=() if stores is None else tuple(sorted(stores.by_name)),
             end_offset_position=self.router.tables.end_version or None,
         )

@@ -27,6 +27,8 @@ class State(StrEnum):
     """The application waits for its checkpoint, its first commit, or an answer of its storage."""
     RESTORING = "restoring"
     SERVING = "serving"
+    IDLE = "idle"
+    """The application has had no nodes for a while."""
     FAILED = "failed"
     """The application cannot be opened as it is; that is tried again."""
 
@@ -44,7 +46,7 @@ class ApplicationReport:
     reason: str | None = None
     """The reason why it is not served, or only in part; None: it is."""
     source: str = "file"
-    """The place that names it: `command` or `file`."""
+    """The place that names it: `command`, `file`, or `heard` for one whose nodes were heard."""
     stores: tuple[str, ...] = ()
     end_offset_position: int | None = None
     max_offset_lag: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.bus.documents import heartbeat
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
@@ -80,11 +81,11 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
 
 async def test_an_application_without_an_answer_holds_the_process_up_for_a_while_only() -> None:
     clock = ManualClock()
-    async with fleet_of({"a": ["words"]}, clock=clock) as world:
-        await world.add("b")
+    async with fleet_of({"a": ["words"]}, clock=clock, learns_within_ms=0) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        await Gossip(world.bus, "b").beat(heartbeat("x", application_id="b"))  # it has no assignment
         await world.fleet._discovery.look()
-        world.fleet.held["b"].router.watcher.catalogue.stores = None
         assert (await world.get("/readyz")).status_code == 503
         clock.advance(held.HOLDS_UP_MS + 1)
-        world.fleet.held["a"].router.tables.nodes.clear()
         assert (await world.get("/readyz")).status_code == 200
+        assert (await world.get("/v1/applications/b")).json()["state"] == "waiting"
