@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -95,18 +94,24 @@ async def fleet_of(
     patterns: str = "*",
     bus: Bus | None = None,
     clock: Clock | None = None,
-    data_dir: Path | None = None,
+    learns_within_ms: int = 10_000,
     **settings: Any,
 ) -> AsyncIterator[FleetWorld]:
     """A fleet whose node has these applications, each with its stores, before it starts."""
     own_bus = bus or LocalBus()
     options = {**PATIENT, "shutdown_delay_ms": 0, **settings}
-    made = RouterSettings(redis="redis://unused", applications=patterns, data_dir=data_dir, **options)
+    made = RouterSettings(redis="redis://unused", applications=patterns, **options)
     async with fake_nodes(by_store) as (node,):
         for application_id, stores in applications.items():
             await speak(own_bus, application_id, node, stores)
         fleet = RouterFleet(
-            made, own_bus, Access(), ConnectionGuard(), host=HOST, clock=clock or SystemClock(), learns_within_ms=10_000
+            made,
+            own_bus,
+            Access(),
+            ConnectionGuard(),
+            host=HOST,
+            clock=clock or SystemClock(),
+            learns_within_ms=learns_within_ms,
         )
         lifespan = Lifespan(fleet.app, "fleet")
         await lifespan.start()

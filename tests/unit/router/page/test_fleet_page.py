@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.cluster.fleet import fleet_of
 
 from understudy_router.page.fleet_views import FleetQuery, fleet_row, fleet_title, read_fleet_query
 from understudy_router.page.render import PageReader, fleet_page
+
+STATIC = files("understudy_router.page") / "static"
 
 
 def row(application: str, state: str = "ok", **fields: Any) -> dict[str, Any]:
@@ -57,6 +60,12 @@ def test_the_filter_finds_parts_of_names_of_applications_and_stores_and_a_state(
 )
 def test_the_url_holds_the_filter_and_a_bad_link_shows_the_page(given: dict[str, str], query: FleetQuery) -> None:
     assert read_fleet_query(given) == query
+
+
+def test_every_element_that_its_script_asks_for_is_on_it() -> None:
+    page = shown([row("a")], FleetQuery())
+    asked = re.findall(r'byId\("([\w-]+)"\)', (STATIC / "fleet.js").read_text())
+    assert set(asked) - set(re.findall(r'\bid="([\w-]+)"', page)) == set()
 
 
 def test_a_hostile_name_stays_a_text_and_its_link_one_segment() -> None:
