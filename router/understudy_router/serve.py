@@ -23,6 +23,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.processes.ports import ports_from
 from understudy_shared.processes.run import run_workers
 from understudy_shared.processes.shares import worker_settings
@@ -80,7 +81,7 @@ def routers_of(settings: RouterSettings) -> tuple[HostInfo, list[WorkerOrder]]:
 
 def access_to(settings: RouterSettings) -> Access:
     """Make the access rules of this router. Raises SettingsError."""
-    return settings.access(settings.application_id, settings.host, is_node=False)
+    return settings.access(settings.application_id or FLEET, settings.host, is_node=False)
 
 
 def serve_as_worker(settings: dict[str, Any], number: int) -> None:

@@ -25,24 +25,31 @@ def url_of(host: HostInfo, *, is_tls: bool = False) -> str:
 
 def welcome_lines(url: str, document: Mapping[str, Any]) -> list[str]:
     """Return the welcome of `understudy serve`; `document` is the answer of `/v1/stores`."""
+    lag = _state_command(document)
     return [
         f"Serving at {url}",
         "",
         *_store_lines(url, document),
         "",
-        f"Try: {url}/ in a browser; understudy stores --url {url}; understudy lag --url {url}. Ctrl-C stops.",
+        f"Try: {url}/ in a browser; understudy stores --url {url}; {lag} --url {url}. Ctrl-C stops.",
     ]
 
 
 def router_lines(url: str, document: Mapping[str, Any]) -> list[str]:
     """Return the welcome of `understudy router`."""
+    lag = _state_command(document, " --watch")
     return [
         f"Routing at {url}",
         "",
         *_store_lines(url, document),
         "",
-        f"Try: understudy lag --watch --url {url}; understudy explain STORE KEY --url {url}. Ctrl-C stops.",
+        f"Try: {lag} --url {url}; understudy explain STORE KEY --url {url}. Ctrl-C stops.",
     ]
+
+
+def _state_command(document: Mapping[str, Any], watch: str = "") -> str:
+    """Return the command that shows how fresh all is: of a process of many applications, the list of them."""
+    return "understudy applications list" if "unknown" in document else f"understudy lag{watch}"
 
 
 def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
@@ -54,7 +61,7 @@ def node_lines(url: str, document: Mapping[str, Any]) -> list[str]:
         f"  stores: {names}",
         *(f"  {line}" for line in not_served_lines(document["not_served"])),
         "",
-        f"Try: understudy lag --url {url}; ask keys at a router: understudy router --help. Ctrl-C stops.",
+        f"Try: {_state_command(document)} --url {url}; ask keys at a router: understudy router --help. Ctrl-C stops.",
     ]
 
 

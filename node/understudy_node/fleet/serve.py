@@ -23,7 +23,7 @@ from understudy_node.fleet.application import NodeApplication, Shared
 from understudy_node.fleet.applications import Applications
 from understudy_node.fleet.membership import Membership
 from understudy_node.fleet.page import page_routes
-from understudy_node.fleet.settings import FLEET, NodeFleetSettings, ServeFleetSettings, watched_applications
+from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
 from understudy_node.http.metrics import process_metrics
 from understudy_node.replica.workers import Workers
 from understudy_node.serve import serve_app
@@ -37,6 +37,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.fleet.applications_file import ApplicationSpec
+from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag

@@ -16,9 +16,6 @@ from understudy_shared.fleet.applications_file import ApplicationSpec, parse_app
 from understudy_shared.fleet.choosing import require_id
 from understudy_shared.settings.services import FleetFields
 
-FLEET = "fleet"
-"""The name that the processes of a fleet have for each other, where those of one application have its id."""
-
 MAX_FOLDER_BYTES = 200
 
 

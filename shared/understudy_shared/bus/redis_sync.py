@@ -10,12 +10,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Full, Queue
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from understudy_shared.base.masking import masked
+from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Names, sealed
 from understudy_shared.bus.message_auth import MessageAuth
@@ -70,6 +72,8 @@ class SyncPublisher:
         def write() -> None:
             self._client.set(self._names.announcement, PUT + spoken)
             self._publish(spoken)
+            with suppress(ResponseError):  # users of the first release lack this right; routers then look later
+                self._client.publish(ANNOUNCED, b"")
 
         self._do("announcing", write)
 

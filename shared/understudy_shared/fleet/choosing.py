@@ -19,6 +19,10 @@ from understudy_shared.http.target import (
 )
 
 MAX_ID_CHARS = 256
+
+FLEET = "fleet"
+"""The name for which the processes of a fleet derive their common keys from the cluster's secret."""
+
 MAX_NAMED = 10
 """Applications that a problem names."""
 

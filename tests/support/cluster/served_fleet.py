@@ -12,9 +12,10 @@ import httpx
 from tests.support.spark.queries import wait_until
 
 from understudy_node.fleet.serve import FleetProcess, Settings
-from understudy_node.fleet.settings import FLEET, NodeFleetSettings
+from understudy_node.fleet.settings import NodeFleetSettings
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import Departure, Service, bound_socket
 
