@@ -39,7 +39,7 @@ class ApplicationReport:
 
     application_id: str
     checkpoint: str
-    """Its location, without secrets."""
+    """Its location, without secrets; empty where it is not known, as at routers."""
     state: State
     since_us: int
     """The wall time at which it came into this state."""
@@ -55,7 +55,7 @@ class ApplicationReport:
     def document(self) -> dict[str, object]:
         return {
             "application": self.application_id,
-            "checkpoint": self.checkpoint,
+            "checkpoint": self.checkpoint or None,
             "state": self.state,
             "since": utc_text(self.since_us),
             "reason": self.reason,

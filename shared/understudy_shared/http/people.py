@@ -14,7 +14,7 @@ _STYLE = (
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0;"
     "border-bottom:1px solid #8886;overflow-wrap:anywhere}"
-    "td:first-child{overflow-wrap:break-word}"
+    "td:first-child,th{overflow-wrap:break-word}"
     "input{font:inherit;width:100%;box-sizing:border-box;padding:.4rem}button{font:inherit;margin-top:1rem}"
 )
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
