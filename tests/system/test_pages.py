@@ -31,7 +31,13 @@ LONG = (
     "tutorials/own-query.md",
     "tutorials/sql.md",
 )
-READ_ONLY = ("how-to/kubernetes.md", "how-to/redis.md", "how-to/sign-in.md")
+READ_ONLY = (
+    "how-to/fleet-router.md",
+    "how-to/fleet.md",
+    "how-to/kubernetes.md",
+    "how-to/redis.md",
+    "how-to/sign-in.md",
+)
 """They have no block that could run on one machine; each says why."""
 
 

@@ -224,6 +224,9 @@ def run_service(
         signal.signal(stop, signal.default_int_handler)
     try:
         service(settings, welcome.start)
+    except ModuleNotFoundError as error:
+        extras = command if command == "router" else "node"
+        raise MissingExtraError(f"{error.name} is not installed", extras=extras) from None
     except KeyboardInterrupt:
         log.info("stopped", extra={"action": "stopped"})
         return

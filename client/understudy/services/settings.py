@@ -78,8 +78,10 @@ def settings_error(error: ValidationError, *, command: str) -> CommandError:
     """Make one error of all wrong settings of a service."""
     problems = []
     for problem in error.errors(include_url=False):
-        name = ".".join(map(str, problem["loc"])) or "settings"
-        if problem["type"] == "missing":
+        name = ".".join(map(str, problem["loc"]))
+        if not name:  # what is wrong is how several settings go together
+            problems.append(problem["msg"].removeprefix("Value error, "))
+        elif problem["type"] == "missing":
             problems.append(f"{name}: it was not given ({place_of(name)})")
         elif problem["type"] == "extra_forbidden":
             hint = did_you_mean(name, _names(command))

@@ -66,7 +66,7 @@ class Tables(ClusterView):
         self._had_bus = False
         self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
         self._pace: tuple[int, int | None] | None = None
-        """The shortest heartbeat interval, and the `changes` at which it was found: a process keeps its interval."""
+        """The shortest heartbeat interval, and the `changes` at which it was found."""
         self._catalogue: tuple[str | None] | None = None
         """The cached `catalogue_digest`; `None` when it must be computed again."""
 
@@ -144,6 +144,8 @@ class Tables(ClusterView):
             self._judge_forks(now_ms)
         self.version += decides  # heartbeats of nodes that no assignment names must not invalidate every choice
         self.changes += decides and not (heard.goes_on and is_assigned == had_assigned)
+        if known is not None and known.heartbeat.heartbeat_ms != heartbeat.heartbeat_ms:
+            self._pace = None
         return heard
 
     def left(self, farewell: Farewell, now_ms: float = 0.0) -> Death | None:

@@ -101,7 +101,7 @@ class OwnApp:
 
     def _seen(self, principal: Principal) -> Mapping[str, Reported]:
         """Return the applications that a principal sees."""
-        return {each: held for each, held in self._applications.items() if principal.sees_application(each)}
+        return {each: held for each, held in sorted(self._applications.items()) if principal.sees_application(each)}
 
 
 async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict[str, list[Any]]:

@@ -37,6 +37,7 @@ GIVEN_BY_THE_CHART = {
         *FILES_OF_SECRETS,
         *CERTIFICATES,
         *("application_id", "data_dir", "host", "port", "redis", "seed", "shutdown_delay_ms", "store_bounds"),
+        "applications",  # the chart is of one application
         "router_id",  # the name of its pod
     },
     "pipeline": {"application_id", "checkpoint", "redis"},

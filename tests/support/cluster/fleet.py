@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -99,9 +101,11 @@ async def fleet_of(
 ) -> AsyncIterator[FleetWorld]:
     """A fleet whose node has these applications, each with its stores, before it starts."""
     own_bus = bus or LocalBus()
-    options = {**PATIENT, "shutdown_delay_ms": 0, **settings}
+    folder = tempfile.TemporaryDirectory()
+    options = {**PATIENT, "shutdown_delay_ms": 0, "data_dir": folder.name, **settings}
     made = RouterSettings(redis="redis://unused", applications=patterns, **options)
-    async with fake_nodes(by_store) as (node,):
+    async with fake_nodes(by_store) as (node,), contextlib.AsyncExitStack() as stack:
+        stack.callback(folder.cleanup)
         for application_id, stores in applications.items():
             await speak(own_bus, application_id, node, stores)
         fleet = RouterFleet(

@@ -108,7 +108,7 @@ def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -
         (["serve"], ["checkpoint"]),
         (["node"], ["checkpoint", "redis"]),
         (["node", "/nowhere"], ["redis"]),
-        (["router"], ["application_id", "redis"]),
+        (["router"], ["redis"]),
     ],
     ids=" ".join,
 )
@@ -119,6 +119,12 @@ def test_a_required_setting_that_is_nowhere_is_named_with_its_places(arguments: 
     assert sorted(line.partition(":")[0] for line in errors) == missing
     assert all(f"UNDERSTUDY_{name.upper()}" in done.stderr for name in missing)
     assert f"understudy {arguments[0]} --help" in done.stderr
+
+
+def test_a_router_without_an_application_says_how_to_name_one_or_many() -> None:
+    done = ask("router", "--redis", "redis://unused")
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr.startswith("error: give application_id, for one query, or applications, for many")
 
 
 def test_a_settings_file_that_is_not_toml_is_refused_by_name(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Application:
         self.clock = SystemClock()
         identity = ClusterIdentity(None, "").within(name)
         context = ClientContext(name, Unheard(), Patience(hedge_after_ms=0), self.clock, identity, idle)
-        self.clients = NodeClients(context, suspect_after_ms=60_000, hop_timeout_ms=1000, allowance=lambda _: 0.0)
+        self.clients = NodeClients(context, suspect_after_ms=60_000, hop_timeout_ms=60_000, allowance=lambda _: 0.0)
 
     def ask(self, node: FakeNode, *, for_ms: float = 60_000) -> asyncio.Future[Outcomes]:
         """Ask for one key; the future gets its outcome."""
