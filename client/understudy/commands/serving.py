@@ -24,7 +24,8 @@ def serve(
     """Follow the streaming query whose checkpoint is at CHECKPOINT (a path or a URL) and answer lookups over HTTP.
 
     With several CHECKPOINTs, or with --applications FILE, one process serves all of these queries: each under the id
-    that the file gives it, else under the last part of its location. What is wrong with one is no trouble of others.
+    that the file gives it, else under the last part of its location. A fault of one
+    does not touch the others.
 
     Says when it is ready, with a curl to try for each store; logs go to stderr. It only reads the checkpoint. SIGINT
     and SIGTERM stop it in good order, with exit code 0.

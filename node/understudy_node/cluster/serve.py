@@ -69,12 +69,7 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
     Raises UnderstudyError for what the caller can fix: settings, checkpoint, port, node id.
     """
     parsed = ClusterNodeSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    if parsed.advertised_host in ALL_INTERFACES:
-        raise SettingsError(
-            f"{parsed.advertised_host} is every interface, not an address that routers can connect to",
-            where="advertise_host",
-            fix="Say with --advertise-host by which name or address this node is reached",
-        )
+    require_address(parsed)
     parse_seeds(parsed.seed)
     require_exporter()
     if parsed.processes == 1:
@@ -83,6 +78,16 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
         access_to(parsed)  # bad settings are refused before any node starts
         host, orders = nodes_of(parsed)
         run_workers(orders, host=host, delay_ms=parsed.shutdown_delay_ms, started=started)
+
+
+def require_address(settings: ClusterNodeSettings) -> None:
+    """Refuse an advertised host that is every interface. Raises SettingsError."""
+    if settings.advertised_host in ALL_INTERFACES:
+        raise SettingsError(
+            f"{settings.advertised_host} is every interface, not an address that routers can connect to",
+            where="advertise_host",
+            fix="Say with --advertise-host by which name or address this node is reached",
+        )
 
 
 def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]]:

@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.serve import ALL_INTERFACES, require_peers
+from understudy_node.cluster.serve import require_address, require_peers
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.application import NodeApplication, Shared
 from understudy_node.fleet.applications import Applications
@@ -204,12 +204,7 @@ def serve(settings: dict[str, object], started: Callable[[FleetProcess], None] |
 def node(settings: dict[str, object], started: Callable[[FleetProcess], None] | None = None) -> None:
     """Serve as one node in the clusters of several applications, until interrupted. Raises as `serve`."""
     parsed = NodeFleetSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    if parsed.advertised_host in ALL_INTERFACES:
-        raise SettingsError(
-            f"{parsed.advertised_host} is every interface, not an address that routers can connect to",
-            where="advertise_host",
-            fix="Say with --advertise-host by which name or address this node is reached",
-        )
+    require_address(parsed)
     if parsed.processes != 1:
         raise SettingsError(
             "a node of several applications is one process",

@@ -101,7 +101,7 @@ def parse_applications(data: bytes) -> tuple[ApplicationSpec, ...]:
             raise SettingsError(f"unknown table {clipped(name)}", fix=f"{hint}Write {_HEADER} for each application")
     tables = document.get("applications", [])
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-        raise SettingsError("applications is no list of tables", fix=f"Write {_HEADER} above each application")
+        raise SettingsError("applications must be a list of tables", fix=f"Write {_HEADER} above each application")
     if len(tables) > MAX_APPLICATIONS:
         raise SettingsError(f"it has {len(tables)} applications, above {MAX_APPLICATIONS}", fix="Run several fleets")
     specs = tuple([_spec(table, number) for number, table in enumerate(tables, 1)])

@@ -91,7 +91,7 @@ class Kerberos:
 
 @contextmanager
 def kerberos(folder: Path) -> Iterator[Kerberos]:
-    """A KDC until the end of the block; skips the test where there is none."""
+    """Run a KDC until the end of the block. Skip the test on a machine without one."""
     if not (FOLDER / "sbin" / "krb5kdc").exists():
         pytest.skip("no KDC: `make servers` brings it")
     found = Kerberos(folder)

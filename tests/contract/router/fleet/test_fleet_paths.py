@@ -59,7 +59,7 @@ async def both() -> AsyncIterator[tuple[FleetWorld, httpx.AsyncClient]]:
 
 
 def shape(reply: httpx.Response) -> tuple[int, str | None, object]:
-    """What two routers must agree on: status, type, and the document without what moves."""
+    """Return the parts of a reply that two routers must agree on: status, type, and the fields that do not move."""
     kind = reply.headers.get("content-type")
     if kind is None or "json" not in kind:
         return reply.status_code, kind, None

@@ -47,7 +47,7 @@ def fleet(tmp_path: Path, file: Path) -> Iterator[ServedFleet]:
 
 
 def row(document: dict[str, Any]) -> dict[str, Any]:
-    """What an answer says of a key, whoever gave it."""
+    """Return the fields of an answer that do not depend on the process that gave it."""
     return {name: document.get(name) for name in ("found", "key", "value")}
 
 

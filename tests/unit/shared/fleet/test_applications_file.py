@@ -55,7 +55,7 @@ def test_it_says_what_is_own_and_leaves_the_rest_to_the_process() -> None:
         (file_of('id = "a\\u0007"\ncheckpoint = "/x"'), "cannot be the id"),
         (file_of('checkpoint = "/x"'), "id is missing .*number 1.*Write id ="),
         (file_of('id = "a"'), "checkpoint is missing .application 'a'"),
-        (b"[applications]\nid = 'a'", "no list of tables"),
+        (b"[applications]\nid = 'a'", "must be a list of tables"),
         (b"[[application]]\nid = 'a'", "unknown table 'application'.*Did you mean 'applications'"),
         (b"[[applications", "not TOML"),
         (b"\xff", "not UTF-8"),
