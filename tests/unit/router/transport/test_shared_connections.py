@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
@@ -66,6 +67,10 @@ class Application:
         return outcomes
 
 
+def _has_heard(node: FakeNode, hops: int) -> bool:
+    return len(node.hops) == hops
+
+
 @asynccontextmanager
 async def applications(*names: str) -> AsyncIterator[list[Application]]:
     idle = IdleConnections()
@@ -89,9 +94,9 @@ async def test_applications_that_ask_in_turn_use_one_connection() -> None:
 
 async def test_an_application_whose_hops_hang_takes_no_connection_from_another() -> None:
     async with fake_nodes(Hang()) as (node,), applications("slow", "quick") as (slow, quick):
-        for _ in range(MAX_CONNECTIONS):
+        for number in range(1, MAX_CONNECTIONS + 1):  # each hop is under way before the next request, or they share one
             slow.ask(node)
-            await until(lambda: bool(node.hops) and len(node.hops) == node.accepted)
+            await until(partial(_has_heard, node, number))
         waiting = slow.ask(node)
         await until(lambda: node.accepted == MAX_CONNECTIONS)
         node.answer = lambda *_: found("v")
