@@ -26,7 +26,7 @@ ARGUMENTS = (
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 
-LIMIT_MS = 30_000
+expect.set_options(timeout=30_000)
 
 SHOWN_OF_PAGE = """() => {
   const chosen = "main [data-slot], main a.cell, .spark path, #shown, #served th, #served td, #pager a, #replica dd,"
@@ -52,7 +52,7 @@ class Shown:
 
     def wait_until_live(self) -> None:
         """Until the scripts have shown what the router says now."""
-        expect(self.page.locator("#live")).to_have_text("live", timeout=LIMIT_MS)
+        expect(self.page.locator("#live")).to_have_text("live")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from playwright.sync_api import Page, expect
 from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade_orders import HandmadeOrders
 from tests.support.cluster.in_process import ClusterRouter, cluster_node, cluster_router
-from tests.support.page.browser import LIMIT_MS
 from tests.support.spark.queries import wait_until
 
 VERSION = 5
@@ -40,7 +39,7 @@ def address(router: ClusterRouter, **query: str) -> str:
 def choose_store(page: Page) -> None:
     """Choose the store, and wait for its columns."""
     page.locator("#explore-form select[name=store]").select_option("op0")
-    expect(page.locator("#explore-prefix input")).to_have_count(2, timeout=LIMIT_MS)
+    expect(page.locator("#explore-prefix input")).to_have_count(2)
 
 
 def do(page: Page, name: str) -> None:
@@ -56,4 +55,4 @@ def rows(page: Page) -> list[dict[str, Any]]:
 
 def expect_said(page: Page, text: str) -> None:
     """Wait until Explore says this of its list."""
-    expect(page.locator("#explore-said")).to_contain_text(text, timeout=LIMIT_MS)
+    expect(page.locator("#explore-said")).to_contain_text(text)

@@ -118,11 +118,11 @@ def test_many_leases_share_few_versions_and_those_above_the_limit_are_told_when_
 ) -> None:
     """Q66: the nodes have room for three of ten that are asked for."""
     room = wanted * 3 // 10
-    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, lag_refresh_ms=1000) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         for node in known.nodes.values():
             monkeypatch.setattr(node.node.leases, "_max_leases", room)
-        with ThreadPoolExecutor(32) as readers:
+        with ThreadPoolExecutor(8) as readers:
             replies = list(readers.map(lambda _: asked(known.router, ttl_s=900), range(wanted)))
         granted = [reply for reply in replies if reply.status == 201]
         assert {reply.status for reply in replies} == {201, 429}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.support.cluster.in_process import ClusterRouter
-from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, chromium, shown
+from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
 from tests.support.page.explored import address, choose_store, do, expect_said, explored
 from tests.support.services.guarded import Keys
 
@@ -72,7 +72,7 @@ def signed_in(browser: Browser, routers: Routers, name: str) -> Iterator[Page]:
 def test_a_reader_lists_by_his_grant_and_copies_commands_without_his_key(browser: Browser, routers: Routers) -> None:
     with signed_in(browser, routers, "all") as page:
         choose_store(page)
-        expect(page.locator("#explore-about")).to_have_text("about 130 keys", timeout=LIMIT_MS)
+        expect(page.locator("#explore-about")).to_have_text("about 130 keys")
         do(page, "List keys")
         expect_said(page, "Keys 1 to 50")
         page.locator("#explore-list summary").click()

@@ -12,7 +12,6 @@ from playwright.sync_api import Browser, Error, Page, expect
 from tests.support.matrix import in_full
 from tests.support.page.browser import (
     CHROMIUM,
-    LIMIT_MS,
     NO_CHROMIUM,
     SHOWN_OF_PAGE,
     Shown,
@@ -86,7 +85,7 @@ def test_scripts_show_what_the_server_has_shown(
     router.show(SHOWN["restoring"]())
     with shown(browser, url) as kept:
         router.show(overview)
-        expect(kept.page.locator("h1")).to_have_text(first_line(overview), timeout=LIMIT_MS)
+        expect(kept.page.locator("h1")).to_have_text(first_line(overview))
         assert kept.page.evaluate(SHOWN_OF_PAGE) == expected
         assert len(expected) > 40
         assert kept.errors == []
@@ -113,7 +112,7 @@ def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: Fake
     page = live.page
     expect(page.locator("h1")).to_have_text(re.compile("all well"))
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"))
     for said in ("it did not answer when it was asked", "checkpoint storage does not answer", "Redis refuses writes"):
         expect(page.locator("#indicators")).to_contain_text(said)
     expect(page.locator('[data-place="aircraft/0/node-1"]').first).to_have_text("A 3 ▲")
@@ -121,7 +120,7 @@ def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: Fake
     expect(page.locator("#events li").first).to_contain_text("bus-lost")
     assert page.title().startswith("✕ flights: node-3 is dead")
     router.show(healthy())
-    expect(page.locator("h1")).to_have_text(re.compile("all well"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("all well"))
     expect(page.locator("#indicators li")).to_have_count(0)
     expect(page.locator("#disagreement-part")).to_be_hidden()
 
@@ -130,7 +129,7 @@ def test_rows_keep_their_place_and_their_element_while_values_change(live: Shown
     page = live.page
     page.evaluate("() => document.querySelectorAll('main tr, main a.cell').forEach((each) => { each.isKept = true; })")
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"))
     kept = page.locator("#grid tr, #stores tr").evaluate_all("(rows) => rows.map((row) => row.isKept === true)")
     assert all(kept)
     assert len(kept) > 15
@@ -138,7 +137,7 @@ def test_rows_keep_their_place_and_their_element_while_values_change(live: Shown
     del overview["grid"]["rows"][5]
     overview["grid"]["rows"].insert(4, row("aircraft", 99, {"node-1": overview["grid"]["rows"][0]["cells"]["node-1"]}))
     router.show(overview)
-    expect(page.locator('#grid tr[data-key="aircraft/99"]')).to_be_visible(timeout=LIMIT_MS)
+    expect(page.locator('#grid tr[data-key="aircraft/99"]')).to_be_visible()
     keys = page.locator("#grid tbody tr").evaluate_all("(rows) => rows.map((row) => row.dataset.key)")
     assert keys.index("aircraft/99") == 4, "a new partition has its place among those of its store"
     assert len(keys) == 12
@@ -153,12 +152,12 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
         banner = live.page.locator("#stale")
         expect(banner).to_be_hidden()
         own.process.send_signal(how)
-        expect(banner).to_be_visible(timeout=LIMIT_MS)
+        expect(banner).to_be_visible()
         expect(banner).to_have_text(re.compile("Stale: nothing was heard of this router since 12:04:31"))
         expect(live.page.locator("#live")).to_have_text("stale")
         if how is signal.SIGSTOP:
             own.process.send_signal(signal.SIGCONT)
-            expect(banner).to_be_hidden(timeout=LIMIT_MS)
+            expect(banner).to_be_hidden()
             expect(live.page.locator("#live")).to_have_text("live")
             assert live.errors == []
 
@@ -168,11 +167,11 @@ def test_a_browser_that_is_offline_makes_the_page_stale(browser: Browser, router
         live.page.context.set_offline(True)
         router.process.send_signal(signal.SIGSTOP)  # a browser that is told to be offline still reads what is open
         try:
-            expect(live.page.locator("#stale")).to_be_visible(timeout=LIMIT_MS)
+            expect(live.page.locator("#stale")).to_be_visible()
         finally:
             router.process.send_signal(signal.SIGCONT)
         live.page.context.set_offline(False)
-        expect(live.page.locator("#stale")).to_be_hidden(timeout=LIMIT_MS)
+        expect(live.page.locator("#stale")).to_be_hidden()
 
 
 def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
@@ -189,9 +188,9 @@ def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Brows
         page.page.route("**/admin/changes*", answer)
         page.page.unroute("**/main.js")
         page.page.goto(f"{router.url}/admin/")
-        expect(page.page.locator("#stale")).to_be_visible(timeout=LIMIT_MS)
+        expect(page.page.locator("#stale")).to_be_visible()
         refuse[0] = False
-        expect(page.page.locator("#live")).to_have_text("live", timeout=LIMIT_MS)
+        expect(page.page.locator("#live")).to_have_text("live")
 
 
 CHECKED = {f"{name}, {theme}": (name, theme) for name in SHOWN for theme in ("light", "dark")}
@@ -339,10 +338,10 @@ def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, route
     page.keyboard.press("Enter")
     expect(page.locator("#answer")).to_contain_text("Found")
     before = len(router.requests())
-    with page.expect_request(re.compile("/lookup"), timeout=LIMIT_MS):
+    with page.expect_request(re.compile("/lookup")):
         page.locator("#ask-repeat").check()
     page.locator('#ask input[data-field="tailnum"]').fill("half a k")
-    with page.expect_request(re.compile("N14228"), timeout=LIMIT_MS):
+    with page.expect_request(re.compile("N14228")):
         pass
     assert len(router.requests()) > before
 
@@ -350,7 +349,7 @@ def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, route
 def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, router: FakeRouter) -> None:
     page = live.page
     router.show(degraded())
-    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(re.compile("node-3 is dead"))
     before = len(router.requests())
     row = page.locator("#nodes tr", has_text="node-1")
     row.get_by_role("button", name="Drain").click()
@@ -361,9 +360,9 @@ def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, ro
     row.get_by_role("button", name="Drain").click()
     page.locator("#drain-do").click()
     expect(page.locator("#toast")).to_contain_text("node-1 drains")
-    expect(row).to_contain_text("draining", timeout=LIMIT_MS)
+    expect(row).to_contain_text("draining")
     page.locator("#toast-undo").click()
-    expect(row).to_contain_text("serving", timeout=LIMIT_MS)
+    expect(row).to_contain_text("serving")
     assert router.requests()[before:] == [["drain node-1", True], ["drain node-1", False]]
 
 
@@ -403,7 +402,7 @@ def test_nothing_moves_for_readers_who_want_that(browser: Browser, router: FakeR
     moving = "() => document.getAnimations().length"
     with shown(browser, f"{router.url}/admin/", reduced_motion="reduce") as live:
         router.show(degraded())
-        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 is dead"), timeout=LIMIT_MS)
+        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 is dead"))
         assert live.page.evaluate(moving) == 0
 
 
@@ -414,5 +413,5 @@ def test_a_store_that_appears_later_can_be_asked(browser: Browser, router: FakeR
         overview = healthy()
         overview["stores"] = [store("routes", 1)]
         router.show(overview)
-        expect(live.page.locator('#ask input[data-field="carrier"]')).to_be_visible(timeout=LIMIT_MS)
+        expect(live.page.locator('#ask input[data-field="carrier"]')).to_be_visible()
         expect(live.page.locator("#no-stores")).to_be_hidden()

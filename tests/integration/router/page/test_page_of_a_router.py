@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, axe_source, chromium, shown, violations
+from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, axe_source, chromium, shown, violations
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.ports import free_ports
@@ -76,13 +76,13 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 def expect_well(page: Page) -> None:
     """Wait until everything that was said is taken back."""
-    expect(page.locator("h1")).to_have_text(WELL, timeout=LIMIT_MS)
+    expect(page.locator("h1")).to_have_text(WELL)
     expect(page.locator("#indicators li")).to_have_count(0)
 
 
 def expect_event(page: Page, event: str, detail: str) -> None:
     row = page.locator("#events li", has=page.locator("b", has_text=re.compile(f"^{event}$")))
-    expect(row.first).to_contain_text(detail, timeout=LIMIT_MS)
+    expect(row.first).to_contain_text(detail)
 
 
 def expect_page_of_a_node(page: Page, port: int) -> None:
@@ -101,7 +101,7 @@ def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running
         page = live.page
         expect_page_of_a_node(page, running.overview()["nodes"][0]["port"])
         page.goto(f"{url}/admin/")
-        expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile("^[AS] 0$"), timeout=LIMIT_MS)
+        expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile("^[AS] 0$"))
         page.locator("#ask input[data-field]").first.fill("alpha")
         page.locator("#ask").get_by_role("button", name="Explain").click()
         expect(page.locator("#answer")).to_contain_text("0 versions behind")
@@ -110,18 +110,18 @@ def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running
         row.get_by_role("button", name="Drain").click()
         expect(page.locator("#drain-why")).to_contain_text("It is safe to stop")
         page.locator("#drain-do").click()
-        expect(row).to_contain_text("draining", timeout=LIMIT_MS)
+        expect(row).to_contain_text("draining")
         expect_event(page, "drain", "node-0: somebody asked for it")
         page.locator("#toast-undo").click()
-        expect(row).to_contain_text("serving", timeout=LIMIT_MS)
+        expect(row).to_contain_text("serving")
         expect_event(page, "drain-undone", "node-0: somebody took the drain back")
         processes[0].kill()
-        expect(page.locator("h1")).to_contain_text("node-0 is dead", timeout=LIMIT_MS)
+        expect(page.locator("h1")).to_contain_text("node-0 is dead")
         expect(row).to_contain_text("did not answer when asked")
         assert page.title().startswith("▲ words: node-0 is dead")
         expect(page.locator("#summary a")).to_have_attribute("href", "/admin/runbooks/nodes")
         processes[2].kill()
-        expect(page.locator("#stale")).to_be_visible(timeout=LIMIT_MS)
+        expect(page.locator("#stale")).to_be_visible()
         assert violations(page, axe_source()) == []
 
 
@@ -131,7 +131,7 @@ def test_a_redis_that_refuses_writes_is_said_with_who_says_so_and_taken_back(run
         page = live.page
         expect_well(page)
         WAYS["memory"].refuse(running.redis)
-        expect(page.locator("h1")).to_contain_text("Redis refuses writes", timeout=LIMIT_MS)
+        expect(page.locator("h1")).to_contain_text("Redis refuses writes")
         expect(page.locator("#indicators")).to_contain_text(re.compile("the bus refuses what node-[01]"))
         expect_event(page, "bus-refuses-writes", "the bus refuses what node-")
         page.locator("#summary a").click()
@@ -154,9 +154,9 @@ def test_a_checkpoint_that_is_gone_is_said_with_who_cannot_read_it_and_taken_bac
         expect_well(page)
         path.rename(path.with_name("aside"))
         said = "2 store partitions answer only readers without a lag bound"
-        expect(page.locator("h1")).to_contain_text(said, timeout=LIMIT_MS)
+        expect(page.locator("h1")).to_contain_text(said)
         said = "node-0, node-1 cannot read the checkpoint"
-        expect(page.locator("#indicators")).to_contain_text(said, timeout=LIMIT_MS)
+        expect(page.locator("#indicators")).to_contain_text(said)
         expect(page.locator("#summary a")).to_have_attribute("href", "/admin/runbooks/checkpoint")
         expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile(r"^[AS] \?$"))
         expect_event(page, "lag-unknown", "no node confirms the end of the commit log")
@@ -175,12 +175,12 @@ def test_a_query_that_stopped_is_told_apart_from_one_that_does_not_finish_its_ba
             checkpoint.add(version)
             wait_until(lambda version=version: running.overview()["end"]["version"] == version, what="the commit")  # type: ignore[misc]
         expect_well(page)
-        expect(page.locator("h1")).to_contain_text("The query has not committed for", timeout=LIMIT_MS)
+        expect(page.locator("h1")).to_contain_text("The query has not committed for")
         said = page.locator("#indicators")
         expect(said).to_contain_text(f"batch {last} has not begun: the query was stopped, waits for its trigger")
         expect_event(page, "query-quiet", "The query has not committed for")
         checkpoint.write_state(last + 1)
-        expect(said).to_contain_text(re.compile(f"batch {last} began at least .* without a commit"), timeout=LIMIT_MS)
+        expect(said).to_contain_text(re.compile(f"batch {last} began at least .* without a commit"))
         checkpoint.commit(last + 1)
         expect_well(page)
         expect_event(page, "query-commits", "the query commits again")

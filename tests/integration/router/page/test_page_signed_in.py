@@ -15,7 +15,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster_node, cluster_router
 from tests.support.matrix import in_full
-from tests.support.page.browser import CHROMIUM, LIMIT_MS, NO_CHROMIUM, axe_source, chromium, violations
+from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, axe_source, chromium, violations
 from tests.support.services.certificates import Signer
 from tests.support.services.guarded import WRONG, Keys
 from tests.support.spark.queries import wait_until
@@ -95,7 +95,7 @@ def sign_in(page: Page, guarded: Guarded, key: str) -> None:
 
 def test_an_operator_signs_in_looks_and_signs_out(page: Page, guarded: Guarded) -> None:
     sign_in(page, guarded, guarded.keys["ann"])
-    expect(page.locator("#nodes")).to_contain_text("n1", timeout=LIMIT_MS)
+    expect(page.locator("#nodes")).to_contain_text("n1")
     expect(page.locator("header")).to_contain_text("ann")
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_title("Understudy: sign in")
@@ -109,9 +109,9 @@ def test_an_operator_drains_a_node_and_takes_that_back(page: Page, guarded: Guar
     if has_scripts:
         row.get_by_role("button", name="Drain").click()
         page.locator("#drain-do").click()
-        expect(row).to_contain_text("draining", timeout=LIMIT_MS)
+        expect(row).to_contain_text("draining")
         row.get_by_role("button", name="Undo").click()
-        expect(row).to_contain_text("serving", timeout=LIMIT_MS)
+        expect(row).to_contain_text("serving")
         return
     for button, state in (("Drain", "draining"), ("Undo drain", "serving")):
         row.get_by_role("link", name="Drain n1").click()

@@ -68,12 +68,12 @@ class Session:
 
 @contextmanager
 def committing(checkpoint: HandmadeCheckpoint) -> Iterator[None]:
-    """A commit every 30 ms while the block runs."""
+    """A commit every 100 ms while the block runs."""
     ended = threading.Event()
 
     def commit() -> None:
         version = FIRST
-        while not ended.wait(0.03):
+        while not ended.wait(0.1):
             version += 1
             checkpoint.add(version)
 
