@@ -90,26 +90,25 @@ async def test_three_times_too_much_is_refused_at_once_and_afterwards_everything
         saturated = await _phase(port, "capacity", per_second=2 * AT_ONCE * 1000 / HOP_MS, seconds=2)
         capacity = saturated.per_second(200)
 
-        before = await _phase(port, "before", per_second=HALF * capacity, seconds=2)
-        assert before.per_second(200) >= 0.95 * HALF * capacity
+        before = await _answered(port, "before", HALF * capacity)
 
         during = await _phase(port, "overload", per_second=OVERLOAD * capacity, seconds=seconds)
         assert set(during.latencies_ms) == {200, 429}
         assert during.broken == during.unsent == 0
         assert during.per_second(200) > 0.8 * capacity
         assert sum(during.retry_after.values()) == len(during.latencies_ms[429])
-        assert during.percentile_ms(429, 0.5) < 5
+        assert during.percentile_ms(429, 0.5) < during.percentile_ms(200, 0.5)
 
-        after = await _recovered(port, HALF * capacity)
+        after = await _answered(port, "after", HALF * capacity)
         assert after.percentile_ms(200, 0.5) < 2 * before.percentile_ms(200, 0.5)
 
 
-async def _recovered(port: int, per_second: float) -> LoadResult:
+async def _answered(port: int, name: str, per_second: float) -> LoadResult:
     """The first two seconds in which 95 % of what is asked is answered; within the limit, without a restart."""
     asked_s = 0.0
     while True:
-        after = await _phase(port, "after", per_second=per_second, seconds=2)
-        asked_s += after.seconds
-        if after.per_second(200) >= 0.95 * per_second:
-            return after
-        assert asked_s < LIMIT_S, "no recovery"
+        result = await _phase(port, name, per_second=per_second, seconds=2)
+        asked_s += result.seconds
+        if result.per_second(200) >= 0.95 * per_second:
+            return result
+        assert asked_s < LIMIT_S, f"too few answers {name} the overload"

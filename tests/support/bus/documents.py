@@ -14,7 +14,7 @@ from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat, Message
 
 APPLICATION = "flights"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 """What is waited for takes well under a second; a loaded machine gets its time."""
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 STORE = "/v1/stores/words"
 PATIENT: dict[str, Any] = {"hop_timeout_ms": 5_000, "deadline_ms": 15_000}
 """For tests of something else than time: a machine that stands still for a second fails no hop."""

@@ -151,7 +151,7 @@ async def test_a_frozen_redis_ends_calls_at_their_deadline_and_loses_the_subscri
 
 
 async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: RedisServer) -> None:
-    bus = RedisBus(server.url, call_timeout_ms=20)
+    bus = RedisBus(server.url, call_timeout_ms=200)
     calling = RedisBus(server.url, call_timeout_ms=10_000)
     pings = 0
     async with listening(bus.listen(CHANNEL)) as ear:
