@@ -77,9 +77,9 @@ KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 HDFS = "tests/integration/node/checkpoint/test_hdfs_"
 
-LONGEST = (PROOF, SYSTEM, ORACLES)
-"""The scopes and files that run first, because they take longest. The proof and the other tests of the system mostly
-wait, and the oracles mostly compute.
+FIRST = (PROOF, ORACLES, "tests/contract/", SYSTEM)
+"""What runs first, because it takes longest. The other tests of the system start Spark, as the first two do: between
+them come tests that do not.
 """
 
 
@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest tests first. A test that failed gets a second run if the process stood still, and only then."""
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=1, condition=STALLS.stood_still))
-    items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in LONGEST])
+    items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in FIRST])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -160,7 +160,7 @@ async def _answered(
     return result
 
 
-@pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500")))
+@pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500", "dead", "slow")))
 async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_second(trio: Trio, fault: str) -> None:
     inject, heal = FAULTS[fault]
 

@@ -44,9 +44,12 @@ FAULTS_OF_THE_LONG_RUN = {
     "absurd-messages",
     "forked-checkpoint",
     "redis-garbage",
+    "cut-node-from-redis",
+    "corrupt-changelog",
+    "clock-jump",
 }
 """Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py,
-test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py and
+test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py, test_bad_state_files.py and
 tests/unit/shared/bus/test_redis_replies.py do in every run. Thousands of forged messages take most of a core, as does a
 second Spark, and two tests at a time leave none.
 """

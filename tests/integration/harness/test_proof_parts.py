@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.matrix import in_full
 from tests.support.repository import ROOT
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import committed_batches, state_stores_unloaded, wait_until
@@ -299,7 +300,13 @@ def test_a_typed_refusal_is_recorded_with_every_candidate_and_its_reason(tmp_pat
     }
 
 
-@pytest.fixture(scope="module", params=[ROCKSDB_CHANGELOG_V2, HDFS_V1], ids=lambda state_format: state_format.id)
+FORMATS = (ROCKSDB_CHANGELOG_V2, HDFS_V1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=in_full(FORMATS, if_in=(ROCKSDB_CHANGELOG_V2.id,), names=[each.id for each in FORMATS]),
+)
 def state_format(request: pytest.FixtureRequest) -> StateFormat:
     found: StateFormat = request.param
     return found

@@ -357,8 +357,12 @@ def test_the_page_is_made_of_the_document_and_says_where_the_service_is(service:
 # ---- Schemathesis
 
 
-@pytest.mark.parametrize("service", STARTED, indirect=True, scope="module")
-@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("service", "examples"),
+    [("router", 1), *(pytest.param(each, 100, marks=pytest.mark.full) for each in ("serve", "node", "router"))],
+    indirect=["service"],
+    scope="module",
+)
 def test_schemathesis_finds_nothing(
     service: Service, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

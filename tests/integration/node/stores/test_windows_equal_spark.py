@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType, TimestampType
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Served, ServedNode, served_node
+from tests.support.matrix import in_full
 from tests.support.oracle.json import as_text, json_object, json_value
 from tests.support.oracle.scanned import pages
 from tests.support.oracle.spark_reader import operator_ids, read_versions, row_types
@@ -67,7 +68,13 @@ class Windowed:
         ]
 
 
-@pytest.fixture(scope="module", params=[HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda each: each.id)
+FORMATS = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
+
+
+@pytest.fixture(
+    scope="module",
+    params=in_full(FORMATS, if_in=(ROCKSDB_CHANGELOG_V2.id,), names=[each.id for each in FORMATS]),
+)
 def windowed(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Windowed:
     state_format: StateFormat = request.param
     run = run_query(

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.support.checkpoint.handmade_orders import BIG
 from tests.support.cluster.in_process import ClusterRouter
+from tests.support.matrix import in_full
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
 from tests.support.page.explored import VERSION, address, choose_store, do, expect_said, explored, rows
 
@@ -165,7 +166,7 @@ def focused(page: Page) -> str:
     return str(page.evaluate("() => document.activeElement.textContent"))
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", in_full(("light", "dark"), if_in=("light",)))
 def test_a_phone_lists_and_opens_keys_without_scrolling_sideways(
     browser: Browser, router: ClusterRouter, theme: str
 ) -> None:
