@@ -70,28 +70,24 @@ def way(request: pytest.FixtureRequest) -> Way:
     return found
 
 
-PROOF = "tests/system/test_proof.py"
 SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 HDFS = "tests/integration/node/checkpoint/test_hdfs_"
 
-FIRST = (PROOF, ORACLES, "tests/contract/", SYSTEM)
-"""What runs first, because it takes longest. The other tests of the system start Spark, as the first two do: between
-them come tests that do not.
-"""
+FIRST = (SYSTEM, "tests/contract/", ORACLES)
+"""What runs first, because it takes longest: the tests of the system on one worker, the others beside them."""
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
-    on one worker, because they measure what readers notice and share a demo; only the proof, which takes longer than
-    all of them, may have another. Those that need a Kafka broker share one, and those that need servers of object
-    stores.
+    on one worker: each starts a cluster with its load, two of which leave a small machine no time, and they measure
+    what readers notice. Those that need a Kafka broker share one, and those that need servers of object stores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        scopes = (PROOF, SYSTEM, KAFKA, OBJECT_STORES, HDFS)
+        scopes = (SYSTEM, KAFKA, OBJECT_STORES, HDFS)
         found = next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
         return OBJECT_STORES if found == HDFS else found
 
