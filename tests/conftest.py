@@ -70,24 +70,27 @@ def way(request: pytest.FixtureRequest) -> Way:
     return found
 
 
+PROOF = "tests/system/test_proof.py"
 SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
 OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 HDFS = "tests/integration/node/checkpoint/test_hdfs_"
 
-FIRST = (SYSTEM, "tests/contract/", ORACLES)
-"""What runs first, because it takes longest: the tests of the system on one worker, the others beside them."""
+FIRST = (PROOF, SYSTEM, "tests/contract/", ORACLES)
+"""What runs first, because it takes longest. Spark starts with the oracles at the latest, not everywhere at once."""
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
-    on one worker: each starts a cluster with its load, two of which leave a small machine no time, and they measure
-    what readers notice. Those that need a Kafka broker share one, and those that need servers of object stores.
+    on one worker: each starts a cluster with its load, two of which leave a small machine little time, and they
+    measure what readers notice. In `make verify` alone the proof has another worker: it takes as long as all of them.
+    Those that need a Kafka broker share one, and those that need servers of object stores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        scopes = (SYSTEM, KAFKA, OBJECT_STORES, HDFS)
+        short = "not full" in self.config.option.markexpr
+        scopes = (SYSTEM, KAFKA, OBJECT_STORES, HDFS) if short else (PROOF, SYSTEM, KAFKA, OBJECT_STORES, HDFS)
         found = next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
         return OBJECT_STORES if found == HDFS else found
 

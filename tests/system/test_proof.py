@@ -18,7 +18,7 @@ from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import History
 from tests.system.proof.history_file import load
-from tests.system.proof.hunting import hunt
+from tests.system.proof.hunting import RATE, hunt
 from tests.system.proof.kinds_keys import WITH_PAGES
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.report import as_text
@@ -115,11 +115,9 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(
-    schedule: Schedule, folder: Path, world: WorldOptions | None = None, rate: float = 300.0
-) -> tuple[History, Verdict]:
-    """Run a schedule, judge it, print the report with its percentiles."""
-    run(schedule, folder, RunOptions(world=world or options_of(COUNTS), rate=rate), say)
+def judged(schedule: Schedule, folder: Path, world: WorldOptions | None = None) -> tuple[History, Verdict]:
+    """Run a schedule, judge it, print the report with its percentiles. Other tests run beside it: few reads."""
+    run(schedule, folder, RunOptions(world=world or options_of(COUNTS), rate=RATE), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -131,10 +129,8 @@ def judged(
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Verdict]:
-    """The short schedule of what is in every run, run once for all its claims. Other tests run beside it: few reads.
-    The long run has every fault of it.
-    """
-    return judged(short(SEED, faults=FAULTS_OF_EVERY_RUN), tmp_path_factory.mktemp("proof"), rate=150.0)
+    """The short schedule of what is in every run, run once for all its claims. The long run has every fault of it."""
+    return judged(short(SEED, faults=FAULTS_OF_EVERY_RUN), tmp_path_factory.mktemp("proof"))
 
 
 @pytest.mark.brief
