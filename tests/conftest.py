@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 # No timed assertions: how long an example takes says something of the machine, not of the claim. `make verify` looks
 # for new examples each time; `make test` takes the same ones, and fewer: it fails only where a change made it fail.
 settings.register_profile("exploring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", settings.get_profile("exploring"), derandomize=True, max_examples=40)
+settings.register_profile("repeatable", settings.get_profile("exploring"), derandomize=True, max_examples=25)
 settings.load_profile("exploring")
 
 STALLS = Stalls()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from understudy_shared.base.extras import install_fix
+from understudy_shared.base.importing import without_collections
 
 
 def main() -> None:
     """Run the command line. Without the packages it needs, say which extra brings them."""
     try:
-        from understudy.commands.group import cli  # noqa: PLC0415  # the one import that may fail, and must say why
+        with without_collections():
+            from understudy.commands.group import cli  # noqa: PLC0415  # the one import that may fail, and must say why
     except ModuleNotFoundError as error:
         sys.exit(f"error: the command line needs {error.name}\n  fix: {install_fix('client')}")
     cli(prog_name="understudy")

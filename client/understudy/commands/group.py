@@ -12,6 +12,7 @@ from understudy.commands.with_extras import start_with_extras
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.importing import without_collections
 from understudy_shared.base.suggest import did_you_mean
 
 _COMMANDS = {
@@ -58,7 +59,8 @@ class Commands(click.Group):
         found = _COMMANDS.get(cmd_name)
         if found is None:
             return None
-        command = getattr(import_module(found[0], __package__), cmd_name.replace("-", "_"))
+        with without_collections():
+            command = getattr(import_module(found[0], __package__), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

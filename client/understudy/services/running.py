@@ -31,6 +31,7 @@ from understudy.terminal.console import print_lines
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.importing import without_collections
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
     missing = f"the service {name!r}"
     try:
         if found:
-            service: ServiceEntryPoint = found[0].load()
+            with without_collections():
+                service: ServiceEntryPoint = found[0].load()
             return service
     except ModuleNotFoundError as error:
         missing = str(error.name)

@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from understudy_node.fleet.settings import Asked
+from understudy_shared.base.importing import without_collections
 
 
 def serve(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
     """Serve one checkpoint or several. `started` gets what is served, before the first request."""
     if _is_fleet(settings):
-        from understudy_node.fleet import serve as fleet  # noqa: PLC0415  # one application needs nothing of it
+        with without_collections():
+            from understudy_node.fleet import serve as fleet  # noqa: PLC0415  # one application needs nothing of it
 
         fleet.serve(settings, started)
     else:
-        from understudy_node import serve as alone  # noqa: PLC0415
+        with without_collections():
+            from understudy_node import serve as alone  # noqa: PLC0415
 
         alone.main(settings, started)
 
@@ -23,11 +26,13 @@ def serve(settings: dict[str, object], started: Callable[[Any], None] | None = N
 def node(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
     """Serve as a node of one application, or of several."""
     if _is_fleet(settings):
-        from understudy_node.fleet import serve as fleet  # noqa: PLC0415
+        with without_collections():
+            from understudy_node.fleet import serve as fleet  # noqa: PLC0415
 
         fleet.node(settings, started)
     else:
-        from understudy_node.cluster import serve as alone  # noqa: PLC0415
+        with without_collections():
+            from understudy_node.cluster import serve as alone  # noqa: PLC0415
 
         alone.main(settings, started)
 
