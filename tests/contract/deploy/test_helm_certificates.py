@@ -24,15 +24,18 @@ from tools.chart import README
 
 from understudy_node.cluster.serve import access_to as node_access
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.fleet.settings import NodeFleetSettings
 from understudy_router.serve import access_to as router_access
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.binding import Exposure
+from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.tls.names import PeerRole, parse_name
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 SECRETS = {
     "production": ("understudy-tls", "understudy-node-tls", "understudy-router-tls"),
     "cert-manager": ("understudy-readers-tls", "understudy-node-tls", "understudy-router-tls"),
+    "fleet": ("understudy-readers-tls", "understudy-node-tls", "understudy-router-tls"),
 }
 """What routers show readers, what nodes show, and what routers show nodes."""
 with_certificates = pytest.mark.parametrize("name", SECRETS)
@@ -124,7 +127,7 @@ def test_a_pod_of_every_set_of_values_starts_with_what_its_secrets_hold(
 ) -> None:
     own = environment(containers(manifests(name))[component])
     ours = Signer(mounted / name / component)
-    application = values_of(name).get("applicationId", "flights")
+    application = own.get("UNDERSTUDY_APPLICATION_ID", FLEET)
     peer, readers = ours.issue("peer", uri(component, application=application)), ours.issue("readers")
     shown = {"peer.crt": peer.certificate, "peer.key": peer.key, "peer-ca.crt": ours.file}
     shown |= {"readers.crt": readers.certificate, "readers.key": readers.key}
@@ -133,7 +136,10 @@ def test_a_pod_of_every_set_of_values_starts_with_what_its_secrets_hold(
             there = shown.get(value.removeprefix("/run/understudy/"))
             path = str(there or value.replace("/run/understudy", str(mounted)))
             monkeypatch.setenv(variable, FILLED_IN.get(value, path))
-    access = node_access(ClusterNodeSettings()) if component == "node" else router_access(RouterSettings())
+    if application == FLEET and component == "node":
+        access = NodeFleetSettings().access(FLEET, own["UNDERSTUDY_HOST"], is_node=True)
+    else:
+        access = node_access(ClusterNodeSettings()) if component == "node" else router_access(RouterSettings())
     is_open = values_of(name).get("auth", {}).get("existingSecret") is None
     assert access.exposure is (Exposure.UNGUARDED if is_open else None)
     assert (access.tls is not None and access.tls.server is not None) == (name in SECRETS)
@@ -169,9 +175,14 @@ def test_a_node_that_is_to_stop_asks_routers_by_tls_and_has_no_key_of_theirs(nam
     assert [key for secret, key in files.values() if secret == readers] == ["ca.crt"]
 
 
-def test_cert_manager_issues_what_the_secrets_hold_with_the_names_that_peers_look_for() -> None:
-    made = of_kind(manifests("cert-manager"), "Certificate")
-    assert {each["spec"]["secretName"] for each in made} == set(SECRETS["cert-manager"])
+@pytest.mark.parametrize(
+    ("values", "named"), [("cert-manager", ("example.com", "flights")), ("fleet", ("cluster.local", FLEET))]
+)
+def test_cert_manager_issues_what_the_secrets_hold_with_the_names_that_peers_look_for(
+    values: str, named: tuple[str, str]
+) -> None:
+    made = of_kind(manifests(values), "Certificate")
+    assert {each["spec"]["secretName"] for each in made} == set(SECRETS[values])
     found: dict[str, Any] = {}
     for each in made:
         assert [error.message for error in Draft7Validator(CERTIFICATE).iter_errors(each["spec"])] == []
@@ -179,7 +190,7 @@ def test_cert_manager_issues_what_the_secrets_hold_with_the_names_that_peers_loo
         for name in each["spec"].get("uris", []):
             parsed = parse_name(name)
             assert parsed is not None
-            assert (parsed.trust_domain, parsed.application) == ("example.com", "flights")
+            assert (parsed.trust_domain, parsed.application) == named
             found[each["spec"]["secretName"]] = parsed.role
     assert found == {"understudy-node-tls": PeerRole.NODE, "understudy-router-tls": PeerRole.ROUTER}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 
 import pytest
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
@@ -30,8 +32,10 @@ from tests.support.services.helm_chart import (
 from tools.chart import CHART, MANIFESTS, README, call_of, flat, helm
 
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.fleet.settings import NodeFleetSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.fleet.applications_file import parse_applications
 from understudy_shared.telemetry.span_export import ENDPOINTS
 
 BY_THE_HOOK = {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_CA_FILE", "UNDERSTUDY_URL"}
@@ -110,6 +114,10 @@ def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str
     assert [each["problems"] for each in found] == [[]] * len(found)
 
 
+def is_fleet_node(service: str, variables: Mapping[str, str]) -> bool:
+    return service == "node" and "UNDERSTUDY_APPLICATIONS" in variables
+
+
 @each_set
 def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -125,7 +133,9 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             with monkeypatch.context() as patch:
                 for variable, value in ours.items():
                     patch.setenv(variable, FILLED_IN.get(value, value))
-                settings = MEMBERS[service]()  # from the environment
+                settings = (NodeFleetSettings if is_fleet_node(service, ours) else MEMBERS[service])()
+                if isinstance(settings, NodeFleetSettings):
+                    settings.require_no_other()
             assert parse_seeds(settings.seed)
             for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():
                 assert ours[f"UNDERSTUDY_{setting.upper()}"] == str(given)
@@ -296,10 +306,16 @@ def test_routers_are_counted_by_one_autoscaler_or_by_the_deployment() -> None:
             assert each["spec"]["scaleTargetRef"]["name"] == routers["metadata"]["name"]
 
 
-def test_keda_keeps_the_peak_while_prometheus_is_away() -> None:
-    (scaled,) = of_kind(manifests("keda"), "ScaledObject")
-    assert scaled["spec"]["fallback"]["replicas"] == scaled["spec"]["maxReplicaCount"] == 10
-    assert {each["type"] for each in scaled["spec"]["triggers"]} == {"prometheus"}  # others have no fallback
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [("keda", 'application="flights"'), ("fleet", 'namespace="understudy", pod=~"understudy-router-.+"')],
+)
+def test_keda_counts_its_own_routers_and_keeps_the_peak_while_prometheus_is_away(name: str, of: str) -> None:
+    (scaled,) = of_kind(manifests(name), "ScaledObject")
+    assert scaled["spec"]["fallback"]["replicas"] == scaled["spec"]["maxReplicaCount"]
+    for trigger in scaled["spec"]["triggers"]:
+        assert trigger["type"] == "prometheus"  # others have no fallback
+        assert set(re.findall(r"{(.+?)}", trigger["metadata"]["query"])) == {of}
 
 
 def test_prometheus_gets_the_alerts_that_are_tested_and_they_lead_to_the_runbooks_of_the_routers() -> None:
@@ -309,15 +325,21 @@ def test_prometheus_gets_the_alerts_that_are_tested_and_they_lead_to_the_runbook
     assert rule["spec"]["groups"] == YAML(typ="safe").load(ours)["groups"]
 
 
-def test_prometheus_finds_nodes_and_routers_and_gives_their_series_the_application() -> None:
-    made = manifests("monitoring")
+@pytest.mark.parametrize(
+    ("name", "relabelings"),
+    [("monitoring", [{"targetLabel": "application", "replacement": "flights"}]), ("fleet", None)],
+)
+def test_prometheus_finds_nodes_and_routers_and_their_series_have_the_application(
+    name: str, relabelings: object
+) -> None:
+    made = manifests(name)
     services = [each["metadata"] for each in of_kind(made, "Service")]
     found = []
     for monitor in of_kind(made, "ServiceMonitor"):
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         found += [each["name"] for each in services if wanted <= each["labels"].items()]
         for endpoint in monitor["spec"]["endpoints"]:
-            assert endpoint["relabelings"] == [{"targetLabel": "application", "replacement": "flights"}]
+            assert endpoint.get("relabelings") == relabelings  # a fleet gives its series the label itself
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert found == ["understudy-nodes", "understudy-router"]
 
@@ -367,3 +389,33 @@ def test_images_are_named_by_registry_tag_and_digest() -> None:
     own = containers(manifests("production"))
     assert own["node"]["image"].startswith("registry.example.com/team/understudy-node:0.1.0@sha256:")
     assert own["router"]["image"] == "registry.example.com/team/understudy-router:0.1.0"
+
+
+def test_a_fleet_is_a_file_that_nodes_take_and_no_pod_is_another_after_a_change_of_it() -> None:
+    made = manifests("fleet")
+    files = named(made, "ConfigMap", "understudy-applications")["data"]
+    orders, clicks, weather = parse_applications(files["applications.toml"].encode())
+    assert (orders.id, orders.num_standby_replicas, clicks.num_standby_replicas) == ("orders", 2, 0)
+    assert (clicks.max_in_flight, clicks.overlay_max_bytes, weather.checkpoint) == (200, 2**26, "/checkpoint/weather")
+    assert orders.aliases is not None
+    assert files[orders.aliases.name] == values_of("fleet")["applications"][0]["aliases"]
+    node, router = containers(made)["node"], containers(made)["router"]
+    folders = {each["mountPath"] for each in node["volumeMounts"] if "subPath" not in each}  # a subPath stays as it is
+    told = environment(node)["UNDERSTUDY_APPLICATIONS"]
+    assert {str(PurePosixPath(told).parent), str(orders.aliases.parent), "/checkpoint"} <= folders
+    assert environment(router)["UNDERSTUDY_APPLICATIONS"] == "*"
+    values = values_of("fleet")
+    first, *others = values["applications"]
+    changed = [{**first, "aliases": '[op0]\nname = "all"\n'}, *others, {"id": "new", "checkpoint": "s3://bucket/new"}]
+    again, by_name = helm(
+        [
+            call_of("render", {**values, "applications": changed}),
+            call_of("render", {**values, "applications": [], "applicationsConfigMap": "understudy-applications"}),
+        ]
+    )
+    assert list(pods(again["objects"])) == list(pods(by_name["objects"])) == list(pods(made))
+    file = named(again["objects"], "ConfigMap", "understudy-applications")["data"]["applications.toml"]
+    now = parse_applications(file.encode())
+    assert [each.id for each in now] == ["orders", "clicks", "weather", "new"]
+    assert now[0].aliases != orders.aliases  # so that the node takes the change
+    assert [each["metadata"]["name"] for each in of_kind(by_name["objects"], "ConfigMap")] == []

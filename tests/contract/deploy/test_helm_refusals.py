@@ -11,6 +11,14 @@ from tools.chart import call_of, helm
 
 GUARDED = {"existingSecret": "s", "insecureBind": False}
 BOTH = {"nodes": {"existingSecret": "s"}, "routers": {"existingSecret": "s"}}
+ORDERS = {"id": "orders", "checkpoint": "s3://b/orders"}
+
+
+def fleet(*applications: dict[str, str], **more: object) -> dict[str, object]:
+    """Values of a fleet, and others."""
+    return {"applications": list(applications or [ORDERS]), "spark": {"kind": "none"}, **more}
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({"redis": {"url": "redis://host:6379"}}, "exactly one Redis"),
     ({"valkey": {"enabled": False}}, "exactly one Redis"),
@@ -48,6 +56,17 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"tls": {"peers": {"nodes": {"existingSecret": "s"}}}}, "give both"),
     ({"tls": {"peers": {"routers": {"existingSecret": "s"}}}}, "give both"),
     ({"tls": {"peers": BOTH}, "monitoring": {"serviceMonitor": {"enabled": True}}}, "whom they do not know"),
+    (fleet(ORDERS, {"id": "orders", "checkpoint": "/c"}), "two applications have the id orders"),
+    (fleet(ORDERS, {"id": "x", "checkpoint": "s3://b/orders/"}), "orders and x have one checkpoint"),
+    (fleet({"id": "x", "checkpoint": "/checkpoint/x"}), "give checkpoint.volume.existingClaim"),
+    (fleet(applicationsConfigMap="own"), "applications or applicationsConfigMap"),
+    (fleet(checkpoint={"url": "s3://b/c"}), "checkpoint.url: these are of one query"),
+    (
+        fleet(applicationId="a", checkpoint={"path": "a"}, nodes={"aliases": "[op0]"}),
+        "applicationId, checkpoint.path, nodes.aliases: these are of one query",
+    ),
+    ({"applications": [ORDERS]}, "set spark.kind=none"),
+    (fleet({"id": "x", "checkpoint": "/c"}, checkpoint={"existingSecret": "s"}), "without a URL"),
 ]
 
 

@@ -16,6 +16,8 @@ from tests.support.services.deploy_files import SETTINGS
 from tests.support.services.helm_chart import SCHEMA, SETS, TEMPLATES, read_yaml, values_of
 from tools.chart import CHART, README, default_of, leaves, with_table
 
+from understudy_shared.fleet.applications_file import ApplicationSpec
+
 VALUES = read_yaml(CHART / "values.yaml")
 FILES_OF_SECRETS = {
     *("cluster_secret_file", "credentials_file", "gossip_key_file", "insecure_bind"),
@@ -37,7 +39,7 @@ GIVEN_BY_THE_CHART = {
         *FILES_OF_SECRETS,
         *CERTIFICATES,
         *("application_id", "data_dir", "host", "port", "redis", "seed", "shutdown_delay_ms", "store_bounds"),
-        "applications",  # the chart is of one application
+        "applications",  # a value of its own
         "router_id",  # the name of its pod
     },
     "pipeline": {"application_id", "checkpoint", "redis"},
@@ -97,6 +99,11 @@ def test_the_schema_accepts_each_set_of_values(name: str) -> None:
         ("image.node", {"repository": "x", "digest": "sha256:short"}),
         ("networkPolicy.readers", [{}]),
         ("applicationId", 'a"}'),
+        ("applications", [{"id": "a"}]),
+        ("applications", [{"id": "a/b", "checkpoint": "/c"}]),
+        ("applications", [{"id": "a", "checkpoint": "ftp://host/x"}]),
+        ("applications", [{"id": "a", "checkpoint": "/c", "max_in_flight": 0}]),
+        ("routers.applications", "a,,b"),
         ("nodes.extraEnv", {"UNDERSTUDY_PORT": "1"}),
         ("nodes.extraVolumes", {"name": "v"}),
         ("serviceAccount.annotation", {}),
@@ -154,6 +161,10 @@ def test_settings_are_those_of_the_service_with_its_limits(service: str) -> None
         if schema.get("type") in ("integer", "number"):
             assert [schema[key] for key in ("minimum",) if key in schema] == least, name
             assert [schema[key] for key in ("maximum",) if key in schema] == most, name
+
+
+def test_an_application_has_what_a_table_of_the_file_may_say() -> None:
+    assert set(SCHEMA["definitions"]["application"]["properties"]) == set(ApplicationSpec.model_fields)
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:

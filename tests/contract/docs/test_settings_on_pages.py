@@ -29,10 +29,11 @@ def merged(values: Any, given: Any) -> Any:
 
 
 def test_the_values_that_a_page_shows_are_values_of_the_chart() -> None:
-    (text,) = shown("kubernetes.md", "yaml")
-    defaults, given = (YAML(typ="safe").load(each) for each in ((CHART / "values.yaml").read_text(), text))
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert [error.message for error in Draft7Validator(schema).iter_errors(merged(defaults, given))] == []
+    texts = [(CHART / "values.yaml").read_text(), *shown("kubernetes.md", "yaml")]
+    defaults, *given = (YAML(typ="safe").load(each) for each in texts)
+    validator = Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+    assert len(given) == 2
+    assert [error.message for each in given for error in validator.iter_errors(merged(defaults, each))] == []
 
 
 def test_the_credentials_that_a_page_shows_are_taken() -> None:

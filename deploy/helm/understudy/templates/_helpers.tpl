@@ -107,10 +107,22 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end -}}
 {{- end -}}
 
-{{/* Application and Redis: what the variables of all our processes begin with. */}}
+{{/* The ConfigMap with the file of applications; empty where nodes and routers serve one query. */}}
+{{- define "understudy.applicationsConfigMap" -}}
+{{- if .Values.applications -}}{{ include "understudy.fullname" . }}-applications{{- else -}}{{ .Values.applicationsConfigMap }}{{- end -}}
+{{- end -}}
+
+{{/* A file beside it: list ID KEY TEXT. Its name changes with its text, so that the application starts anew, and no pod does. */}}
+{{- define "understudy.applicationFile" -}}
+{{- printf "%s.%s-%s.toml" (index . 0) (index . 1) (index . 2 | sha256sum | trunc 8) -}}
+{{- end -}}
+
+{{/* Application and Redis: what the variables of all our processes begin with. A fleet has its applications elsewhere. */}}
 {{- define "understudy.clusterEnv" -}}
+{{- if not (include "understudy.applicationsConfigMap" .) -}}
 - name: UNDERSTUDY_APPLICATION_ID
   value: {{ .Values.applicationId | quote }}
+{{ end -}}
 - name: UNDERSTUDY_REDIS
 {{- if .Values.redis.existingSecret.name }}
   valueFrom:
@@ -294,6 +306,20 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 
 {{- define "understudy.checkpointClaim" -}}
 {{- .Values.checkpoint.volume.existingClaim | default (printf "%s-checkpoint" (include "understudy.fullname" .)) -}}
+{{- end -}}
+
+{{/* Whether nodes mount that volume. A fleet has one only if it is named: which queries write to it is not known here. */}}
+{{- define "understudy.hasVolume" -}}
+{{- if not (or .Values.checkpoint.url (and (include "understudy.applicationsConfigMap" .) (not .Values.checkpoint.volume.existingClaim))) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Whether nodes read object storage. What a ConfigMap of one's own says is not known. */}}
+{{- define "understudy.readsStorage" -}}
+{{- $urls := list .Values.checkpoint.url .Values.applicationsConfigMap -}}
+{{- range .Values.applications -}}
+{{- $urls = append $urls (ternary .checkpoint "" (contains "://" .checkpoint)) -}}
+{{- end -}}
+{{- join "" $urls -}}
 {{- end -}}
 
 {{/* Whether there are files of settings to mount. */}}

@@ -40,7 +40,8 @@
 {{- if and .Values.checkpoint.url (eq .Values.spark.kind "deployment") -}}
 {{- fail "spark.kind=deployment writes to the shared volume: with checkpoint.url use sparkApplication, or none for a query that runs elsewhere" -}}
 {{- end -}}
-{{- if and .Values.checkpoint.existingSecret (not .Values.checkpoint.url) -}}
+{{- if include "understudy.applicationsConfigMap" . -}}{{- include "understudy.refusalsOfFleet" . -}}{{- end -}}
+{{- if and .Values.checkpoint.existingSecret (not (include "understudy.readsStorage" .)) -}}
 {{- fail "checkpoint.existingSecret has the credentials of checkpoint.url: without a URL it is not used" -}}
 {{- end -}}
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
@@ -66,5 +67,39 @@
 {{- if and (eq .kind "deployment") .deployment.image (not .deployment.command) -}}
 {{- fail "spark.deployment.image needs spark.deployment.command: what to run" -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The same for a fleet. Nodes refuse the rest of what can be wrong in its file. */}}
+{{- define "understudy.refusalsOfFleet" -}}
+{{- if and .Values.applications .Values.applicationsConfigMap -}}
+{{- fail "the applications are in one place: give applications or applicationsConfigMap" -}}
+{{- end -}}
+{{- $own := list -}}
+{{- if ne .Values.applicationId "flights" -}}{{- $own = append $own "applicationId" -}}{{- end -}}
+{{- if .Values.checkpoint.url -}}{{- $own = append $own "checkpoint.url" -}}{{- end -}}
+{{- if ne .Values.checkpoint.path "flights" -}}{{- $own = append $own "checkpoint.path" -}}{{- end -}}
+{{- if .Values.nodes.aliases -}}{{- $own = append $own "nodes.aliases" -}}{{- end -}}
+{{- if $own -}}
+{{- fail (printf "%s: these are of one query, and there are several: write them into the items of applications" (join ", " $own)) -}}
+{{- end -}}
+{{- if ne .Values.spark.kind "none" -}}
+{{- fail "the queries of a fleet run elsewhere: set spark.kind=none" -}}
+{{- end -}}
+{{- $ids := dict -}}
+{{- $places := dict -}}
+{{- range .Values.applications -}}
+{{- $place := trimSuffix "/" .checkpoint -}}
+{{- if hasKey $ids .id -}}
+{{- fail (printf "two applications have the id %s: give each an id of its own" .id) -}}
+{{- end -}}
+{{- if hasKey $places $place -}}
+{{- fail (printf "the applications %s and %s have one checkpoint, %s: remove one of them" (get $places $place) .id .checkpoint) -}}
+{{- end -}}
+{{- if and (hasPrefix "/checkpoint/" .checkpoint) (not $.Values.checkpoint.volume.existingClaim) -}}
+{{- fail (printf "the checkpoint of %s is on the shared volume: give checkpoint.volume.existingClaim" .id) -}}
+{{- end -}}
+{{- $_ := set $ids .id true -}}
+{{- $_ = set $places $place .id -}}
 {{- end -}}
 {{- end -}}
