@@ -4,7 +4,8 @@ slices).
 A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others is
 not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes it
 over; it is listed. The lag of the others is what they last reported, so it is up to a heartbeat old. While the
-assignment or the catalogue is unknown, no node is safe to stop.
+assignment or the catalogue is unknown, no node is safe to stop but one that says it waits for its checkpoint: a query
+that cannot be opened must not hold up the nodes of a fleet.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Losses:
 
 def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
     """Return the cost of a stop of this node now; a node that holds no task costs nothing."""
-    index, found = snapshot.index, Losses(is_known=_is_known(snapshot))
+    index, found = snapshot.index, Losses(is_known=_is_known(snapshot, node_id))
     number = index.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in index.routes}
     partitions = {route.name: route.partitions for route in index.routes}
@@ -109,9 +110,11 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     return found
 
 
-def _is_known(snapshot: Snapshot) -> bool:
-    """Whether the assignment and the catalogue are known here."""
-    return snapshot.assignment is not None and snapshot.index.stores is not None
+def _is_known(snapshot: Snapshot, node_id: str) -> bool:
+    """Whether the assignment and the catalogue are known here; a node that waits for its checkpoint has nothing."""
+    view = snapshot.nodes.get(node_id)
+    waits = view is not None and view.heartbeat is not None and view.heartbeat.standing == "waiting"
+    return waits or (snapshot.assignment is not None and snapshot.index.stores is not None)
 
 
 def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
@@ -136,7 +139,7 @@ def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, Non
 
 def _usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
     """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
-    index, found = snapshot.index, Losses(is_known=_is_known(snapshot))
+    index, found = snapshot.index, Losses(is_known=_is_known(snapshot, node_id))
     number = index.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:
         found.active.count = sum(

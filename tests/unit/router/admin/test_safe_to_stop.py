@@ -151,3 +151,5 @@ def test_no_node_is_safe_to_stop_while_it_is_not_known_who_holds_what() -> None:
         of_all = finished(losses_of_all(snapshot, lambda _: NO_BOUND))["a"]
         assert not of_all.is_safe
         assert node_document(snapshot, snapshot.nodes["a"], of_all)["safe_to_stop"]["safe"] is None
+    no_assignment.heard(beat("a", sequence=2, state="starting", waits_for="a checkpoint"), age_ms=0, now_ms=1)
+    assert losses(snapshot_of(no_assignment, ONE), "a").is_safe, "it has nothing"
