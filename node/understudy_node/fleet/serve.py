@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
@@ -168,6 +168,12 @@ class FleetProcess:
 
     def _metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
+        if self._file is not None:
+            yield GaugeMetricFamily(
+                "understudy_applications_file_refused",
+                "1: the file of applications cannot be used as it is now; its last good content counts",
+                self._file.refused is not None,
+            )
 
     def _routers(self) -> list[APIRouter]:
         page = page_routes(self.applications.served)

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from understudy_shared.base.printable import clipped
 from understudy_shared.fleet.dispatching import Served
+from understudy_shared.fleet.labelling import LABEL
 from understudy_shared.http.status import Status
 from understudy_shared.spark.times import utc_text
 
@@ -113,9 +114,10 @@ def readiness(applications: Mapping[str, Reported]) -> Status:
 
 
 def state_metrics(applications: Mapping[str, Reported]) -> Iterable[Metric]:
-    """Yield the number of applications, by state."""
-    family = GaugeMetricFamily("understudy_applications", "Applications of this fleet, by state", labels=("state",))
-    found = [application.report().state for application in applications.values()]
-    for state in State:
-        family.add_metric((state,), found.count(state))
+    """Yield the state of each application: one that was never opened has no other series."""
+    family = GaugeMetricFamily(
+        "understudy_application_state", "1; the state of an application of a fleet", labels=(LABEL, "state")
+    )
+    for application_id, application in applications.items():
+        family.add_metric((application_id, application.report().state), 1)
     yield family

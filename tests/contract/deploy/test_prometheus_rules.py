@@ -14,7 +14,7 @@ from tests.support.repository import ROOT
 from tests.support.services.expositions import cluster_node, metrics_of, router_exposition
 from tests.support.services.prometheus import promtool
 from tests.support.services.quick_rules import durations, quicker, without_durations
-from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_THE_SOURCE
+from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_FLEETS, OF_THE_SOURCE
 
 DEPLOY = ROOT / "deploy" / "prometheus"
 ALERTS = (DEPLOY / "alerts.yml").read_text()
@@ -78,5 +78,5 @@ def test_promtool_accepts_the_quicker_rules(tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_fault_that_causes_it() -> None:
-    caused = [alert for cause in CAUSES for alert in cause.alerts] + sorted(OF_THE_SOURCE | OF_CERTIFICATES)
+    caused = [alert for cause in CAUSES for alert in cause.alerts] + sorted(OF_THE_SOURCE | OF_CERTIFICATES | OF_FLEETS)
     assert sorted(caused) == sorted(rule["alert"] for rule in rules())

@@ -34,6 +34,11 @@ NAME = re.compile(r"\b(?:understudy|process)_[a-z0-9_]+\b")
 PARTS = re.compile(r"_(bucket|sum|count)$")
 WITHOUT_SERIES = {"understudy_end_age_seconds", "understudy_tls_certificate_expiry_timestamp_seconds"}
 """Absent for a moment, until the end is confirmed; absent without certificates."""
+WITHOUT_SERIES |= {"understudy_application_state", "understudy_applications_file_refused"}  # fleets have them
+OF_THE_PROCESS = re.compile(
+    r"process_\w+|understudy_(build_info|memory_pressure|tls_certificate_expiry\w+|insecure_bind|applications_file_refused)"
+)
+"""What has no label `application` in a fleet: one process is there for all of them."""
 
 
 def table() -> dict[str, tuple[set[str], set[str]]]:
@@ -190,6 +195,21 @@ def test_a_runbook_has_all_its_parts(page: Path) -> None:
     order = ["Symptom", "For readers", "Confirm", "Causes", "It is over when"]
     assert [part for part in order if part in said] == order
     assert "Do" in parts or "Causes and what to do" in parts
+
+
+def test_alerts_and_panels_tell_the_applications_apart() -> None:
+    named = [(rule["alert"], rule["expr"], rule["annotations"]["summary"]) for rule in rules()]
+    shown = [
+        (panel["title"], target["expr"], target["legendFormat"])
+        for dashboard in DASHBOARDS
+        for panel in panels(dashboard)
+        for target in panel["targets"]
+    ]
+    begins = ("{{ with $labels.application }}{{ . }}: {{ end }}", "{{application}} ")
+    for what, expression, text in named + shown:
+        assert all("application" in found for found in re.findall(r"\bby \(([^)]+)\)", expression)), what
+        is_of_the_process = OF_THE_PROCESS.fullmatch(NAME.findall(expression)[0]) is not None
+        assert text.startswith(begins) is not is_of_the_process, what
 
 
 def test_every_alert_has_a_case_that_is_silent_fires_and_goes() -> None:

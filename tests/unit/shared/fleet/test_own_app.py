@@ -177,11 +177,16 @@ def test_the_stores_of_all_name_their_application_and_what_did_not_answer() -> N
 
 def test_the_metrics_of_the_process_are_there_once() -> None:
     families = [GaugeMetricFamily("lag", "Lag", 3)]
-    text = get(fleet_of(a=application(families=families), b=application("b", families=families)), "/metrics").text
+    broken = application("b", families=families, state=State.FAILED)
+    text = get(fleet_of(a=application(families=families), b=broken), "/metrics").text
     assert text.count("process 1.0") == 1
     assert 'lag{application="a"} 3.0' in text
     assert 'lag{application="b"} 3.0' in text
-    assert 'understudy_applications{state="serving"} 2.0' in text
+    states = [line for line in text.splitlines() if line.startswith("understudy_application_state{")]
+    assert states == [
+        'understudy_application_state{application="a",state="serving"} 1.0',
+        'understudy_application_state{application="b",state="failed"} 1.0',
+    ]
 
 
 def test_a_bug_in_one_application_is_no_end_of_the_process() -> None:
