@@ -1,8 +1,9 @@
-"""`announce`: sends the names of a query's stores and hints about new commits to the serving nodes.
+"""`announce`: sends a query's location, the names of its stores and hints about new commits to the serving nodes.
 
-Both are optional. Nodes rely on the checkpoint's commit log: without a hint they see a commit at their next poll, and
-without names a store is `op0` and its columns have Spark's names. Rule: no failure here stops the query. A separate
-thread calls Redis, so that a Redis that hangs delays neither a batch nor other listeners.
+All are optional. Nodes rely on the checkpoint's commit log: without a hint they see a commit at their next poll, and
+without names a store is `op0` and its columns have Spark's names. Nodes that have the location among their
+`--checkpoint-root` need no other word of the query. Rule: no failure here stops the query. A separate thread calls
+Redis, so that a Redis that hangs delays neither a batch nor other listeners.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from understudy_pipeline.announcing.query_plan import QueryPlan, announced_store
 from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.key_file import message_auth
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
+
+_FAILED = {"action": "announce-failed"}
 
 RETRY_MS = 1000
 """Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
@@ -50,7 +54,7 @@ class Publisher(Protocol):
     """The sender of hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
 
     def hint(self, version: int) -> None: ...
-    def announce(self, announcement: Announcement) -> None: ...
+    def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None: ...
     def close(self) -> None: ...
 
 
@@ -59,6 +63,7 @@ class AnnouncedQuery(Protocol):
 
     query_id: str
 
+    def checkpoint(self) -> str: ...
     def last_version(self) -> int | None: ...
     def plan(self) -> QueryPlan | None: ...
     def is_active(self) -> bool: ...
@@ -124,6 +129,9 @@ class Announced:
         """The newest commit whose hint is not sent yet. Only one is kept, so that a slow Redis builds no queue."""
         self._closing = False
         self._announcement: Announcement | None = None
+        self._location: Announcement | None = None
+        """The announcement of its location, without names."""
+        self._is_introduced = False
         self._plans_left = MAX_PLANS
         self._due_ms = clock.monotonic_ms()
         self._is_listening = listen
@@ -168,8 +176,10 @@ class Announced:
 
     def _run(self) -> None:
         try:
+            self._location = self._locate()
             if self._is_listening:
                 self._hint_last_commit()
+            self._introduce()
             while self._wait():
                 self._publish_pending()
             self._publish_pending()
@@ -211,30 +221,64 @@ class Announced:
     def _announce(self) -> None:
         self._announcement = self._announcement or self._describe()
         if self._announcement is None:
+            self._introduce()
             return
-        try:
-            self._publisher.announce(self._announcement)
-        except BusError as error:
+        if not self._sent(self._announcement):
             self._due_ms = self._clock.monotonic_ms() + RETRY_MS
-            log.warning("the names of the stores are not sent yet: %s", error, extra={"action": "announce-failed"})
-        else:
-            self._due_ms = self._clock.monotonic_ms() + REPEAT_MS
-            if not self.is_announced:
-                names = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
-                log.info("announced %s", names, extra={"action": "announced", "application_id": self._application_id})
+            return
+        self._due_ms = self._clock.monotonic_ms() + REPEAT_MS
+        if self._announcement.stores and not self.is_announced:
+            names = ", ".join(store.name or f"op{store.operator_id}" for store in self._announcement.stores)
+            log.info("announced %s", names, extra={"action": "announced", "application_id": self._application_id})
             self.is_announced = True
 
-    def _describe(self) -> Announcement | None:
-        """Return the announcement, once a batch with stateful operators has been planned."""
-        if self._plans_left == 0:
+    def _introduce(self) -> None:
+        """Send the location alone, once: nodes open the checkpoint while the first batch runs, after which the names
+        are known.
+        """
+        if self._location is not None and not self._is_introduced:
+            self._is_introduced = self._sent(self._location, if_absent=True)
+
+    def _sent(self, announcement: Announcement, *, if_absent: bool = False) -> bool:
+        try:
+            self._publisher.announce(announcement, if_absent=if_absent)
+        except BusError as error:
+            log.warning("the query is not announced yet: %s", error, extra=_FAILED)
+            return False
+        return True
+
+    def _locate(self) -> Announcement | None:
+        """Return the announcement of the location without names; None where it cannot be told, or has a secret."""
+        try:
+            location = self._query.checkpoint()
+            if masked_location(location) != location:
+                log.warning("the location of the checkpoint has a secret: it is not announced", extra=_FAILED)
+                return None
+            return Announcement(
+                application_id=self._application_id, query_id=self._query.query_id, stores=[], checkpoint=location
+            )
+        except Exception as error:  # py4j has many; and a location may be too long
+            log.warning("the location of the checkpoint is not announced: %r", error, extra=_FAILED)
             return None
+
+    def _describe(self) -> Announcement | None:
+        """Return the announcement, once a batch with stateful operators has been planned; of a query that has none, its
+        location alone.
+        """
+        if self._plans_left == 0:
+            return self._location
         try:
             plan = self._query.plan()
             stores = [] if plan is None else announced_stores(plan, self._names)
-            made = Announcement(application_id=self._application_id, query_id=self._query.query_id, stores=stores)
+            made = Announcement(
+                application_id=self._application_id,
+                query_id=self._query.query_id,
+                stores=stores,
+                checkpoint=None if self._location is None else self._location.checkpoint,
+            )
         except Exception as error:  # a plan of a later Spark, or a JVM that ends
             plan, stores, made = QueryPlan((), ()), [], None
-            log.warning("cannot read the plan: %r", error, extra={"action": "announce-failed"})
+            log.warning("cannot read the plan: %r", error, extra=_FAILED)
         if plan is not None and not stores:
             self._plans_left -= 1
             if self._plans_left == 0:

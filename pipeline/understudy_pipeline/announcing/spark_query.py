@@ -53,6 +53,10 @@ class SparkQuery:
         execution = self._query.streamingQuery().lastExecution()
         return None if execution is None else read_plan(execution)
 
+    def checkpoint(self) -> str:
+        """Return the location of the checkpoint, as Spark resolved it: absolute, with its scheme."""
+        return str(self._query.streamingQuery().resolvedCheckpointRoot())
+
     def is_active(self) -> bool:
         return bool(self._query.isActive())
 

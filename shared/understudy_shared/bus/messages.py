@@ -51,6 +51,8 @@ MAX_TYPE_CHARACTERS = 65_536
 MAX_ANNOUNCED = 256
 """Limit on the stores of one announcement; each is tried against the checkpoint."""
 
+MAX_LOCATION_CHARACTERS = 4096
+
 MAX_FORKS = 16
 """Limit on the nodes that one heartbeat names as forks."""
 
@@ -382,6 +384,8 @@ class Announcement(Message):
     query_id: Name
     """The lineage it is about; ignored by nodes that follow another."""
     stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
+    checkpoint: str | None = Field(default=None, min_length=1, max_length=MAX_LOCATION_CHARACTERS)
+    """The location of its checkpoint, as Spark resolved it; None from pipelines of earlier releases."""
 
 
 def _first_of(error: ValidationError) -> str:

@@ -65,15 +65,19 @@ class SyncPublisher:
             if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: an outage must not flood the log
                 log.warning("no hint: %s", error, extra={"action": "hint-failed", "count": count})
 
-    def announce(self, announcement: Announcement) -> None:
-        """Write and publish the pipeline's announcement of its query. Raises BusError."""
+    def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None:
+        """Write and publish the pipeline's announcement of its query. Raises BusError.
+
+        With `if_absent` an announcement that is there already stays: the query does not know its names yet.
+        """
         spoken = sealed(self._auth, announcement)
 
         def write() -> None:
-            self._client.set(self._names.announcement, PUT + spoken)
-            self._publish(spoken)
-            with suppress(ResponseError):  # users of the first release lack this right; routers then look later
-                self._client.publish(ANNOUNCED, b"")
+            self._client.set(self._names.announcement, PUT + spoken, nx=if_absent)
+            if not if_absent:
+                self._publish(spoken)
+            with suppress(ResponseError):  # users of the first release lack this right; who listens then looks later
+                self._client.publish(ANNOUNCED, self._application_id.encode())
 
         self._do("announcing", write)
 

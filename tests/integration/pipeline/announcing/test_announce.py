@@ -37,6 +37,7 @@ from understudy_pipeline import announce
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.fleet.applications_file import normal_location
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 
 APPLICATION = "announced"
@@ -151,6 +152,8 @@ def test_what_is_announced_fits_the_checkpoint_and_gives_what_the_query_outputs(
     announcement = read_announcement(server.url)
     assert announcement is not None
     assert [store.name for store in announcement.stores] == ["kinds", "hours", None, "everything"]
+    assert announcement.checkpoint is not None
+    assert normal_location(announcement.checkpoint) == str(feeder.checkpoint)
     expected = branches(spark.read.schema(SCHEMA).json(f"{feeder.checkpoint}.input"))
     with closing(CheckpointReader(feeder.checkpoint, tmp_path)) as reader:
         assert announcement.query_id == reader.description.query_id

@@ -40,11 +40,15 @@ class FakeQuery:
         self.query_id = "q"
         self.last = last
         self.next_plan: QueryPlan | Exception | None = plan
+        self.location = "file:/data/q"
         self.plans = 0
         self.listening = False
         self.active = True
         self.commit: Callable[[int], None] = lambda version: None
         self.end: Callable[[], None] = lambda: None
+
+    def checkpoint(self) -> str:
+        return self.location
 
     def last_version(self) -> int | None:
         return self.last
@@ -73,6 +77,7 @@ class FakePublisher:
     def __init__(self, *, refuses: int = 0) -> None:
         self.hints: list[int] = []
         self.announced: list[Announcement] = []
+        self.introduced: list[Announcement] = []
         self.tries = 0
         self.refuses = refuses
         self.closed = False
@@ -83,7 +88,10 @@ class FakePublisher:
         assert self.gate.wait(LIMIT_S)
         self.hints.append(version)
 
-    def announce(self, announcement: Announcement) -> None:
+    def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None:
+        if if_absent:
+            self.introduced.append(announcement)
+            return
         self.tries += 1
         if self.tries <= self.refuses:
             raise BusError("no connection")
@@ -117,7 +125,8 @@ def test_commits_are_hinted_names_are_sent_once_and_close_ends_both() -> None:
     assert not query.listening
     assert publisher.closed
     (said,) = publisher.announced
-    assert (said.application_id, said.query_id) == ("a", "q")
+    assert (said.application_id, said.query_id, said.checkpoint) == ("a", "q", "file:/data/q")
+    assert publisher.introduced == [said.model_copy(update={"stores": []})], "it is found before it has names"
     assert [(store.operator_id, store.name) for store in said.stores] == [(0, "all")]
     announced.close()
 
@@ -168,14 +177,26 @@ def test_names_wait_for_a_plan_with_stateful_operators() -> None:
         assert query.plans == 3, "the plan was read again"
 
 
-def test_a_query_without_state_is_not_looked_at_for_ever() -> None:
+def test_a_query_without_state_is_not_looked_at_for_ever_and_has_a_location_only() -> None:
     query, publisher = FakeQuery(plan=QueryPlan((), ())), FakePublisher()
-    with announcing(query, publisher):
+    with announcing(query, publisher) as announced:
         for version in range(1, MAX_PLANS + 5):
             query.commit(version)
             until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
     assert query.plans <= MAX_PLANS
-    assert publisher.announced == []
+    assert publisher.announced == publisher.introduced
+    assert [each.checkpoint for each in publisher.announced] == ["file:/data/q"]
+    assert not announced.is_announced
+
+
+def test_a_location_with_a_secret_stays_in_the_driver() -> None:
+    query, publisher = FakeQuery(), FakePublisher()
+    query.location = "s3a://key:secret@bucket/q"
+    with announcing(query, publisher) as announced:
+        query.commit(1)
+        until(lambda: announced.is_announced, "the names")
+    assert publisher.introduced == []
+    assert [each.checkpoint for each in publisher.announced] == [None]
 
 
 def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints() -> None:

@@ -113,6 +113,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Message]] = {
             ),
             max_size=2,
         ),
+        checkpoint=st.none() | st.text(min_size=1, max_size=4096),
     ),
     Catalogue: st.builds(
         Catalogue,
