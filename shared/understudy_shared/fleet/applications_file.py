@@ -26,6 +26,7 @@ from understudy_shared.settings.services import ClusterNodeFields, NodeFields
 
 MAX_APPLICATIONS = 10_000
 _HEADER = "[[applications]]"
+LOCAL_SCHEMES = frozenset({"file", "local"})
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
 """Schemes that are other names of a store's."""
 
@@ -131,17 +132,28 @@ def require_distinct(specs: Iterable[ApplicationSpec]) -> None:
 
 
 def normal_location(location: str) -> str:
-    """Return the one form of a checkpoint's location, for comparing: another name of a store's scheme, `.` and `..`,
-    repeated slashes and one at the end make no other checkpoint. Symbolic links are not followed.
+    """Return the one form of a checkpoint's location, for comparing."""
+    place, path = split_location(location)
+    return (place or path) if path == "/" else place + path
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """Return the place of a location, which is empty for local paths, and the path there, both in one form: another
+    name of a store's scheme, capitals of a host, `.` and `..`, repeated slashes and one at the end make no other
+    checkpoint. Symbolic links are not followed.
     """
+    scheme, separator, rest = location.partition(":")
+    if separator and scheme.lower() in LOCAL_SCHEMES and rest.startswith("/"):
+        return "", _normal_path(rest)
     scheme, separator, rest = location.partition("://")
-    if not separator and location.startswith("file:/"):
-        scheme, separator, rest = "file", "://", location.removeprefix("file:")
-    if not separator or scheme.lower() in {"file", "local"}:
-        return posixpath.normpath("/" + Path(rest or location).absolute().as_posix().lstrip("/"))
+    if not separator:
+        return "", _normal_path(Path(location).absolute().as_posix())
     place, _, path = rest.partition("/")
-    scheme = _SAME_STORE.get(scheme.lower(), scheme.lower())
-    return f"{scheme}://{place}{posixpath.normpath('/' + path.lstrip('/'))}".rstrip("/")
+    return f"{_SAME_STORE.get(scheme.lower(), scheme.lower())}://{place.lower()}", _normal_path(path)
+
+
+def _normal_path(path: str) -> str:
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec]) -> Changes:

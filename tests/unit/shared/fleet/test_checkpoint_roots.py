@@ -1,0 +1,123 @@
+"""Which announced locations lie below a root, and what is opened for them."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.fleet.checkpoint_roots import Below, below, parse_roots
+
+LOCAL, STORE, HDFS = "/data/checkpoints", "S3a://Bucket/teams/", "hdfs:///"
+ROOTS = parse_roots(f"{LOCAL}, {STORE},{HDFS}")
+
+
+@pytest.mark.parametrize(
+    ("location", "opened"),
+    [
+        ("/data/checkpoints/a", "/data/checkpoints/a"),
+        ("file:/data/checkpoints/a/", "/data/checkpoints/a"),
+        ("FILE:///data//checkpoints/./b/../a", "/data/checkpoints/a"),
+        ("local:/data/checkpoints/a%20b", "/data/checkpoints/a%20b"),
+        ("s3://bucket/teams//x/a/", "s3a://Bucket/teams/x/a"),
+        ("s3n://BUCKET/other/../teams/a", "s3a://Bucket/teams/a"),
+        ("s3://bucket/teams/a%20b", "s3a://Bucket/teams/a%20b"),
+        ("HDFS:///user/a", "hdfs:///user/a"),
+    ],
+)
+def test_below_a_root_the_root_is_opened_as_it_was_given_and_plain_names_below_it(location: str, opened: str) -> None:
+    found = below(location, ROOTS)
+    assert isinstance(found, Below)
+    assert found.location == opened
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        ("/data/checkpoints", "below no"),
+        ("/data/checkpoints-old/a", "below no"),
+        ("/data/checkpoints/../secrets", "below no"),
+        ("file:/data/checkpoints/a/../..", "below no"),
+        ("s3://bucket/team/a", "below no"),
+        ("s3://bucket/teams/..", "below no"),
+        ("s3://key@bucket/teams/a", "below no"),
+        ("s3://bucket:443/teams/a", "below no"),
+        ("gs://bucket/teams/a", "below no"),
+        ("hdfs://other:8020/user/a", "below no"),
+        ("hdfs://", "below no"),
+        ("file://host/data/checkpoints/a", "names a host"),
+        ("file:data/checkpoints/a", "no absolute path"),
+        ("data/checkpoints/a", "no absolute path"),
+        ("~/a", "no absolute path"),
+        ("", "no absolute path"),
+        ("/data/checkpoints/a://b", "neither a path nor a URL"),
+        ("/data/checkpoints/a\0b", "cannot be printed"),
+        ("s3://bucket/teams/a\nb", "cannot be printed"),
+        ("s3://bucket/teams/a?versionId=1", "a query"),
+        ("s3://bucket/teams/a#b", "a query"),
+        ("s3://bucket/teams/%2e%2E/a", "an escaped slash, or dots"),
+        ("s3://bucket/teams/a%252Fb", "an escaped slash, or dots"),
+        ("s3://bucket/teams/a%5cb", "an escaped slash, or dots"),
+        (f"s3://bucket/teams/%{'25' * 12}2e", "an escaped slash, or dots"),
+        ("filecache::s3://bucket/teams/a", "neither a path nor a URL"),
+    ],
+)
+def test_what_lies_elsewhere_or_has_more_than_one_meaning_is_not_opened(location: str, why: str) -> None:
+    found = below(location, ROOTS)
+    assert isinstance(found, str)
+    assert why in found
+
+
+PIECES = st.sampled_from(
+    ["/", "//", ":", "://", "..", ".", "a", "data", "checkpoints", "s3", "s3a", "S3N", "file", "hdfs", "bucket",
+     "Bucket", "teams", "%2e", "%2F", "%25", "@", "\\", "?", "#", "::", "\0", "ü", "~", ",", " "]
+)  # fmt: skip
+LOCATIONS = st.lists(PIECES, max_size=14).map("".join) | st.text(max_size=40)
+BEGINNINGS = st.sampled_from(["", "/data/checkpoints/", "file:/data/checkpoints/", "s3://bucket/teams/", "hdfs:///"])
+
+
+@given(st.tuples(BEGINNINGS, LOCATIONS).map("".join))
+@example("hdfs:////other:8020/a")
+@example("/data/..://checkpoints/../x")
+def test_nothing_outside_a_root_is_ever_opened(location: str) -> None:
+    found = below(location, ROOTS)
+    if isinstance(found, str):
+        return
+    assert found.root in ROOTS
+    beginning = found.root.location if found.root.location.endswith("/") else f"{found.root.location}/"
+    assert found.location.startswith(beginning)
+    names = found.location[len(beginning) :].split("/")
+    assert names != [""]
+    assert not {"", ".", ".."} & set(names)
+    again = below(found.location, [found.root])
+    assert again == found, "what is opened means the same when it is read again"
+
+
+NAMES = st.text("abc-_. %20é", min_size=1, max_size=5).filter(lambda name: name not in {".", ".."} and "%" not in name)
+NOISE = st.sampled_from(["/", "//", "/./", "/x/../", "/x/y/../../"])
+
+
+@given(st.sampled_from([LOCAL, "s3://bucket/teams"]), st.lists(st.tuples(NOISE, NAMES), min_size=1, max_size=4))
+def test_another_spelling_of_a_location_is_the_same_location(root: str, parts: list[tuple[str, str]]) -> None:
+    plain = root + "".join(f"/{name}" for _, name in parts)
+    spelled = root + "".join(noise + name for noise, name in parts)
+    assert below(spelled, ROOTS) == below(plain + "/", ROOTS) == below(plain, ROOTS)
+    assert isinstance(below(plain, ROOTS), Below)
+
+
+def test_roots_are_written_in_one_form_and_only_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [root.location for root in parse_roots("a/, ./a,file:///b/../c//")] == [f"{tmp_path}/a", "/c"]
+    assert [root.location for root in parse_roots("/,s3://bucket, s3://bucket/")] == ["/", "s3://bucket/"]
+    assert posixpath.isabs(parse_roots("~/checkpoints")[0].location)
+    assert parse_roots("") == ()
+
+
+@pytest.mark.parametrize("text", ["/a,", ",", "s3://bucket/a?b", "file://host/a", "/a\nb", "s3://bucket/%2e%2e"])
+def test_a_root_that_could_be_several_places_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be used"):
+        parse_roots(text)
