@@ -67,7 +67,8 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     there are other machines, standbys go there.
 
     With --applications FILE instead of CHECKPOINT, one process is a node of each application in the file, which is read
-    again when it changes.
+    again when it changes. With --checkpoint-root it is one of each query that announces itself and whose checkpoint
+    lies below a root, too.
 
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file. Sizes may have units of 1024: 64MiB, 10m.
@@ -75,6 +76,7 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     \b
     Examples:
       understudy node --applications applications.toml --redis redis://127.0.0.1:6379/0
+      understudy node --checkpoint-root s3://bucket/checkpoints --redis redis://bus:6379/0 --gossip-key-file gossip.key
       understudy node /data/checkpoints/flights --redis redis://127.0.0.1:6379/0
       understudy node /data/checkpoints/flights --redis unix:///run/valkey.sock --port 7102 --data-dir b
       understudy node /data/checkpoints/flights --redis redis://bus:6379/0 --processes 2 --port 7101

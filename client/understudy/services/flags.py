@@ -12,6 +12,7 @@ from understudy_shared.base.sizes import size_text
 from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
 from understudy_shared.settings.fields import Fields
 from understudy_shared.settings.services import (
+    AnnouncedFields,
     ClusterNodeFields,
     FleetFields,
     NodeFields,
@@ -77,5 +78,5 @@ def _kind(name: str, annotation: Any) -> Kind:
 
 
 SERVE_FLAGS = flags_of(FleetFields, ServiceFields, NodeFields, HttpFields)
-NODE_FLAGS = flags_of(BusFields, FleetFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
+NODE_FLAGS = flags_of(BusFields, FleetFields, AnnouncedFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
 ROUTER_FLAGS = flags_of(BusFields, ServiceFields, RouterFields, HttpFields)

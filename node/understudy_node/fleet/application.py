@@ -47,6 +47,13 @@ class Shared:
     open_files: Callable[[str], CheckpointFiles]
 
 
+class Source(NamedTuple):
+    """The place that names an application, and why it counts as idle; None while it does not."""
+
+    name: str
+    idle: Callable[[], str | None] = lambda: None
+
+
 class Turns(NamedTuple):
     """The calls when an application can be asked, and before it ends."""
 
@@ -57,8 +64,8 @@ class Turns(NamedTuple):
 class NodeApplication:
     """One application. Until its checkpoint can be followed, an application in its place says why it cannot answer."""
 
-    def __init__(self, settings: NodeSettings, shared: Shared, source: str, membership: Membership | None) -> None:
-        """Set the parts. `source`: where the application is named. `membership`: how it joins its cluster, if any."""
+    def __init__(self, settings: NodeSettings, shared: Shared, source: Source, membership: Membership | None) -> None:
+        """Set the parts. `membership`: how it joins its cluster, if any."""
         self.settings = settings
         self.app: LookupsFirst = NotOpen(settings.application, self._why_not, shared.access)
         self.was_ready = False
@@ -106,6 +113,11 @@ class NodeApplication:
         return self._node is not None and self._node.generation is not None
 
     @property
+    def version(self) -> int | None:
+        """The newest version of its query; None before one is known."""
+        return None if self._node is None else self._node.end.version or None
+
+    @property
     def dead(self) -> str | None:
         return None if self._report is None else self._report.dead()
 
@@ -122,10 +134,13 @@ class NodeApplication:
 
     def report(self) -> ApplicationReport:
         """Return what the list of applications shows."""
-        standing = self._standing()
+        standing, idle = self._standing(), self._source.idle()
+        if idle is not None:
+            found = standing.state if standing.reason is None else f"{standing.state}, {standing.reason}"
+            standing = Standing(State.IDLE, f"{idle}; it is {found}")
         if standing.state is not self._shown[0].state:
             self._shown = (standing, self._shared.clock.wall_us())
-        node, generation = self._node, None if self._node is None else self._node.generation
+        generation = None if self._node is None else self._node.generation
         views = (
             [] if generation is None else [each.progress.lag_of(each.view) for each in generation.replicas if each.view]
         )
@@ -137,9 +152,9 @@ class NodeApplication:
             state=standing.state,
             since_us=self._shown[1],
             reason=standing.reason,
-            source=self._source,
+            source=self._source.name,
             stores=() if generation is None else tuple(sorted(generation.readers)),
-            end_offset_position=None if node is None else node.end.version or None,
+            end_offset_position=self.version,
             max_offset_lag=max(offsets, default=None),
             max_time_lag_ms=max(times_ms, default=None),
         )

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from understudy_node.fleet.application import NodeApplication, Turns
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.watched_file import WatchedFile
-from understudy_shared.fleet.applications_file import ApplicationSpec, changes
+from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.dispatching import Fleet
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 END_S = 20.0
 """Time in which all applications end together when the process does."""
@@ -57,19 +55,6 @@ class Applications:
                 self._changed[application_id].set()
             if wanted is not None and application_id not in self._lives:
                 self._begin(application_id)
-
-    async def follow(
-        self, file: WatchedFile[tuple[ApplicationSpec, ...]] | None, named: Sequence[ApplicationSpec]
-    ) -> None:
-        """Want what the command and the file name, and take the file's changes. Does not end by itself."""
-        self.want([*named, *(() if file is None else file.value)])
-        while file is not None:
-            await asyncio.sleep(LOOK_EVERY_S)
-            before = file.value
-            if await asyncio.to_thread(file.look):
-                for event in changes(before, file.value).events():
-                    log.warning("applications: %s", event, extra={"action": "applications"})
-                self.want([*named, *file.value])
 
     async def stop(self) -> None:
         """End all, in bounded time: the process ends."""

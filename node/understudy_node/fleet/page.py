@@ -18,7 +18,7 @@ UNKNOWN = "?"
 REFRESH_S = 5
 """Time after which a browser asks for the page again."""
 
-_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.SERVING)
+_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
 _MARKS = {State.FAILED: "✕", State.SERVING: "●"}
 _HEADS = ("application", "state", "stores", "last version", "worst lag")
 

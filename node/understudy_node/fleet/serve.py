@@ -10,17 +10,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
+from understudy_node.checkpoint.rooted_files import RootedFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.serve import require_address, require_peers
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.fleet.application import NodeApplication, Shared
+from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.fleet.applications import Applications
+from understudy_node.fleet.following import Following, announcing_of
 from understudy_node.fleet.membership import Membership
 from understudy_node.fleet.page import page_routes
 from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
@@ -36,6 +39,7 @@ from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.fleet.announced import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.fleet.dispatching import Fleet
@@ -74,8 +78,8 @@ class FleetProcess:
         self._bus = bus
         self._clock = SystemClock()
         self._tasks = Supervisor()
-        self._file = watched_applications(settings.applications)
         self._named = settings.named()
+        file = watched_applications(settings.applications)
         self.shared = Shared(
             cache=BlockCache(settings.statestore_cache_max_bytes),
             workers=Workers(count=settings.workers),
@@ -88,6 +92,14 @@ class FleetProcess:
         self.fleet = Fleet(self._answer, access)
         delay_ms = settings.shutdown_delay_ms if isinstance(settings, NodeFleetSettings) else 0
         self.applications = Applications(self.fleet, self._built, delay_ms=delay_ms)
+        self.following = Following(
+            self.applications.want,
+            file,
+            self._named,
+            announcing=announcing_of(settings, bus, host, self._clock),
+            version_of=self._version_of,
+            clock=self._clock,
+        )
         self._own = OwnApp(
             "Understudy node",
             self.applications.served,
@@ -96,6 +108,7 @@ class FleetProcess:
             causes=self._causes,
             of_process=self._metrics,
             more=self._routers(),
+            starting=lambda: self.following.starting,
         )
 
     @property
@@ -133,7 +146,8 @@ class FleetProcess:
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_THREADS, "blocking"))
         self.shared.workers.start()
-        self._tasks.start("follow the file of applications", self._follow())
+        for name, work in self.following.work().items():
+            self._tasks.start(name, work)
         try:
             yield
         finally:
@@ -143,9 +157,9 @@ class FleetProcess:
             if self._bus is not None:
                 await self._bus.close()
 
-    async def _follow(self) -> None:
-        await self.applications.follow(self._file, self._named)
-        await asyncio.Event().wait()
+    def _version_of(self, application_id: str) -> int | None:
+        application = self.applications.served.get(application_id)
+        return None if application is None else application.version
 
     def _built(self, spec: ApplicationSpec) -> NodeApplication:
         settings = self._settings.within(spec)
@@ -156,15 +170,19 @@ class FleetProcess:
             membership = Membership(
                 settings, self.host, self._bus, identity, self._clock, is_draining=lambda: self.draining
             )
-        return NodeApplication(settings, self.shared, "command" if spec in self._named else "file", membership)
+        shared, source = self.shared, Source("command" if spec in self._named else "file")
+        if isinstance(spec, AnnouncedSpec):
+            source = Source("announced", lambda: self.following.idle(spec.id))
+            if (root := spec.root) is not None:
+                shared = replace(shared, open_files=lambda location: RootedFiles(root, location))
+        return NodeApplication(settings, shared, source, membership)
 
     def _dead(self) -> str | None:
         failure = self.shared.workers.failure
         return self._tasks.dead or (None if failure is None else f"a worker died: {failure!r}")
 
     def _causes(self) -> Mapping[str, str]:
-        file = {} if self._file is None or self._file.refused is None else {"applications-file": self._file.refused}
-        return {**file, **self.shared.guard.causes(), **self.shared.access.causes()}
+        return {**self.following.causes(), **self.shared.guard.causes(), **self.shared.access.causes()}
 
     def _metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)

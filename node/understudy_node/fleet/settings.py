@@ -13,8 +13,9 @@ from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications, require_distinct
+from understudy_shared.fleet.checkpoint_roots import CheckpointRoot, parse_roots
 from understudy_shared.fleet.choosing import require_id
-from understudy_shared.settings.services import FleetFields
+from understudy_shared.settings.services import AnnouncedFields, FleetFields
 
 MAX_FOLDER_BYTES = 200
 
@@ -30,6 +31,14 @@ class Asked(FleetFields, ServiceSettings):
     @property
     def is_fleet(self) -> bool:
         return self.applications is not None or len(self.checkpoints) > 1
+
+
+class AskedNode(AnnouncedFields, Asked):
+    """The settings that show whether a node does."""
+
+    @property
+    def is_fleet(self) -> bool:
+        return super().is_fleet or bool(self.checkpoint_root)
 
 
 class _OfMany(NodeSettings):
@@ -73,10 +82,15 @@ class ServeFleetSettings(FleetFields, _OfMany):
         return specs
 
 
-class NodeFleetSettings(FleetFields, ClusterNodeSettings, _OfMany):
+class NodeFleetSettings(FleetFields, AnnouncedFields, ClusterNodeSettings, _OfMany):
     """The settings of `understudy node` with several applications."""
 
     checkpoint: str = ""
+
+    @property
+    def roots(self) -> tuple[CheckpointRoot, ...]:
+        """The roots of announced checkpoints. Raises SettingsError."""
+        return parse_roots(self.checkpoint_root)
 
     def named(self) -> tuple[ApplicationSpec, ...]:
         return ()

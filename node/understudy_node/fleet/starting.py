@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from understudy_node.fleet.settings import Asked
+from understudy_node.fleet.settings import Asked, AskedNode
 from understudy_shared.base.importing import without_collections
 
 
 def serve(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
     """Serve one checkpoint or several. `started` gets what is served, before the first request."""
-    if _is_fleet(settings):
+    if _asked(Asked, settings).is_fleet:
         with without_collections():
             from understudy_node.fleet import serve as fleet  # noqa: PLC0415  # one application needs nothing of it
 
@@ -25,7 +25,7 @@ def serve(settings: dict[str, object], started: Callable[[Any], None] | None = N
 
 def node(settings: dict[str, object], started: Callable[[Any], None] | None = None) -> None:
     """Serve as a node of one application, or of several."""
-    if _is_fleet(settings):
+    if _asked(AskedNode, settings).is_fleet:
         with without_collections():
             from understudy_node.fleet import serve as fleet  # noqa: PLC0415
 
@@ -37,5 +37,5 @@ def node(settings: dict[str, object], started: Callable[[Any], None] | None = No
         alone.main(settings, started)
 
 
-def _is_fleet(settings: Mapping[str, object]) -> bool:
-    return Asked(**{name: settings[name] for name in Asked.model_fields if name in settings}).is_fleet  # type: ignore[arg-type]
+def _asked(kind: type[Asked], settings: Mapping[str, object]) -> Asked:
+    return kind(**{name: settings[name] for name in kind.model_fields if name in settings})  # type: ignore[arg-type]

@@ -262,7 +262,7 @@ class Announced:
             return None
 
     def _describe(self) -> Announcement | None:
-        """Return the announcement, once a batch with stateful operators has been planned; of a query that has none, its
+        """Return the announcement, once a batch with stateful operators has been planned; of a query without them, its
         location alone.
         """
         if self._plans_left == 0:

@@ -15,9 +15,12 @@ from understudy_shared.base.suggest import did_you_mean
 
 KEY_PREFIX = "us:{"
 ANNOUNCED = "us:announced"
-"""The channel on which a query of any application is announced, besides that of its own."""
+"""The channel that says that a query was announced, by its application's id: a reason to look, and nothing else. It is
+empty from pipelines of earlier releases.
+"""
 
 NODE = "node:"
+ANNOUNCEMENT = "announcement"
 MAX_NAMED = 5
 """Applications that a sentence names."""
 MAX_ID_CHARS = 256
@@ -35,17 +38,22 @@ class Applications:
     nodes: dict[str, int]
     is_all: bool = True
     """Whether these are all: False when the bus has more keys than were read."""
+    announced: frozenset[str] = frozenset()
+    """Those that a pipeline has announced."""
 
     @classmethod
     def of_keys(cls, keys: Iterable[str], *, is_all: bool) -> Applications:
         """Count the nodes in keys such as `us:{flights}:node:n1`."""
         nodes: Counter[str] = Counter()
+        announced = set()
         for key in keys:
             name, _, rest = key.removeprefix(KEY_PREFIX).partition("}:")
             application_id = unquote(name)
             if 0 < len(application_id) <= MAX_ID_CHARS and key.startswith(key_root(application_id)):
                 nodes[application_id] += rest.startswith(NODE)
-        return cls(dict(sorted(nodes.items())), is_all)
+                if rest == ANNOUNCEMENT:
+                    announced.add(application_id)
+        return cls(dict(sorted(nodes.items())), is_all, frozenset(announced))
 
     def others(self, application_id: str) -> list[str]:
         """List the other applications that have nodes."""

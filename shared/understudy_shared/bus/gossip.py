@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from understudy_shared.bus.applications import KEY_PREFIX, NODE, Applications, key_root
+from understudy_shared.bus.applications import ANNOUNCED, ANNOUNCEMENT, KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.assignment_changes import AssignmentChange, change_between
 from understudy_shared.bus.base import Back, Bus, ChangeOn, Fence, Lost, NewChannel
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
@@ -46,6 +46,9 @@ SLICE_S = 0.002
 
 CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
 """Expiry of a catalogue. Nodes rewrite theirs far more often; one that is a day old is never read."""
+
+LET_GO_EXPIRY_MS = 24 * 3600 * 1000
+"""Expiry of an announcement whose location was taken out: time for every node to read it."""
 
 MAX_SOURCES = 256
 """Number of sources of refused documents that have a line in the log each; more of them share one line per kind."""
@@ -81,7 +84,7 @@ class Names:
         root = key_root(application_id)
         self.nodes = f"{root}{NODE}"
         self.assignment = f"{root}assignment"
-        self.announcement = f"{root}announcement"
+        self.announcement = f"{root}{ANNOUNCEMENT}"
         self.lease = f"{root}lease"
         self.term = f"{root}term"
         self.catalogues = f"{root}catalogue:"
@@ -352,6 +355,33 @@ async def applications_on(bus: Bus, *, limit: int | None = None) -> Applications
     """Count the applications that have keys on a bus, from `limit` keys at most. Raises BusError."""
     keys = await bus.keys(KEY_PREFIX, limit=limit)
     return await asyncio.to_thread(Applications.of_keys, keys.found, is_all=keys.is_all)
+
+
+async def announcement_on(bus: Bus, auth: MessageAuth, application_id: str) -> Announcement | None:
+    """Return the announcement of any application on a bus. Raises BusError, and BadMessageError or UnauthenticError for
+    one that is not used.
+    """
+    key = Names(application_id).announcement
+    stored = await bus.get(key)
+    if stored is None:
+        return None
+    found = auth.opened(stored.payload)
+    if found.kind != _KIND_OF[Announcement]:
+        raise BadMessageError("it is no announcement", where=key)
+    try:
+        return Announcement.decode(found.document, application_id=application_id, where=key)
+    except (RecursionError, MemoryError) as error:
+        raise BadMessageError(f"the announcement is malformed: {error!r:.200}", where=key) from None
+
+
+async def let_go(bus: Bus, auth: MessageAuth, announcement: Announcement) -> None:
+    """Take the location out of an announcement, for all nodes that serve the query because of it. Raises BusError.
+
+    It is written rather than deleted: a stranger without the cluster's key can delete it, too.
+    """
+    without = sealed(auth, announcement.model_copy(update={"checkpoint": None}))
+    await bus.put(Names(announcement.application_id).announcement, without, expiry_ms=LET_GO_EXPIRY_MS)
+    await bus.publish(ANNOUNCED, announcement.application_id.encode())
 
 
 class _Turns:

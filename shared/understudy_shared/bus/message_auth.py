@@ -11,6 +11,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple, Protocol
 
 from understudy_shared.base.clock import Clock, SystemClock
@@ -113,6 +114,12 @@ class MessageAuth:
         """The sender of the last signed heartbeat, and when it came, where this process has no key."""
         self._unsigned_lease: tuple[str, float] | None = None
         """The node that held the lease unsigned, and when that was seen last."""
+
+    def within(self, application_id: str) -> MessageAuth:
+        """Return the same signatures for another application: the same keys, and one count of messages."""
+        inner = copy(self)
+        inner._application_id = application_id  # noqa: SLF001  # of the same class
+        return inner
 
     @property
     def is_on(self) -> bool:

@@ -144,7 +144,7 @@ class AnnouncedLocations(Message):
 
 
 class AnnouncedQueries:
-    """What was heard of each query, by application id."""
+    """The queries that were heard of, by application id."""
 
     def __init__(self, *, forget_after_ms: int) -> None:
         self.refused = 0

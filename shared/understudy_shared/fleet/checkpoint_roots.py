@@ -1,7 +1,7 @@
 """The roots below which checkpoints of announced queries may lie (pure).
 
-Whoever announces a query chooses its location. So it is compared in one form, and what is opened is written anew: the
-root as the operator gave it, and below it plain names. Symbolic links are the business of who opens it.
+The pipeline that announces a query chooses its location. So it is compared in one form, and what is opened is written
+anew: the root as the operator gave it, and below it plain names. Symbolic links are checked where files are read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Below(NamedTuple):
 
 
 def parse_roots(text: str) -> tuple[CheckpointRoot, ...]:
-    """Parse roots that are separated by commas; none in an empty text. Raises SettingsError."""
+    """Parse roots that are separated by commas; an empty text has no root. Raises SettingsError."""
     return tuple(dict.fromkeys([_root(part.strip()) for part in text.split(",")])) if text else ()
 
 
@@ -78,7 +78,7 @@ def _root(text: str) -> CheckpointRoot:
 
 
 def _ambiguity(location: str) -> str | None:
-    """Say what of a location could be taken for more than one place; None: it means one, whoever reads it."""
+    """Say what of a location could be taken for more than one place; `None` where it means one for every reader."""
     scheme, separator, rest = location.partition("://")
     if not location.isprintable():
         return "it has characters that cannot be printed"

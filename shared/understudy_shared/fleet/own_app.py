@@ -30,7 +30,8 @@ LIST_S = 3.0
 class OwnApp:
     """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
 
-    `causes` say why the process is degraded, beyond its applications; `of_process` are its own metrics.
+    `causes` say why the process is degraded, beyond its applications; `of_process` are its own metrics; `starting` says
+    why it does not know all its applications yet.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class OwnApp:
         causes: Callable[[], Mapping[str, str]],
         of_process: Callable[[], Iterable[Metric]],
         more: Iterable[APIRouter] = (),
+        starting: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._applications = applications
         self._dead = dead
         self._causes = causes
+        self._starting = starting
         self._of_process = of_process
         http = service_app(title, lifespan)
         self.app: App = Framework(http)
@@ -57,8 +60,9 @@ class OwnApp:
 
     def status(self) -> Status:
         """Return what /readyz says."""
-        found = readiness(self._applications)
-        return Status(found.reasons, {**found.causes, **self._causes()})
+        found, starting = readiness(self._applications), self._starting()
+        reasons = found.reasons if starting is None else (starting, *found.reasons)
+        return Status(reasons, {**found.causes, **self._causes()})
 
     def dead(self) -> str | None:
         """Return why the process cannot go on: a bug in one application is not a reason while others live."""

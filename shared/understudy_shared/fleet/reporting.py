@@ -29,7 +29,7 @@ class State(StrEnum):
     RESTORING = "restoring"
     SERVING = "serving"
     IDLE = "idle"
-    """The application has had no nodes for a while."""
+    """The application has had no nodes for a while; at a node, no commits and no announcements for long."""
     FAILED = "failed"
     """The application cannot be opened as it is; that is tried again."""
 
@@ -47,7 +47,7 @@ class ApplicationReport:
     reason: str | None = None
     """The reason why it is not served, or only in part; None: it is."""
     source: str = "file"
-    """The place that names it: `command`, `file`, or `heard` for one whose nodes were heard."""
+    """The place that names it: `command`, `file`, `announced`, or `heard` for one whose nodes were heard."""
     stores: tuple[str, ...] = ()
     end_offset_position: int | None = None
     max_offset_lag: int | None = None

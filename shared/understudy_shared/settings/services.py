@@ -67,6 +67,21 @@ class FleetFields(Fields):
     """TOML file with applications to serve; changes are taken while running."""
 
 
+class AnnouncedFields(Fields):
+    """The settings of a node that serves the queries that announce themselves."""
+
+    # Without a gossip key anybody who writes to Redis decides what is opened below the roots.
+    checkpoint_root: str = Field("", max_length=16_384)
+    """Serve queries that announce themselves and whose checkpoints lie below one of these URLs, separated by commas."""
+
+    # A query that waits for data makes no commits, and is announced again every minute while it runs.
+    forget_after_ms: int = Field(604_800_000, ge=1_000)
+    """Time in ms without commits and announcements after which an announced query is listed as idle."""
+
+    remove_idle: bool = False
+    """Let announced queries go once they are idle, until they are announced again."""
+
+
 class ClusterNodeFields(Fields):
     """The settings that `understudy node` has beyond those of `understudy serve`."""
 

@@ -1,4 +1,7 @@
-"""Two nodes of three applications over one Redis: each application has a cluster of its own in their processes."""
+"""Two nodes of three applications over one Redis: each application has a cluster of its own in their processes.
+
+Two of them are in the file; the third announces itself.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,26 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.fleet.settings import NodeFleetSettings
+from understudy_shared.bus.messages import Announcement
+from understudy_shared.bus.redis_sync import SyncPublisher
 
 APPLICATIONS = ("orders", "clicks", "visits")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of three applications, at versions 1, 2 and 3."""
+    """A file of two applications, at versions 1 and 2, beside the checkpoint of a third at version 3."""
     for version, name in enumerate(APPLICATIONS, 1):
         HandmadeCheckpoint(tmp_path / name).create().add(*range(1, version + 1))
-    return write_applications(tmp_path / "applications.toml", **{each: tmp_path / each for each in APPLICATIONS})
+    return write_applications(tmp_path / "applications.toml", orders=tmp_path / "orders", clicks=tmp_path / "clicks")
+
+
+def announce(redis_url: str, application_id: str, checkpoint: Path) -> None:
+    """Announce a query, as its driver does at its start."""
+    publisher = SyncPublisher(redis_url, application_id)
+    said = Announcement(application_id=application_id, query_id="q", stores=[], checkpoint=f"file:{checkpoint}")
+    publisher.announce(said, if_absent=True)
+    publisher.close()
 
 
 @contextmanager
@@ -36,6 +49,7 @@ def nodes(tmp_path: Path, file: Path, redis_url: str) -> Iterator[list[ServedFle
                 served_fleet(
                     NodeFleetSettings(
                         applications=file,
+                        checkpoint_root=str(tmp_path),
                         redis=redis_url,
                         node_id=node_id,
                         data_dir=tmp_path / node_id,
@@ -56,6 +70,7 @@ def value(reply: Any) -> Any:
 
 def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, redis: RedisServer) -> None:
     with nodes(tmp_path, file, redis.url) as (one, other), ExitStack() as stack:
+        announce(redis.url, "visits", tmp_path / "visits")
         routers = {each: stack.enter_context(cluster_router(redis.url, application_id=each)) for each in APPLICATIONS}
         for version, application in enumerate(APPLICATIONS, 1):
             router = routers[application]
@@ -66,8 +81,9 @@ def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, re
                     "total": version * 1_000_000,
                 }
         assert one.states() == dict.fromkeys(sorted(APPLICATIONS), "serving")
+        assert [one.application(each)["source"] for each in APPLICATIONS] == ["file", "file", "announced"]
         # One that is removed leaves its cluster, and its folder is free.
-        write_applications(file, orders=tmp_path / "orders", visits=tmp_path / "visits")
+        write_applications(file, orders=tmp_path / "orders")
         for node in (one, other):
             node.wait_for(orders="serving", visits="serving")
         wait_until(lambda: not routers["clicks"].living(), what="a cluster without nodes")
