@@ -21,6 +21,8 @@ _PARAMETER = ("parameter", "in", "type", "is")
 _SHARED = 3
 """A parameter that so many calls have with the same words is described once."""
 
+_OF_A_FLEET = " of several applications"
+
 _KEY = ("`store`", "`key`")
 """Parameters that a path or an example shows by itself."""
 
@@ -72,7 +74,7 @@ def _summary(call: Call) -> str:
 def _call(call: Call, before: Call | None) -> Iterator[str]:
     """Yield the section of a call. What is that of the call before it, such as its other form, is not said again."""
     yield f"### {call.name}"
-    yield f"**`{call.method} {call.path}`**, at {_services(call.services)}"
+    yield f"**`{call.method} {call.path}`**, at {_services(call.services)}{_OF_A_FLEET if call.is_of_a_fleet else ''}"
     yield plain(call.operation.get("description", ""))
     yield fence(call.operation["x-codeSamples"][0]["source"], "text")
     parts = list(_parts(call))

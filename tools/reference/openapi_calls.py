@@ -12,6 +12,9 @@ from typing import Any
 from understudy_shared.http.openapi.document import SOURCE, Service, document
 
 SERVICES = {"serve": "`understudy serve`", "node": "nodes", "router": "routers"}
+_FORMS = {"only": (True,), True: (False, True), False: (False,)}
+"""Whether each form of a call is that of a fleet, by what the document says of fleets."""
+
 _SLUG = re.compile(r"\(`([a-z-]+)`\)")
 
 
@@ -22,6 +25,8 @@ class Call:
     method: str
     path: str
     services: Sequence[str]
+    is_of_a_fleet: bool
+    """Whether only services of several applications have it, or have another at its path."""
     document: dict[str, Any]
 
     @property
@@ -74,12 +79,15 @@ def tags() -> Sequence[str]:
 
 @cache
 def calls() -> Sequence[Call]:
-    """Return every call in the order of the document, as a router has it, or else a node."""
+    """Return every call in the order of the document, as a router has it, or else a node; a fleet's follows that of a
+    service of one application.
+    """
     return [
-        Call(method.upper(), path, services, _served("router" if "router" in services else "node"))
+        Call(method.upper(), path, services, is_fleet, _served("router" if "router" in services else "node", is_fleet))
         for path, methods in _source()["paths"].items()
         for method, operation in methods.items()
         for services in [operation.get("x-services", [*SERVICES])]
+        for is_fleet in _FORMS["only" if operation.get("x-fleet") == "only" else "x-fleet" in operation]
     ]
 
 
@@ -91,5 +99,5 @@ def _source() -> dict[str, Any]:
 
 
 @cache
-def _served(service: Service) -> dict[str, Any]:
-    return document(service)
+def _served(service: Service, is_fleet: bool) -> dict[str, Any]:
+    return document(service, is_fleet=is_fleet)

@@ -101,12 +101,13 @@ class FleetProcess:
             clock=self._clock,
         )
         self._own = OwnApp(
-            "Understudy node",
+            "node" if isinstance(settings, NodeFleetSettings) else "serve",
             self.applications.served,
             lifespan=self._lifespan,
             dead=self._dead,
             causes=self._causes,
             of_process=self._metrics,
+            is_guarded=access.is_on,
             more=self._routers(),
             starting=lambda: self.following.starting,
         )

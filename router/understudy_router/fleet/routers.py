@@ -60,12 +60,13 @@ class RouterFleet:
         self.host = host
         self.held: dict[str, HeldApplication] = {}
         self.own = OwnApp(
-            "Understudy router",
+            "router",
             self.held,
             lifespan=self._lifespan,
             dead=lambda: self._tasks.dead,
             causes=self._causes,
             of_process=self._process_metrics,
+            is_guarded=access.is_on,
             more=[fleet_routes(FleetReports(self.held, clock))],
         )
         self.app = Fleet(self.own.app, access)

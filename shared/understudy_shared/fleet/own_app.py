@@ -16,6 +16,7 @@ from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
 from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.openapi.document import Service, add_document
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.http.status import Status
 from understudy_shared.http.target import unknown_application
@@ -30,19 +31,20 @@ LIST_S = 3.0
 class OwnApp:
     """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
 
-    `causes` say why the process is degraded, beyond its applications; `of_process` are its own metrics; `starting` says
-    why it does not know all its applications yet.
+    `service` is that of its document. `causes` say why the process is degraded, beyond its applications; `of_process`
+    are its own metrics; `starting` says why it does not know all its applications yet.
     """
 
     def __init__(
         self,
-        title: str,
+        service: Service,
         applications: Mapping[str, Reported],
         *,
         lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
         dead: Callable[[], str | None],
         causes: Callable[[], Mapping[str, str]],
         of_process: Callable[[], Iterable[Metric]],
+        is_guarded: bool = False,
         more: Iterable[APIRouter] = (),
         starting: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -51,11 +53,12 @@ class OwnApp:
         self._causes = causes
         self._starting = starting
         self._of_process = of_process
-        http = service_app(title, lifespan)
+        http = service_app("Understudy", lifespan)
         self.app: App = Framework(http)
         report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
         for routes in (probe_routes(report), self._routes(), *more):
             http.include_router(routes)
+        add_document(http, service, is_fleet=True, is_guarded=is_guarded)
         answer_with_problems(http)
 
     def status(self) -> Status:

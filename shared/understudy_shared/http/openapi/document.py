@@ -1,7 +1,8 @@
 """`/openapi.json` and `/docs` of a service, made from the `openapi.json` beside this module.
 
 That file describes every call of every service. `x-services` names the services that have a part; without it all do.
-`x-router` has the members of a part that differ at a router. Neither is in the document that a service serves.
+`x-router` has the members of a part that differ at a router, `x-fleet` those that differ at a service of several
+applications, or `only`. None of them is in the document that a service serves.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from typing import Any, Literal
 import orjson
 from fastapi import FastAPI, Request, Response
 
+from understudy_shared.http.openapi.of_a_fleet import ONLY, add_unknown_application, paths_of_a_fleet
 from understudy_shared.http.openapi.page import HEADERS, Json, page
 
 Service = Literal["serve", "node", "router"]
 
 SOURCE = Path(__file__).with_name("openapi.json")
+_MARKS = {"x-services", "x-router", "x-fleet"}
 _COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
 
-def add_document(http: FastAPI, service: Service, *, is_guarded: bool = False) -> None:
+def add_document(http: FastAPI, service: Service, *, is_fleet: bool = False, is_guarded: bool = False) -> None:
     """Serve `/openapi.json` and `/docs`, made at their first request.
 
-    `is_guarded`: the service requires credentials.
+    `is_fleet`: the service has several applications. `is_guarded`: it requires credentials.
     """
 
     def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
-            http.openapi_schema = document(service, is_guarded=is_guarded)
+            http.openapi_schema = document(service, is_fleet=is_fleet, is_guarded=is_guarded)
         return http.openapi_schema
 
     http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to replace it
@@ -43,13 +46,19 @@ def add_document(http: FastAPI, service: Service, *, is_guarded: bool = False) -
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
 
 
-def document(service: Service, *, is_guarded: bool = False) -> Json:
+def document(service: Service, *, is_fleet: bool = False, is_guarded: bool = False) -> Json:
     """Return the document of a service: its calls, and only the components that they refer to."""
-    found: Json = _cut(orjson.loads(SOURCE.read_bytes()), service)
+    source: Json = orjson.loads(SOURCE.read_bytes())
+    if is_fleet:
+        source["paths"] = paths_of_a_fleet(source["paths"], is_router=service == "router")
+    found: Json = _cut(source, service, is_fleet)
     info, components = found["info"], found["components"]
     info["version"] = version("understudy")
-    info["description"] = "\n\n".join(info["description"]).format(role=info.pop("x-role"))
+    said = {"role": info.pop("x-role"), "applications": info.pop("x-applications")}
+    info["description"] = "\n\n".join(info["description"]).format(**said)
     found["paths"] = {path: methods for path, methods in found["paths"].items() if methods}
+    if is_fleet:
+        add_unknown_application(_not_found(found))
     if not is_guarded:
         del found["security"], components["securitySchemes"]
     needed = _reached(found["paths"], components)
@@ -57,6 +66,15 @@ def document(service: Service, *, is_guarded: bool = False) -> Json:
         if kind != "securitySchemes":
             components[kind] = {name: part for name, part in parts.items() if f"{kind}/{name}" in needed}
     return found
+
+
+def _not_found(document: Json) -> Iterator[Json]:
+    """Yield each response of status 404, shared or of one call."""
+    yield from (part for name, part in document["components"]["responses"].items() if name.startswith("404"))
+    for methods in document["paths"].values():
+        for call in methods.values():
+            if "content" in (response := call["responses"].get("404", {})):
+                yield response
 
 
 def references(part: object) -> Iterator[str]:
@@ -72,22 +90,25 @@ def references(part: object) -> Iterator[str]:
             yield from references(value)
 
 
-def _cut(part: Any, service: Service) -> Any:
+def _cut(part: Any, service: Service, is_fleet: bool) -> Any:
     """Return the part as one service has it."""
     if isinstance(part, list):
-        return [_cut(each, service) for each in part]
+        return [_cut(each, service, is_fleet) for each in part]
     if not isinstance(part, dict):
         return part
     of_a_router = part.get("x-router", {}) if service == "router" else {}
+    of_a_fleet = part.get("x-fleet", {}) if is_fleet and part.get("x-fleet") != ONLY else {}
     return {
-        name: _cut(value, service)
-        for name, value in (part | of_a_router).items()
-        if name not in {"x-services", "x-router"} and _has(service, value)
+        name: _cut(value, service, is_fleet)
+        for name, value in (part | of_a_router | of_a_fleet).items()
+        if name not in _MARKS and _has(service, is_fleet, value)
     }
 
 
-def _has(service: Service, part: object) -> bool:
-    return not isinstance(part, dict) or service in part.get("x-services", (service,))
+def _has(service: Service, is_fleet: bool, part: object) -> bool:
+    if not isinstance(part, dict):
+        return True
+    return service in part.get("x-services", (service,)) and (is_fleet or part.get("x-fleet") != ONLY)
 
 
 def _reached(paths: Json, components: Json) -> set[str]:

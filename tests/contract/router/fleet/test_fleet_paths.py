@@ -11,6 +11,7 @@ import pytest
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of, single
+from tests.support.services.openapi import judge
 
 from understudy_shared.bus.base import Bus
 from understudy_shared.reads.hop import PATH
@@ -100,6 +101,39 @@ async def test_a_batch_of_keys_and_a_post_find_their_application() -> None:
             expected, found = await alone.post(path, json=body), await world.http.post(path, json=body)
             assert shape(found) == shape(expected)
             assert found.status_code == 200
+
+
+A, B = "/v1/applications/{application}", "/admin/v1/applications/{application}"
+ANSWERED = [
+    ("GET /openapi.json", "/openapi.json", 200),
+    ("GET /docs", "/docs", 200),
+    ("GET /readyz", "/readyz", 200),
+    ("GET /v1/applications", "/v1/applications", 200),
+    (f"GET {A}", "/v1/applications/a", 200),
+    (f"GET {A}", "/v1/applications/c", 404),
+    ("GET /v1/stores", "/v1/stores", 200),
+    (f"GET {A}/stores", "/v1/applications/a/stores", 200),
+    (f"GET {A}/stores", "/v1/applications/c/stores", 404),
+    ("GET /v1/stores/{store}", "/v1/stores/more", 200),
+    ("GET /v1/stores/{store}", "/v1/stores/words", 409),
+    (f"GET {A}/stores/{{store}}/keys/{{key}}", "/v1/applications/c/stores/words/keys/x", 404),
+    (f"GET {A}/stores/{{store}}/metadata", "/v1/applications/c/stores/words/metadata", 404),
+    ("GET /admin/v1/applications", "/admin/v1/applications", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/NODE/safe-to-stop", 200),
+    ("GET /admin/v1/nodes/{node_id}/safe-to-stop", "/admin/v1/nodes/z/safe-to-stop", 404),
+    (f"GET {B}/nodes", "/admin/v1/applications/a/nodes", 200),
+    (f"GET {B}/health", "/admin/v1/applications/c/health", 404),
+]
+
+
+async def test_every_answer_of_a_fleet_is_what_its_document_says() -> None:
+    async with fleet_of({"a": ["words"], "b": ["words", "more"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        document = (await world.get("/openapi.json")).json()
+        for call, template, status in ANSWERED:
+            reply = await world.get(template.replace("NODE", world.node.node_id))
+            assert reply.status_code == status, (template, reply.text)
+            judge(document, call, status, reply.headers["content-type"], reply.content)
 
 
 async def test_a_store_of_two_applications_is_ambiguous_until_one_is_named() -> None:

@@ -22,6 +22,7 @@ from understudy_router.admin.replica_index import ROLES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
+from understudy_shared.fleet.reporting import State as ApplicationState
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import SOURCE, Service, document
@@ -45,6 +46,7 @@ Json = dict[str, Any]
 
 SERVICES: tuple[Service, ...] = ("serve", "node", "router")
 DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}
+FLEET: Any = document("router", is_fleet=True)
 COMPONENTS: Json = json.loads(SOURCE.read_bytes())["components"]
 SCHEMAS, PARAMETERS = COMPONENTS["schemas"], COMPONENTS["parameters"]
 PROBLEM_JSON = "application/problem+json"
@@ -98,7 +100,7 @@ def types_of(response: Json) -> list[ProblemType]:
 
 def operations() -> Iterator[tuple[Json, Json, list[Json]]]:
     """Each operation of each service: its document, itself, and its responses, with their statuses."""
-    for found in DOCUMENTS.values():
+    for found in (*DOCUMENTS.values(), FLEET):
         for methods in found["paths"].values():
             for operation in methods.values():
                 responses = operation["responses"].items()
@@ -139,10 +141,8 @@ def test_every_problem_that_a_service_has_is_of_some_operation() -> None:
     elsewhere = {
         ProblemType.METHOD_NOT_ALLOWED,
         ProblemType.OUTDATED_CATALOGUE,
-        ProblemType.UNKNOWN_APPLICATION,
-        ProblemType.AMBIGUOUS_STORE,
     }
-    """The answer of another method's call, one that only routers read, and those of fleets."""
+    """The answer of another method's call, and one that only routers read."""
     assert set(ProblemType) - described == elsewhere
 
 
@@ -186,6 +186,12 @@ def of_parameter(path: str, name: str) -> Json:
             ("asked-state", of_parameter("/admin/v1/lag", "state"), STATES),
             ("asked-role", of_parameter("/admin/v1/lag", "role"), ROLES),
             ("asked-sort", of_parameter("/admin/v1/lag", "sort"), SORTS),
+            ("application", FLEET["components"]["schemas"]["Application"]["properties"]["state"], ApplicationState),
+            (
+                "application-row",
+                FLEET["components"]["schemas"]["ApplicationRow"]["properties"]["state"],
+                ApplicationState,
+            ),
             ("unknown-lag", PARAMETERS["unknown_lag"]["schema"], [*UnknownLag, "none"]),
         ]
     ],
@@ -219,7 +225,7 @@ def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
         *("store", "key", "key_json", "key_json_optional"),
         *("cursor", "longs", "compact"),
         *("from", "to"),
-        "estimate_stores",
+        *("estimate_stores", "application"),
         *OF_SCANS,
         *OF_EXPORTS,
     }

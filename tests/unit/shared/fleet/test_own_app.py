@@ -130,7 +130,7 @@ def fleet_of(**applications: Application) -> Fleet:
     for name, each in applications.items():
         fleet.add(name, each)
     own = OwnApp(
-        "a fleet",
+        "router",
         fleet.applications,  # type: ignore[arg-type]  # they report
         lifespan=nothing,
         dead=lambda: None,
@@ -195,12 +195,19 @@ def test_a_bug_in_one_application_is_no_end_of_the_process() -> None:
     assert get(fleet_of(a=dead, b=dead), "/livez").status_code == 503
 
 
+def test_the_document_has_every_route_of_the_fleet_itself() -> None:
+    fleet = fleet_of(a=application())
+    document = get(fleet, "/openapi.json").json()
+    assert document["paths"].keys() >= {"/v1/applications", "/v1/applications/{application}", "/v1/stores", "/docs"}
+    assert "/v1/applications/{application}/stores/{store}/scan" in get(fleet, "/docs").text
+
+
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:
     known = {name: application(name) for name in ("orders-eu", "flights")}
     reader = Principal(
         "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
     )
-    own = OwnApp("A fleet", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple)
+    own = OwnApp("router", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple)
 
     async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
         await own.app({**scope, AUTHORIZATION: Authorization(reader)}, receive, send)

@@ -25,14 +25,17 @@ from understudy_shared.reads.bounds import MAX_LIMIT, BadBoundError
 
 SERVICES: tuple[Service, ...] = ("serve", "node", "router")
 DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}
+FLEETS: dict[str, Any] = {f"{name} of many": document(name, is_fleet=True) for name in SERVICES}
+DOCUMENTS_OF_ALL = DOCUMENTS | FLEETS
 
-of_each = pytest.mark.parametrize("name", DOCUMENTS)
+of_each = pytest.mark.parametrize("name", DOCUMENTS_OF_ALL)
 
 
 def operations() -> list[Any]:
     return [
         pytest.param(name, method, path, operation, id=f"{name}-{operation['operationId']}")
-        for name, found in DOCUMENTS.items()
+        for name, found in DOCUMENTS_OF_ALL.items()
+        if name not in {"serve of many", "node of many"}  # a fleet of routers has all their calls but one
         for path, methods in found["paths"].items()
         for method, operation in methods.items()
     ]
@@ -44,13 +47,32 @@ of_each_operation = pytest.mark.parametrize(("name", "method", "path", "operatio
 def test_every_operation_says_which_services_have_it_and_is_in_their_documents_alone() -> None:
     for path, methods in json.loads(SOURCE.read_bytes())["paths"].items():
         for method, operation in methods.items():
-            having = {name for name, found in DOCUMENTS.items() if method in found["paths"].get(path, {})}
-            assert set(operation["x-services"]) == having != set()
+            documents = FLEETS if operation.get("x-fleet") == "only" else DOCUMENTS
+            having = {name for name, found in documents.items() if method in found["paths"].get(path, {})}
+            assert set(operation["x-services"]) == {name.removesuffix(" of many") for name in having} != set()
+
+
+def test_a_fleet_has_each_call_of_an_application_below_it_and_few_for_all() -> None:
+    for name in SERVICES:
+        alone, fleet = DOCUMENTS[name]["paths"], FLEETS[f"{name} of many"]["paths"]
+        below = {path: re.sub("^((/admin)?/v1)/", r"\1/applications/{application}/", path) for path in alone}
+        assert {path for path in below.values() if path not in fleet} == set()
+        for path in alone.keys() & fleet.keys():
+            assert path == below[path] or {call["operationId"] for call in fleet[path].values()} <= OF_ALL
+        get = fleet["/v1/applications/{application}/stores/{store}/keys/{key}"]["get"]
+        assert "(`unknown-application`)" in get["responses"]["404"]["description"]
+        assert (
+            "#/components/responses/409-ambiguous-store"
+            in fleet["/v1/stores/{store}"]["get"]["responses"]["409"].values()
+        )
+
+
+OF_ALL = {"list_all_stores", "find_store", "drain_all", "drain_node_of_all", "is_safe_for_all"}
 
 
 @of_each
 def test_no_mark_of_the_source_is_served(name: str) -> None:
-    assert set(re.findall(r'"(x-[\w-]+)":', json.dumps(DOCUMENTS[name]))) == {"x-codeSamples"}
+    assert set(re.findall(r'"(x-[\w-]+)":', json.dumps(DOCUMENTS_OF_ALL[name]))) == {"x-codeSamples"}
 
 
 def test_only_a_guarded_service_asks_for_a_credential() -> None:
@@ -62,14 +84,14 @@ def test_only_a_guarded_service_asks_for_a_credential() -> None:
 
 @of_each
 def test_every_reference_leads_to_a_component_and_every_component_is_referred_to(name: str) -> None:
-    found = DOCUMENTS[name]
+    found = DOCUMENTS_OF_ALL[name]
     there = {f"{kind}/{each}" for kind, parts in found["components"].items() for each in parts}
     assert set(references(found)) == there
 
 
 @of_each
 def test_every_schema_is_one(name: str) -> None:
-    found = DOCUMENTS[name]
+    found = DOCUMENTS_OF_ALL[name]
     for schema in found["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
     for parameter in found["components"]["parameters"].values():
@@ -78,7 +100,7 @@ def test_every_schema_is_one(name: str) -> None:
 
 @of_each
 def test_every_example_fits_its_schema_member_by_member(name: str) -> None:
-    found = strict(DOCUMENTS[name])
+    found = strict(DOCUMENTS_OF_ALL[name])
     examples = list(described_answers(found))
     assert len(examples) > 10
     for where, schema, example in examples:
@@ -88,7 +110,7 @@ def test_every_example_fits_its_schema_member_by_member(name: str) -> None:
 
 @of_each
 def test_operations_have_names_of_their_own_and_tags_that_are_described(name: str) -> None:
-    found = DOCUMENTS[name]
+    found = DOCUMENTS_OF_ALL[name]
     operations = [operation for methods in found["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in operations]
     assert sorted(names) == sorted(set(names))
@@ -105,13 +127,13 @@ def test_each_command_is_of_its_call_and_sends_what_the_call_takes(
     template = re.sub(r"{[^}]*}", "[^/]+", path)
     assert re.fullmatch(template, url.path), sample
     assert ("-X" in words or "-d" in words) == (method != "get")
-    taken = {resolved(DOCUMENTS[name], each)["name"] for each in operation.get("parameters", ())}
+    taken = {resolved(DOCUMENTS_OF_ALL[name], each)["name"] for each in operation.get("parameters", ())}
     assert {part.partition("=")[0] for part in url.query.split("&") if part} <= taken
 
 
 @of_each_operation
 def test_each_path_parameter_is_described_and_no_other(name: str, method: str, path: str, operation: Any) -> None:
-    parameters = [resolved(DOCUMENTS[name], each) for each in operation.get("parameters", ())]
+    parameters = [resolved(DOCUMENTS_OF_ALL[name], each) for each in operation.get("parameters", ())]
     assert {each["name"] for each in parameters if each["in"] == "path"} == set(re.findall(r"{(\w+)}", path))
 
 
@@ -188,7 +210,7 @@ class Page(HTMLParser):
 
 @of_each
 def test_the_page_shows_every_call_parameter_and_schema(name: str) -> None:
-    found = DOCUMENTS[name]
+    found = DOCUMENTS_OF_ALL[name]
     shown = Page(page(found, "http://host:1"))
     assert shown.open == []
     for path, methods in found["paths"].items():
@@ -208,7 +230,7 @@ def test_the_page_shows_every_call_parameter_and_schema(name: str) -> None:
 
 @of_each
 def test_the_page_loads_and_runs_nothing_and_its_policy_lets_only_its_own_style_through(name: str) -> None:
-    shown = Page(page(DOCUMENTS[name], "http://host:1"))
+    shown = Page(page(DOCUMENTS_OF_ALL[name], "http://host:1"))
     assert {"script", "img", "iframe", "form", "object"} & set(shown.elements) == set()
     assert {attribute for attribute, _ in shown.attributes} & {"src", "style", "onclick", "srcset", "action"} == set()
     assert "@import" not in shown.style
