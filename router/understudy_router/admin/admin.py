@@ -21,7 +21,7 @@ from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, S
 from understudy_router.admin.lag_page import Page, Query, page_of
 from understudy_router.admin.node_documents import node_document
 from understudy_router.admin.observed import Document, Observed
-from understudy_router.admin.overview import Overview, figures_of, overview_of
+from understudy_router.admin.overview import Overview, figures_of, overview_of, worst_lag
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
@@ -105,7 +105,11 @@ class Admin:
 
     def last_health(self) -> HealthReport | None:
         """Return the health at the last look, at most ten seconds ago: for metrics."""
-        return self._observer.health
+        return None if self._observer.last is None else self._observer.last.health
+
+    def last_lag(self) -> Document | None:
+        """Return the worst lag at the last look, at most ten seconds ago, as the overview has it."""
+        return None if self._observer.last is None else worst_lag(self._observer.last.snapshot)
 
     def figures(self, seen: Observed) -> Document:
         """Return what a list of applications shows of this one."""

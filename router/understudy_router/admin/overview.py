@@ -133,7 +133,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
             "within_bound_percent": rates.within_bound_percent,
             "staleness": seen.staleness,
         },
-        "lag": _worst_lag(snapshot),
+        "lag": worst_lag(snapshot),
         "end": {
             "version": snapshot.end_version or None,
             "confirmed": snapshot.end_confirmed,
@@ -168,7 +168,8 @@ def _shape(name: str, value: Any) -> object:
     return value
 
 
-def _worst_lag(snapshot: Snapshot) -> Document:
+def worst_lag(snapshot: Snapshot) -> Document:
+    """Return the worst lag that is known of all replicas, in versions and in time, and how many are unknown."""
     summaries, index = list(snapshot.totals.summaries.values()), snapshot.index
     known = [each for each in summaries if each.worst_lag is not None]
     worst = max(known, key=lambda each: each.worst_lag or 0, default=None)

@@ -27,7 +27,6 @@ from understudy_router.forwarding.served import ServedReads
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.slices import in_slices
-from understudy_shared.http.health import HealthReport
 
 TICK_MS = 1000
 """Oldest snapshot, in ms, that is shown to a person."""
@@ -116,9 +115,9 @@ class Observer:
         self._seeing = asyncio.Lock()
 
     @property
-    def health(self) -> HealthReport | None:
-        """The health at the last look, at most ten seconds ago; None before the first."""
-        return None if self._last is None else self._last.health
+    def last(self) -> Observed | None:
+        """The last look, at most ten seconds ago; None before the first."""
+        return self._last
 
     async def see(self, snapshot: Snapshot) -> Observed:
         """Take a snapshot in, and return all observations until then."""
@@ -148,7 +147,7 @@ class Observer:
             restores=(yield from self._restoring.see(snapshot)),
         )
         yield
-        health = yield from health_of(seen, self.health)
+        health = yield from health_of(seen, None if self._last is None else self._last.health)
         return replace(seen, health=health, events=self._events.see(snapshot, quiet_query(seen)))
 
     async def _record(self, observed: Observed) -> None:

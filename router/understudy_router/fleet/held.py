@@ -71,7 +71,7 @@ class HeldApplication:
 
     def report(self) -> ApplicationReport:
         """Return what the list of applications says of it."""
-        status, stores = self.status(), self.router.watcher.catalogue.stores
+        status, stores, lag = self.status(), self.router.watcher.catalogue.stores, self.app.admin.last_lag()
         reason = "; ".join([*status.reasons, *status.causes.values()]) or None
         is_new = not self._was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
         waits = State.OPENING if is_new else State.WAITING
@@ -89,4 +89,6 @@ class HeldApplication:
             source="heard",
             stores=() if stores is None else tuple(sorted(stores.by_name)),
             end_offset_position=self.router.tables.end_version or None,
+            max_offset_lag=None if lag is None else lag["worst_batches"],
+            max_time_lag_ms=None if lag is None else lag["worst_ms"],
         )

@@ -34,6 +34,17 @@ async def test_the_overview_has_the_worst_application_first(monkeypatch: pytest.
         assert {"health", "freshness", "lag", "reads", "state"} <= rows[0].keys()
 
 
+async def test_the_list_of_applications_has_the_worst_lag_of_the_overview() -> None:
+    async with fleet_of({"a": ["words"]}) as world:
+        await ready(world)
+        await until(lambda: world.fleet.held["a"].is_ready)
+        await world.fleet.held["a"].app.admin.observed(max_age_ms=0)
+        lag = (await world.get("/admin/v1/applications/a/overview")).json()["lag"]
+        (listed,) = (await world.get("/v1/applications")).json()["applications"]
+        assert (listed["max_offset_lag"], listed["max_time_lag_ms"]) == (lag["worst_batches"], lag["worst_ms"])
+        assert listed["max_offset_lag"] == 0
+
+
 async def test_a_node_is_safe_to_stop_only_if_each_of_its_applications_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
         await ready(world)
