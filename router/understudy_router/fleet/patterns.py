@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from understudy_shared.auth.patterns import matches
 from understudy_shared.base.errors import SettingsError
@@ -21,13 +22,19 @@ def parse_patterns(text: str) -> tuple[str, ...]:
     return patterns
 
 
-def wanted(heard: Iterable[str], patterns: Sequence[str], served: Collection[str]) -> list[str]:
-    """Return the applications that are heard and to be served, but are not yet, in order; up to MAX_APPLICATIONS in
-    all.
-    """
+class Wanted(NamedTuple):
+    """The applications that are to be served and are not yet, in order. There is no room for those `left_out`."""
+
+    new: list[str]
+    left_out: list[str]
+
+
+def wanted(heard: Iterable[str], patterns: Sequence[str], served: Collection[str]) -> Wanted:
+    """Choose the applications that are heard and to be served, but are not yet; up to MAX_APPLICATIONS in all."""
     found = sorted(name for name in heard if name not in served and _is_usable(name))
     matching = [name for name in found if any(matches(pattern, name) for pattern in patterns)]
-    return matching[: max(0, MAX_APPLICATIONS - len(served))]
+    room = max(0, MAX_APPLICATIONS - len(served))
+    return Wanted(matching[:room], matching[room:])
 
 
 def _is_usable(application_id: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -26,6 +26,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.slices import sliced
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.applications import named
 from understudy_shared.bus.base import Bus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
@@ -80,6 +81,8 @@ class RouterFleet:
         self._discovery = Discovery(bus, self._found, clock=clock)
         self._tasks = Supervisor()
         self._leaving = False
+        self._left_out: str | None = None
+        """The reason why some applications are not served; None: all are."""
         self._starting = asyncio.Semaphore(MAX_STARTING)
 
     def __repr__(self) -> str:
@@ -125,14 +128,24 @@ class RouterFleet:
         for application_id in heard:
             if application_id in self.held:
                 self.held[application_id].heard()
-        new = wanted(heard, self._patterns, self.held)
-        opening = (self._opening(application_id) for application_id in new)
+        found = wanted(heard, self._patterns, self.held)
+        self._leave_out(found.left_out, is_all=is_all)
+        opening = (self._opening(application_id) for application_id in found.new)
         opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
         await asyncio.gather(*[self._start(each) for each in opened if each is not None])
         for application_id, held in list(self.held.items()) if is_all else ():
             if held.silent_ms > LET_GO_AFTER_MS:
                 log.info("%s is let go: it has no nodes", application_id, extra={"action": "application-idle"})
                 await self._close(application_id)
+
+    def _leave_out(self, names: Sequence[str], *, is_all: bool) -> None:
+        """Say once that there are more applications than a process serves, and keep it for the status."""
+        why = None if is_all else "Redis has more keys than a look lists: there may be applications that are not found"
+        if names:
+            why = f"{len(names)} applications are left out, above {MAX_APPLICATIONS}: {named(names)}"
+        if why is not None and self._left_out is None:
+            log.warning("%s; choose fewer with --applications", why, extra={"action": "applications-left-out"})
+        self._left_out = why
 
     def _opening(self, application_id: str) -> HeldApplication | None:
         """Make the router of an application, and its routes; None if it cannot be made now."""
@@ -186,6 +199,8 @@ class RouterFleet:
     def _causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why
         found = {} if lost is None else {"bus": f"applications cannot be listed: {lost}"}
+        if self._left_out is not None:
+            found["applications"] = self._left_out
         return {**found, **self._guard.causes(), **self._access.causes()}
 
     def _process_metrics(self) -> Iterator[Metric]:

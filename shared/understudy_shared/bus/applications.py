@@ -6,7 +6,7 @@ Names come from keys that anybody may have written: what cannot be an applicatio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -87,7 +87,7 @@ def unheard_fix(application_id: str, found: Applications, *, where: str) -> str:
 CHECK = "Check --application-id and --redis, or start nodes"
 
 
-def named(names: list[str]) -> str:
+def named(names: Sequence[str]) -> str:
     """Print a few names, and how many more there are."""
     shown = ", ".join(clipped(name) for name in names[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

@@ -18,18 +18,18 @@ NAMES = st.text("ab-", min_size=1, max_size=6)
 @given(heard=st.sets(NAMES, max_size=20), patterns=st.lists(st.text("ab*", min_size=1, max_size=4), min_size=1))
 def test_an_application_is_wanted_when_a_pattern_has_it_as_shells_match(heard: set[str], patterns: list[str]) -> None:
     expected = sorted(name for name in heard if any(fnmatchcase(name, pattern) for pattern in patterns))
-    assert wanted(heard, patterns, served=()) == expected
-    assert wanted(heard, patterns, served=expected) == []
+    assert wanted(heard, patterns, served=()) == (expected, [])
+    assert wanted(heard, patterns, served=expected) == ([], [])
 
 
 def test_ids_that_are_no_segment_of_a_path_are_never_served() -> None:
-    assert wanted(["a/b", "..", "x\n", "", "a" * 257, "good [1]?"], ["*"], served=()) == ["good [1]?"]
+    assert wanted(["a/b", "..", "x\n", "", "a" * 257, "good [1]?"], ["*"], served=()).new == ["good [1]?"]
 
 
 def test_there_are_at_most_a_thousand() -> None:
     heard = [f"a{number:04}" for number in range(MAX_APPLICATIONS + 5)]
-    assert wanted(heard, ["*"], served=()) == heard[:MAX_APPLICATIONS]
-    assert wanted(heard, ["*"], served=heard[5 : MAX_APPLICATIONS + 5]) == []
+    assert wanted(heard, ["*"], served=()) == (heard[:MAX_APPLICATIONS], heard[MAX_APPLICATIONS:])
+    assert wanted(heard, ["*"], served=heard[5 : MAX_APPLICATIONS + 5]) == ([], heard[:5])
 
 
 @pytest.mark.parametrize("text", [",", "a,,b", " ", "a, "])

@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import fleet_of
 
-from understudy_router.fleet import discovery, held, routers
+from understudy_router.fleet import discovery, held, patterns, routers
 from understudy_router.http import app
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.applications import ANNOUNCED
@@ -77,6 +77,21 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
         failing = False
         await until(lambda: "b" in world.fleet.held)
         assert (await world.get("/v1/stores/more/keys/x")).status_code == 200
+
+
+async def test_applications_for_which_there_is_no_room_are_named_once_and_in_the_status(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 1)
+    async with fleet_of({"a": ["words"], "b": ["more"], "c": ["others"]}) as world:
+        await world.fleet._discovery.look()
+        assert list(world.fleet.held) == ["a"]
+        assert "2 applications are left out" in (await world.get("/readyz")).json()["degraded"]
+        logged = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
+        assert [("'b', 'c'" in each) for each in logged] == [True]
+        monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 3)
+        await world.fleet._discovery.look()
+        assert world.fleet.own.status().causes == {}
 
 
 async def test_an_application_without_an_answer_holds_the_process_up_for_a_while_only() -> None:
