@@ -1,6 +1,6 @@
 """`/admin/` of a process with several applications: which there are, the worst first, as a page without scripts.
 
-Who may see it may monitor the whole process. Each application has its own page below it.
+It shows those that the caller may monitor. Each application has its own page below it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from urllib.parse import quote
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
+from understudy_shared.auth.access import authorization_of
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
 from understudy_shared.http.people import HEADERS, small_page
 
@@ -35,9 +36,10 @@ def page_routes(applications: Mapping[str, Reported]) -> APIRouter:
         return Response(status_code=307, headers={"location": "/admin/"})
 
     @routes.get("/admin/")
-    async def page() -> Response:
-        """Render the current page; the browser asks again by itself."""
-        shown = fleet_page([each.report() for each in applications.values()])
+    async def page(request: Request) -> Response:
+        """Render the current page, with what the caller may monitor; the browser asks again by itself."""
+        principal = authorization_of(request.scope).principal
+        shown = fleet_page([each.report() for name, each in applications.items() if principal.monitors(name)])
         return Response(shown, media_type="text/html", headers=headers)
 
     return routes

@@ -23,25 +23,25 @@ def fleet_routes(reports: FleetReports) -> APIRouter:
 
     @routes.get("/admin/v1/applications")
     async def applications(request: Request) -> Response:
-        """Return every application that the caller sees: health, freshness, lag and reads, the worst first."""
-        return json_response(await reports.overview(seen_by(request)))
+        """Return every application that the caller may monitor: health, freshness, lag and reads, the worst first."""
+        return json_response(await reports.overview(monitored_by(request)))
 
     @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
     async def safe_to_stop(node_id: str, request: Request) -> Response:
         """Whether a node may be stopped now, as far as all its applications go."""
-        return json_response(await reports.safe_to_stop(node_id, seen_by(request)))
+        return json_response(await reports.safe_to_stop(node_id, monitored_by(request)))
 
     @routes.post("/admin/v1/nodes/{node_id}/drain")
     async def drain(node_id: str, request: Request) -> Response:
         """Ask the cluster to move a node's tasks of all applications to others; `{"drain": false}` takes that back."""
         wanted = await read_flag(request.receive, "drain", default=True)
         note(request.scope, drain=wanted)
-        return json_response(await reports.drain(node_id, seen_by(request), drain=wanted), 202)
+        return json_response(await reports.drain(node_id, monitored_by(request), drain=wanted), 202)
 
     @routes.get("/admin/")
     async def page(request: Request) -> Response:
         """Return the overview of the applications as a page; its script keeps it up to date."""
-        query, overview = read_fleet_query(request.query_params), await reports.overview(seen_by(request))
+        query, overview = read_fleet_query(request.query_params), await reports.overview(monitored_by(request))
         rows = [row for row in overview["applications"] if query.lets_through(row)]
         reader = PageReader(session_name(request.scope))
         return Response(fleet_page(overview, rows, query, reader), media_type="text/html", headers=headers.LIVE)
@@ -50,6 +50,6 @@ def fleet_routes(reports: FleetReports) -> APIRouter:
     return routes
 
 
-def seen_by(request: Request) -> Callable[[str], bool]:
-    """Return which applications the caller of a request sees."""
-    return authorization_of(request.scope).principal.sees_application
+def monitored_by(request: Request) -> Callable[[str], bool]:
+    """Return which applications the caller of a request may monitor."""
+    return authorization_of(request.scope).principal.monitors

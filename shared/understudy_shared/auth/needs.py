@@ -37,6 +37,8 @@ class NeedKind(Enum):
     APPLICATION = auto()
     """A need of any client that sees the application."""
     SERVICE = auto()
+    OVERVIEW = auto()
+    """A need of any client that may monitor the service, or an application of a fleet; the answer shows only these."""
     PEER = auto()
     """A need of another service of the application."""
     UNLISTED = auto()
@@ -55,6 +57,7 @@ class Need(NamedTuple):
 
 
 _NOTHING, _IDENTITY, _UNLISTED = Need(NeedKind.NOTHING), Need(NeedKind.IDENTITY), Need(NeedKind.UNLISTED)
+_OVERVIEW = Need(NeedKind.OVERVIEW)
 _MONITOR, _ADMIN = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE, Action.ADMIN)
 
 
@@ -116,6 +119,8 @@ def _of_admin(method: str, rest: list[str]) -> Need:
     match rest:
         case [] | ["login"] | ["logout"] | ["static" | "runbooks", *_]:
             return _NOTHING
+        case [""] | ["v1", "applications"] if method in _READING:
+            return _OVERVIEW
         case ["v1", "drain"]:
             return Need(NeedKind.SERVICE, Action.ADMIN, peers=True)
         case _:
@@ -135,6 +140,9 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
         case Need(NeedKind.APPLICATION, _, name):
             is_seen = principal.sees_application(name)
             return Authorization(principal.within(name)) if is_seen else unknown_application(name)
+        case Need(NeedKind.OVERVIEW):
+            is_allowed = principal.may_somewhere(Action.MONITOR)
+            return Authorization(principal) if is_allowed else _forbidden(f"needs the action {Action.MONITOR}")
         case Need(NeedKind.SERVICE, Action() as action, _, peers):
             is_allowed = principal.may(action) or (peers and principal.is_peer)
             return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")

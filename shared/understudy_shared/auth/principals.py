@@ -141,9 +141,18 @@ class Principal:
         """Whether this application exists for the principal: some grant holds there."""
         return self.is_peer or bool(self.within(application).grants)
 
+    def monitors(self, application: str) -> bool:
+        """Whether the principal may monitor an application."""
+        return self.within(application).may(Action.MONITOR)
+
     def may(self, action: Action) -> bool:
         """Whether an action of the whole service is allowed. The right to change includes the right to look."""
         return action in self._actions or (action is Action.MONITOR and Action.ADMIN in self._actions)
+
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether an action of the whole service is allowed, or that of some application."""
+        actions = {each for grant in self.grants for each in grant.actions}
+        return action in actions or (action is Action.MONITOR and Action.ADMIN in actions)
 
     def sees(self, store: str) -> bool:
         """Whether this store exists for the principal."""

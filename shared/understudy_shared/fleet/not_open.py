@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.shown import shown_problem
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.batches import Batch
@@ -41,7 +42,8 @@ class NotOpen(LookupsFirst):
         reply_problem(exchange, self._problem())
 
     async def _refuse_all(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        await send_problem(without_body(send) if scope["method"] == "HEAD" else send, self._problem())
+        shown = shown_problem(authorization_of(scope).principal, self._problem())
+        await send_problem(without_body(send) if scope["method"] == "HEAD" else send, shown)
 
     def _problem(self) -> Problem:
         return Problem(ProblemType.NOT_INITIALISED, self._why(), "path", _FIX)

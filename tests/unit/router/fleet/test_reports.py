@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of
 
 from understudy_router.admin.admin import Admin
+from understudy_shared.auth.access import AUTHORIZATION
+from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
+from understudy_shared.http.edge import Receive, Scope, Send
 
 SAFE = "/admin/v1/nodes/a/safe-to-stop"
 DRAIN = "/admin/v1/nodes/a/drain"
@@ -43,6 +48,26 @@ async def test_the_list_of_applications_has_the_worst_lag_of_the_overview() -> N
         (listed,) = (await world.get("/v1/applications")).json()["applications"]
         assert (listed["max_offset_lag"], listed["max_time_lag_ms"]) == (lag["worst_batches"], lag["worst_ms"])
         assert listed["max_offset_lag"] == 0
+
+
+async def test_the_overview_and_its_page_show_what_the_reader_may_monitor() -> None:
+    everywhere = Grant(frozenset({Action.POINT}), frozenset({"*"}))
+    watcher = Principal("w", [everywhere, replace(everywhere, actions=MONITOR, applications=frozenset({"a*"}))])
+    async with fleet_of({"a1": ["words"], "b1": ["more"]}) as world:
+        await ready(world)
+
+        async def as_watcher(scope: Scope, receive: Receive, send: Send) -> None:
+            await world.fleet.app({**scope, AUTHORIZATION: Authorization(watcher)}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=as_watcher), base_url="http://r") as http:
+            rows = (await http.get("/admin/v1/applications")).json()["applications"]
+            page = (await http.get("/admin/")).text
+        assert [row["application"] for row in rows] == ["a1"]
+        assert "a1" in page
+        assert "b1" not in page
+
+
+MONITOR = frozenset({Action.MONITOR})
 
 
 async def test_a_node_is_safe_to_stop_only_if_each_of_its_applications_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

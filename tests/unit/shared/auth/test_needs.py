@@ -17,7 +17,8 @@ READER = Principal("r", [Grant(frozenset({Action.POINT}), frozenset({"seen"}))])
 SCANNER = Principal("s", [Grant(frozenset({Action.SCAN}), frozenset({"seen"}))])
 MONITOR = Principal("m", [Grant(frozenset({Action.MONITOR}), frozenset({"*"}))])
 ADMIN = Principal("a", [Grant(frozenset({Action.ADMIN}), frozenset({"*"}))])
-EVERYBODY = (ANONYMOUS, READER, SCANNER, MONITOR, ADMIN, PEER)
+OF_SOME = Principal("o", [Grant(frozenset({Action.MONITOR}), frozenset({"*"}), applications=frozenset({"orders-*"}))])
+EVERYBODY = (ANONYMOUS, READER, SCANNER, MONITOR, ADMIN, PEER, OF_SOME)
 
 SEE, POINT = Need(NeedKind.STORE, None, "seen"), Need(NeedKind.STORE, Action.POINT, "seen")
 MONITORING, ADMINISTERING = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE, Action.ADMIN)
@@ -47,7 +48,9 @@ MONITORING, ADMINISTERING = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKin
         ("GET", "/v1/stores/seen/watch/a", Need(NeedKind.STORE, Action.WATCH, "seen")),
         ("GET", "/v1/stores/seen/later", Need(NeedKind.UNLISTED)),
         ("GET", "/metrics", MONITORING),
-        ("GET", "/admin/", MONITORING),
+        ("GET", "/admin/", Need(NeedKind.OVERVIEW)),
+        ("GET", "/admin/v1/applications", Need(NeedKind.OVERVIEW)),
+        ("POST", "/admin/", ADMINISTERING),
         ("GET", "/admin/v1/lag", MONITORING),
         ("HEAD", "/admin/v1/nodes/n%201/safe-to-stop", MONITORING),
         ("POST", "/admin/v1/nodes/n1/drain", ADMINISTERING),
@@ -116,6 +119,7 @@ def test_a_store_that_is_hidden_is_answered_as_one_that_is_not_there(principal: 
         (POINT, (READER,)),
         (Need(NeedKind.STORE, Action.SCAN, "seen"), (SCANNER,)),
         (MONITORING, (MONITOR, ADMIN)),
+        (Need(NeedKind.OVERVIEW), (MONITOR, ADMIN, OF_SOME)),
         (ADMINISTERING, (ADMIN,)),
         (Need(NeedKind.SERVICE, Action.ADMIN, peers=True), (ADMIN, PEER)),
         (Need(NeedKind.PEER), (PEER,)),

@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from understudy_node.fleet.page import page_routes
 from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.fleet.dispatching import Fleet
@@ -204,16 +205,25 @@ def test_the_document_has_every_route_of_the_fleet_itself() -> None:
 
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:
     known = {name: application(name) for name in ("orders-eu", "flights")}
+    broken = NotOpen("orders-us", lambda: "no s3://secret/place", Access())
+    known["orders-us"] = Application(broken, State.FAILED, ("no s3://secret/place",), False)
     reader = Principal(
         "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
     )
-    own = OwnApp("router", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple)
+    own = OwnApp(
+        "serve", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple, more=[page_routes(known)]
+    )
 
     async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
         await own.app({**scope, AUTHORIZATION: Authorization(reader)}, receive, send)
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=as_reader), base_url="http://fleet") as http:
-        (listed,) = (await http.get("/v1/applications")).json()["applications"]
+        listed, failed = (await http.get("/v1/applications")).json()["applications"]
+        assert "secret" not in failed["reason"]
         assert (listed["application"], listed["stores"], listed["checkpoint"]) == ("orders-eu", ["op0"], None)
         assert (await http.get("/v1/applications/flights")).status_code == 404
-        assert (await http.get("/v1/stores")).json()["stores"] == [{"store": "op0", "application": "orders-eu"}]
+        assert "0 of 0 applications" in (await http.get("/admin/")).text, "it may monitor none"
+        stores = (await http.get("/v1/stores")).json()
+        assert stores["stores"] == [{"store": "op0", "application": "orders-eu"}]
+        assert [each["application"] for each in stores["unknown"]] == ["orders-us"]
+        assert "secret" not in str(stores)
