@@ -49,6 +49,12 @@ class ServerOptions(NamedTuple):
         print_report(body, page_of, as_json=self.as_json)
 
 
+application_option = click.option(
+    "--application", envvar="UNDERSTUDY_APPLICATION", show_envvar=True, metavar="ID",
+    help="The application of a fleet to ask.  [default: the server's, or the only one that has the store]",
+)  # fmt: skip
+
+
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --url, --application, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
 
@@ -65,10 +71,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
             help="Seconds to wait for a reply, on top of --wait-ms.",
         ),
-        click.option(
-            "--application", envvar="UNDERSTUDY_APPLICATION", show_envvar=True, metavar="ID",
-            help="The application of a fleet to ask.  [default: the server's, or the only one that has the store]",
-        ),
+        application_option,
         click.option("--json", "as_json", is_flag=True, help="Print the server's JSON, one document per line."),
     )  # fmt: skip
     return _all(trust_options(gathered), flags)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
+from shlex import quote
 from typing import Any
 
 import click
 import orjson
 
 from understudy.calls.http_client import Server, ServerProblemError
-from understudy.calls.options import DEFAULT_TIMEOUT_S
+from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
 from understudy.calls.trust import trust_options
 from understudy.terminal.console import print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
@@ -27,23 +28,26 @@ Report = dict[str, Any]
 @click.argument("target", metavar="CHECKPOINT|URL")
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
               help="Seconds to wait for each reply of a server.")  # fmt: skip
+@application_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")
 @trust_options
-def doctor(target: str, *, timeout_s: float, as_json: bool) -> None:
+def doctor(target: str, *, timeout_s: float, application: str | None, as_json: bool) -> None:
     """Examine a checkpoint, or a node or router at a URL: what is there, what is served, what is wrong, what to change.
 
     A checkpoint is a path or a URL of storage (s3://...); http:// and https:// name a server. It only reads. Of remote
     storage it also checks clock, credentials, rights, listing and the newest commit, each ok, warn or fail. It ends
     with 0 when nothing is wrong, also with hints, with 3 when something is, with 4 when the server cannot be reached.
+    Of a fleet it shows which applications are not served; --application examines one.
 
     \b
     Examples:
       understudy doctor /data/checkpoints/flights
       understudy doctor s3://bucket/checkpoints/flights --json | jq .findings
+      understudy doctor http://router-1:8080 --application orders
       UNDERSTUDY_API_KEY_FILE=operations.key understudy doctor https://router-1:8080
     """
     is_server = target.lower().startswith(("http://", "https://"))
-    report = _of_server(target, timeout_s) if is_server else _examine()(target)
+    report = _of_server(target, timeout_s, application) if is_server else _examine()(target)
     print_report(orjson.dumps(report), lambda shown: (Lines(list(report_lines(shown)), folds=True),), as_json=as_json)
     found = [*report["findings"], *report.get("checks", ())]
     wrong = [each for each in found if each["state"] in {"wrong", "fail"}]
@@ -98,11 +102,15 @@ def _examine() -> Callable[[str], Report]:
     return loaded
 
 
-def _of_server(url: str, timeout_s: float) -> Report:
-    """Ask a node or router about itself. Raises CommandError when it cannot be reached or trusted at all."""
+def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
+    """Ask a node or router about itself, or about one application of a fleet. Raises CommandError when it cannot be
+    reached or trusted at all.
+    """
     report: Report = {"server": url, "tls": url.lower().startswith("https://")}
     findings: list[dict[str, str]] = []
-    with Server(url, timeout_s=timeout_s) as server:
+    if application is not None:
+        report["application"] = application
+    with Server(url, timeout_s=timeout_s, application=application) as server:
         server.get("/livez")
         reasons = server.not_ready()
         report["ready"] = not reasons
@@ -111,14 +119,14 @@ def _of_server(url: str, timeout_s: float) -> Report:
             for reason in reasons
         ]
         stores = _asked(server, "/v1/stores", "stores", findings)
-        if stores is not None:
+        if stores:
             report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"
             findings += [
                 _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
                 for each in stores["not_served"]
             ]
         health = _asked(server, "/admin/v1/health", "health", findings)
-        if health is not None:
+        if health:
             report["health"] = health["headline"]
             findings += [
                 {
@@ -129,18 +137,34 @@ def _of_server(url: str, timeout_s: float) -> Report:
                 for each in health["indicators"]
                 if each["state"] != "ok"
             ]
+        elif health is not None and application is None:  # a fleet has a health for each application
+            applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
+            report["applications"] = ", ".join(each["application"] for each in applications) or "none"
+            findings += _of_applications(url, applications)
     if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
         findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
     return {**report, "findings": findings}
 
 
+def _of_applications(url: str, applications: Sequence[Report]) -> Iterator[dict[str, str]]:
+    """Yield a finding for each application of a fleet that is not served, or only in part (pure)."""
+    for each in applications:
+        if each["state"] != "serving" or each["reason"] is not None:
+            yield {
+                "state": "wrong" if each["state"] == "failed" else "hint",
+                "what": f"application {each['application']} is {each['state']}: {each['reason']}",
+                "fix": f"understudy doctor {url} --application {quote(each['application'])}",
+            }
+
+
 def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
-    """Ask for a document; None with a finding where the server refuses, without one where it lacks the path."""
+    """Ask for a document; None with a finding where the server refuses, an empty one where it lacks the path."""
     try:
         document: Report = orjson.loads(server.get(path))
     except ServerProblemError as problem:
-        if problem.slug != "unknown-path":
-            findings.append(_wrong(f"it does not show its {what}: {problem.what}", problem.fix))
+        if problem.slug == "unknown-path":
+            return {}
+        findings.append(_wrong(f"it does not show its {what}: {problem.what}", problem.fix))
         return None
     except UnderstudyError as error:
         findings.append(_wrong(f"it does not show its {what}: {error.what}", error.fix))

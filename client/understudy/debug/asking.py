@@ -30,11 +30,12 @@ DOCUMENTS = {
     "history.json": "/admin/v1/history",
     "snapshots.json": "/admin/v1/snapshots",
     "stores.json": "/v1/stores",
+    "applications.json": "/v1/applications",
     "metrics.txt": "/metrics",
     "release.json": "/openapi.json",
 }
 """Paths by the files that they become. `lag.json` and `overview.json` have the events. Of the API's document only
-what says the release is kept. A node has no nodes, overview and history.
+what says the release is kept. A node has no nodes, overview and history; a fleet has them for each application.
 """
 
 

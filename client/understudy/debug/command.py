@@ -71,7 +71,8 @@ def bundle(*, output: Path | None, log_files: tuple[Path, ...], config: Path | N
 
     It asks each service of --url, unlike other commands, which ask one of them. A router tells of all its nodes; name
     nodes, too, if they are the trouble. Per service: release, probes, health, lag and events, nodes, history, leases,
-    stores, metrics. A service that is away, hangs or is no Understudy service is a line in the file.
+    stores, metrics. A service that is away, hangs or is no Understudy service is a line in the file. Of a fleet it has
+    what all applications share, and their states; --application names the one whose health, lag and rest it has.
 
     Settings are those of this place, by its variables and --config: run it where a service runs, as with
     kubectl exec, to have that service's. Values of keys are never asked for. Keys, tokens, passwords and signatures
@@ -88,7 +89,7 @@ def bundle(*, output: Path | None, log_files: tuple[Path, ...], config: Path | N
       kubectl exec understudy-node-0 -- understudy debug bundle --url 127.0.0.1:7101 -o /tmp/b.zip
       UNDERSTUDY_API_KEY_FILE=operations.key understudy debug bundle --url https://router-1:8080 --json | jq .notes
     """
-    servers = [Server(url, timeout_s=options.timeout_s) for url in _urls(options.url)]
+    servers = [Server(url, timeout_s=options.timeout_s, application=options.application) for url in _urls(options.url)]
     redaction = Redaction(known_secrets(os.environ, shown_credential(os.environ).key))
     path = output or Path(f"understudy-bundle-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
     settings = _settings(config, redaction)

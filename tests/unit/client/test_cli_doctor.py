@@ -56,6 +56,27 @@ def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(stat
     assert ("Bring it back" in result.stdout) is (state != "ok")
 
 
+UNKNOWN = Canned(b'{"type": "unknown-path", "title": "x", "detail": "d", "status": 404}', 404, PROBLEM)
+APPLICATIONS = [
+    {"application": "orders", "state": "serving", "reason": None},
+    {"application": "clicks", "state": "failed", "reason": "no rights"},
+]
+
+
+def test_a_fleet_says_which_application_is_not_served_and_one_is_examined_alone() -> None:
+    listed = Canned(json.dumps({"applications": APPLICATIONS}).encode())
+    with canned_server([LIVE, READY, STORES, UNKNOWN, listed]) as served:
+        result = run(served.url)
+    assert result.exit_code == ExitCode.REFUSED
+    assert "application clicks is failed: no rights" in result.stdout
+    assert "--application clicks" in result.stdout
+    assert "orders is" not in result.stdout
+    with canned_server([LIVE, READY, STORES, health("ok")]) as served:
+        assert run(served.url, "--application", "orders").exit_code == ExitCode.OK
+    asked = [target for target, _ in served.requests]
+    assert asked[2:] == ["GET /v1/applications/orders/stores", "GET /admin/v1/applications/orders/health"]
+
+
 def test_a_server_that_wants_a_key_and_is_not_ready_says_both() -> None:
     problem = {"type": "unauthenticated", "title": "x", "detail": "a key is needed", "status": 401}
     refused = Canned(json.dumps(problem).encode(), 401, PROBLEM)

@@ -1,7 +1,7 @@
 // The question as a command, for curl and for the command line of Understudy; and a button that copies it.
 
 import { element } from "./dom.js";
-import { storePath } from "./paths.js";
+import { application, storePath } from "./paths.js";
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
@@ -67,11 +67,13 @@ const flags = (bounds) =>
     return value === "true" ? [flag] : [flag, value];
   });
 
+const server = () => [...(application === null ? [] : ["--application", application]), "--url", location.origin];
+
 export const lookupCommand = (store, key, bounds) =>
-  words("understudy", "lookup", store, key, ...flags(bounds), "--url", location.origin);
+  words("understudy", "lookup", store, key, ...flags(bounds), ...server());
 
 export const explainCommand = (store, key, bounds) =>
-  words("understudy", "explain", store, "--key", key, ...flags(bounds), "--url", location.origin);
+  words("understudy", "explain", store, "--key", key, ...flags(bounds), ...server());
 
 export function commandLine(name, text) {
   const code = element("code", { tabIndex: 0 }, text);

@@ -2,6 +2,8 @@
 
 const NAMED = /^\/admin\/applications\/([^/]+)\//.exec(location.pathname);
 
+// The application of a page below one's name; null: the router has one application.
+export const application = NAMED && decodeURIComponent(NAMED[1]);
 export const ownPage = NAMED ? `/admin/applications/${NAMED[1]}/` : "/admin/";
 export const reports = NAMED ? `/admin/v1/applications/${NAMED[1]}` : "/admin/v1";
 

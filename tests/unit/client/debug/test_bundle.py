@@ -83,6 +83,15 @@ def test_the_bundle_has_what_services_say_and_no_secret_of_theirs_or_ours(tmp_pa
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_of_a_fleet_one_application_is_asked_for_what_it_alone_knows(tmp_path: Path) -> None:
+    with canned_server([Canned(b"{}")]) as served:
+        assert bundled(tmp_path / "b.zip", "--application", "orders", urls=[served.url]).exit_code == 0
+    asked = {target for target, _ in served.requests}
+    assert {"GET /livez", "GET /metrics", "GET /admin/v1/applications/orders/health"} <= asked
+    assert "GET /v1/applications/orders/stores" in asked
+    assert "GET /admin/v1/health" not in asked
+
+
 def test_a_service_that_is_away_is_a_line_and_the_others_are_there(tmp_path: Path) -> None:
     path = tmp_path / "b.zip"
     with canned_server([Canned(b"{}")]) as served:
