@@ -109,7 +109,14 @@ def _serve(
     run_app = partial(run, listener=listener, guard=guard, shared=shared, is_supervised=shared is not None)
     if settings.applications:
         fleet = RouterFleet(
-            settings, bus, access, guard, host=host, clock=SystemClock(), learns_within_ms=LEARNS_WITHIN_MS
+            settings,
+            bus,
+            access,
+            guard,
+            host=host,
+            clock=SystemClock(),
+            learns_within_ms=LEARNS_WITHIN_MS,
+            own_ports=own_ports,
         )
         departure = Departure(fleet.leave, settings.shutdown_delay_ms)
         run_app(fleet.app, departure=departure, listening=None if started is None else partial(started, fleet))

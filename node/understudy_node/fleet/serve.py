@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -44,6 +43,7 @@ from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -51,7 +51,7 @@ from understudy_shared.server.service import BACKLOG, Departure, bound_socket, c
 from understudy_shared.telemetry.span_export import require_exporter
 
 MAX_THREADS = 256
-"""Threads of blocking calls of requests: those that wait for one application's storage leave others for the rest."""
+"""Threads of blocking calls of requests: applications whose storage hangs leave some to the others."""
 
 STOP_S = 10.0
 
@@ -145,7 +145,7 @@ class FleetProcess:
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_THREADS, "blocking"))
+        asyncio.get_running_loop().set_default_executor(SharedThreads(MAX_THREADS, "blocking"))
         self.shared.workers.start()
         for name, work in self.following.work().items():
             self._tasks.start(name, work)

@@ -55,8 +55,12 @@ class RouterFleet:
         host: HostInfo,
         clock: Clock,
         learns_within_ms: int = 0,
+        own_ports: Collection[int] = (),
     ) -> None:
-        """Make the parts that all applications share. Raises SettingsError for unusable patterns."""
+        """Make the parts that all applications share. Raises SettingsError for unusable patterns.
+
+        `own_ports`: those of the processes that share a port, this one among them.
+        """
         self.settings = settings
         self.host = host
         self.held: dict[str, HeldApplication] = {}
@@ -68,6 +72,7 @@ class RouterFleet:
             causes=self._causes,
             of_process=self._process_metrics,
             is_guarded=access.is_on,
+            own_ports=own_ports,
             more=[fleet_routes(FleetReports(self.held, clock))],
         )
         self.app = Fleet(self.own.app, access)

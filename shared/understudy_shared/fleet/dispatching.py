@@ -14,6 +14,7 @@ from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, called, chosen
+from understudy_shared.fleet.shared_threads import APPLICATION as APPLICATION_NOW
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
 from understudy_shared.http.problems import ProblemError, problem_of
 from understudy_shared.http.target import application_target, named_application, unknown_application
@@ -65,7 +66,13 @@ class Fleet:
         except UnderstudyError as error:
             reply_problem(exchange, problem_of(error))
             return True
-        return found is not None and self._apps[found.application_id].answer_directly(found.target, exchange)
+        if found is None:
+            return False
+        before = APPLICATION_NOW.set(found.application_id)
+        try:
+            return self._apps[found.application_id].answer_directly(found.target, exchange)
+        finally:
+            APPLICATION_NOW.reset(before)
 
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         """Whether one of the applications, which are all of one kind, answers this POST without ASGI."""
@@ -76,12 +83,17 @@ class Fleet:
     def answer_body(self, body: bytes, exchange: Exchange) -> None:
         named = exchange.application if isinstance(exchange, DirectExchange) else None
         try:
-            app = self._apps[application_of(named, self._apps)]
+            application_id = application_of(named, self._apps)
         except UnderstudyError as error:
             reply_problem(exchange, problem_of(error))
             return
+        app = self._apps[application_id]
         assert isinstance(app, AnswersBodies), "accepts_body said so"
-        app.answer_body(body, exchange)
+        before = APPLICATION_NOW.set(application_id)
+        try:
+            app.answer_body(body, exchange)
+        finally:
+            APPLICATION_NOW.reset(before)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
@@ -89,34 +101,45 @@ class Fleet:
             await self.access.admitted(scope, self)(scope, receive, send)
             return
         try:
-            app = self._own if scope["type"] != "http" else self._entered(scope)
+            application_id = None if scope["type"] != "http" else self._entered(scope)
         except UnderstudyError as error:
             await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem_of(error))
             return
-        is_audited = scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED))
-        if app is self._own and is_audited:  # an application has an audit of its own
-            await self.access.audit.watch(app, scope, receive, send, authorization_of(scope).principal)
-        else:
-            await app(scope, receive, send)
+        if application_id is None:
+            await self._answer_itself(scope, receive, send)
+            return
+        before = APPLICATION_NOW.set(application_id)
+        try:
+            await self._apps[application_id](scope, receive, send)
+        finally:
+            APPLICATION_NOW.reset(before)
 
-    def _entered(self, scope: Scope) -> App:
-        """Return the application of a request, whose path names it no longer."""
+    async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_audited = scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED))
+        if is_audited:  # an application has an audit of its own
+            await self.access.audit.watch(self._own, scope, receive, send, authorization_of(scope).principal)
+        else:
+            await self._own(scope, receive, send)
+
+    def _entered(self, scope: Scope) -> str | None:
+        """Return the application of a request, whose path names it no longer; None: the fleet answers."""
         raw_path: bytes = scope["raw_path"]
         if raw_path.startswith(INTERNAL):
-            return self._apps[called(scope["headers"], self._apps)]
+            return called(scope["headers"], self._apps)
         if raw_path == DRAIN and named_application(scope["headers"]) is not None:
-            return self._apps[called(scope["headers"], self._apps)]
+            return called(scope["headers"], self._apps)
+        application_id: str | None
         if APPLICATION in scope:  # the access check has chosen it: what was granted holds there and nowhere else
             application_id, inner = scope[APPLICATION], application_target(raw_path)[1]
         else:
             found = self._chosen(raw_path, ANYBODY)
             application_id, inner = (None, raw_path) if found is None else found
         if application_id is None:
-            return self._own
+            return None
         if application_id not in self._apps:  # it was removed since
             raise ProblemError(unknown_application(application_id))
         enter(scope, inner)
-        return self._apps[application_id]
+        return application_id
 
     def _application(self, raw_path: bytes, principal: Principal) -> str | None:
         """Return the application of a request of a principal; None where the fleet answers. Raises a problem."""

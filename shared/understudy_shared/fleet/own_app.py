@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -15,6 +15,7 @@ from understudy_shared.auth.access import AUTHORIZATION, authorization_of
 from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
+from understudy_shared.fleet.shared_threads import APPLICATION
 from understudy_shared.http.edge import App, Scope
 from understudy_shared.http.openapi.document import Service, add_document
 from understudy_shared.http.problems import ProblemError
@@ -32,7 +33,8 @@ class OwnApp:
     """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
 
     `service` is that of its document. `causes` say why the process is degraded, beyond its applications; `of_process`
-    are its own metrics; `starting` says why it does not know all its applications yet.
+    are its own metrics; `starting` says why it does not know all its applications yet. `own_ports`: as those of
+    `probe_routes`.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class OwnApp:
         causes: Callable[[], Mapping[str, str]],
         of_process: Callable[[], Iterable[Metric]],
         is_guarded: bool = False,
+        own_ports: Collection[int] = (),
         more: Iterable[APIRouter] = (),
         starting: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -56,7 +59,7 @@ class OwnApp:
         http = service_app("Understudy", lifespan)
         self.app: App = Framework(http)
         report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
-        for routes in (probe_routes(report), self._routes(), *more):
+        for routes in (probe_routes(report, own_ports), self._routes(), *more):
             http.include_router(routes)
         add_document(http, service, is_fleet=True, is_guarded=is_guarded)
         answer_with_problems(http)
@@ -121,6 +124,7 @@ async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict
     principal = authorization_of(scope).principal
 
     async def ask(application_id: str, application: Reported) -> tuple[int, dict[str, Any]]:
+        APPLICATION.set(application_id)  # of this task
         granted = {**scope, AUTHORIZATION: Authorization(principal.within(application_id))}
         try:
             async with asyncio.timeout(LIST_S):

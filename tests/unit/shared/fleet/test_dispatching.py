@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import MutableMapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.support.cluster.fake_cluster import until
 
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.fleet.dispatching import Fleet, Served
 from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.server.direct import DirectExchange, Exchange
 
@@ -125,6 +128,33 @@ async def test_a_removed_application_is_unknown_and_the_others_go_on() -> None:
     assert (await asked(fleet, "/v1/stores/op0/scan"))[1].startswith("b ")
     await fleet.end_streams()
     assert B.ended
+
+
+class Blocking(Application):
+    """An application whose answers need a thread; that of `hangs` has its storage silent."""
+
+    def __init__(self, name: str, *stores: str, until: threading.Event) -> None:
+        super().__init__(name, *stores)
+        self.until = until
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.to_thread(self.until.wait)
+        await super().__call__(scope, receive, send)
+
+
+async def test_an_application_whose_storage_hangs_leaves_threads_to_the_others() -> None:
+    asyncio.get_running_loop().set_default_executor(threads := SharedThreads(4, "test"))
+    answers, others = threading.Event(), threading.Event()
+    others.set()
+    fleet = fleet_of(Blocking("a", until=answers), Blocking("b", until=others))
+    hanging = asyncio.gather(*[asked(fleet, "/v1/applications/a/stores/s/scan") for _ in range(12)])
+    try:
+        await until(lambda: threads.waiting("a") == 10)
+        assert (await asked(fleet, "/v1/applications/b/stores/s/scan"))[1].startswith("b ")
+        assert not hanging.done()
+    finally:
+        answers.set()
+    assert {status for status, _ in await hanging} == {200}
 
 
 async def test_an_application_starts_and_ends_by_its_lifespan() -> None:

@@ -203,6 +203,15 @@ def test_the_document_has_every_route_of_the_fleet_itself() -> None:
     assert "/v1/applications/{application}/stores/{store}/scan" in get(fleet, "/docs").text
 
 
+async def test_metrics_are_refused_at_a_port_that_processes_share() -> None:
+    own = OwnApp(
+        "router", {}, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple, own_ports=range(8081, 8083)
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=own.app)) as http:
+        found = [(await http.get(f"http://fleet:{port}/metrics")).status_code for port in (8080, 8081, 8082)]
+    assert found == [421, 200, 200]
+
+
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:
     known = {name: application(name) for name in ("orders-eu", "flights")}
     broken = NotOpen("orders-us", lambda: "no s3://secret/place", Access())
