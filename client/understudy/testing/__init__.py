@@ -9,8 +9,9 @@
 It is the node of `understudy serve` over a checkpoint in memory, and needs what that needs: the extra `node`.
 """
 
+from understudy.testing.application import Application as Application
+from understudy.testing.application import Trouble as Trouble
 from understudy.testing.server import Server as Server
-from understudy.testing.server import Trouble as Trouble
 from understudy.testing.stores import Store as Store
 
-__all__ = ["Server", "Store", "Trouble"]
+__all__ = ["Application", "Server", "Store", "Trouble"]

@@ -26,8 +26,8 @@ class MemoryConnection(Protocol):
         """Close it; from now on nothing is received."""
 
 
-class MemoryService(Protocol):
-    """The node in memory. Any thread may call it."""
+class MemoryApplication(Protocol):
+    """One application of the node in memory. Any thread may call it."""
 
     @property
     def version(self) -> int:
@@ -35,14 +35,6 @@ class MemoryService(Protocol):
 
     def wall_us(self) -> int:
         """Return the time of its clock."""
-
-    def connect(self, received: Callable[[bytes], None], lost: Callable[[], None]) -> MemoryConnection:
-        """Open a connection. Its functions are called on the server's loop, `lost` once. Raises ConnectionRefusedError
-        once the service is closed.
-        """
-
-    def listen(self, host: str, port: int) -> str:
-        """Take connections at a port, too, and return its URL."""
 
     def commit(self, changes: Mapping[str, Sequence[Change]]) -> int:
         """Commit the next version and return it."""
@@ -55,20 +47,34 @@ class MemoryService(Protocol):
     ) -> End:
         """Let requests meet a problem, a delay, or a connection that is cut."""
 
+
+class MemoryService(Protocol):
+    """The node in memory. Any thread may call it."""
+
+    @property
+    def applications(self) -> Mapping[str, MemoryApplication]:
+        """The applications by their names; one alone has the name that is empty."""
+
+    def connect(self, received: Callable[[bytes], None], lost: Callable[[], None]) -> MemoryConnection:
+        """Open a connection. Its functions are called on the server's loop, `lost` once. Raises ConnectionRefusedError
+        once the service is closed.
+        """
+
+    def listen(self, host: str, port: int) -> str:
+        """Take connections at a port, too, and return its URL."""
+
     def close(self) -> None:
         """End it."""
+
+
+Declared = tuple[Mapping[str, tuple[StructType, StructType, Mapping[str, object]]], Mapping[str, Sequence[Change]]]
+"""The stores of an application, and the rows of its first version."""
 
 
 class OpenService(Protocol):
     """The entry point."""
 
-    def __call__(
-        self,
-        stores: Mapping[str, tuple[StructType, StructType, Mapping[str, object]]],
-        rows: Mapping[str, Sequence[Change]],
-        *,
-        partitions: int,
-    ) -> MemoryService: ...
+    def __call__(self, declared: Mapping[str, Declared], *, partitions: int) -> MemoryService: ...
 
 
 def find_service() -> OpenService:

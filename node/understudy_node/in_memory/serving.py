@@ -12,6 +12,7 @@ from collections.abc import Callable
 from understudy_node.in_memory.connections import MemoryConnection, Received
 from understudy_node.in_memory.troubles import TroubledApp
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import NOT_STARTED, Service, bound_socket
 
@@ -30,7 +31,7 @@ class _QuietService(Service):
     uvicorn: `servers`, `server_state`, `lifespan` and the arguments of its protocols are its internals.
     """
 
-    def __init__(self, app: TroubledApp, guard: ConnectionGuard, listening: Callable[[], None]) -> None:
+    def __init__(self, app: TroubledApp | Fleet, guard: ConnectionGuard, listening: Callable[[], None]) -> None:
         super().__init__(app, guard=guard, listening=listening)
         self._app = app
         self._finished = asyncio.Event()
@@ -70,7 +71,7 @@ class _QuietService(Service):
 class Serving:
     """A running service. `close` ends it."""
 
-    def __init__(self, app: TroubledApp, guard: ConnectionGuard) -> None:
+    def __init__(self, app: TroubledApp | Fleet, guard: ConnectionGuard) -> None:
         """Start it. Raises UnderstudyError when it does not start; the log says why then."""
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

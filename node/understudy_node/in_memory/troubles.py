@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from understudy_node.http.lookups import NodeLookups
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_problem
 from understudy_shared.http.problems import Problem, ProblemError
-from understudy_shared.http.target import split_path
+from understudy_shared.http.target import application_target, split_path
 from understudy_shared.server.direct import Exchange
 
 API = "/v1/"
@@ -39,8 +40,9 @@ class Trouble:
 class TroubledApp:
     """The application of a node, with troubles. Without any it answers as it does alone."""
 
-    def __init__(self, app: NodeLookups) -> None:
+    def __init__(self, app: NodeLookups, has_store: Callable[[str], bool]) -> None:
         self.access = app.access
+        self.has_store = has_store
         self._app = app
         self._troubles: tuple[Trouble, ...] = ()
         self._ended = asyncio.Event()
@@ -83,7 +85,7 @@ class TroubledApp:
         if not self._troubles or scope["type"] != "http" or not scope["path"].startswith(API):
             return []
         try:
-            path = split_path(scope["raw_path"])
+            path = split_path(application_target(scope["raw_path"])[1])
         except ProblemError:  # the application refuses such a path
             return []
         return [trouble for trouble in self._troubles if trouble.meets(path)]

@@ -95,7 +95,7 @@ def service(
             for changes in others:
                 own.commit({"op0": changes})
             client = Served(int(own.listen().rpartition(":")[2]))
-            yield Service(client, client.port, own._service._app, position_of(client))  # type: ignore[attr-defined]
+            yield Service(client, client.port, own._service.applications[""].app, position_of(client))  # type: ignore[attr-defined]
         return
     if request.param == "serve":
         with served_node(checkpoint.path, folder / "data") as node:
