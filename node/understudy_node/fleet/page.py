@@ -5,44 +5,26 @@ It shows those that the caller may monitor. Each application has its own page be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from html import escape
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request
 
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
-from understudy_shared.http.people import HEADERS, small_page
-
-UNKNOWN = "?"
-REFRESH_S = 5
-"""Time after which a browser asks for the page again."""
+from understudy_shared.http.people import small_page
+from understudy_shared.server.live_pages import REFRESH_S, known, table
 
 _WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
 _MARKS = {State.FAILED: "✕", State.SERVING: "●"}
 _HEADS = ("application", "state", "stores", "last version", "worst lag")
 
 
-def page_routes(applications: Mapping[str, Reported]) -> APIRouter:
-    """Make the routes of the page, and of the redirects to it. They are for browsers, so no document describes them."""
-    routes = APIRouter(include_in_schema=False)
-    headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
-
-    @routes.get("/")
-    @routes.get("/admin")
-    async def to_page() -> Response:
-        """Show the page to a person who typed the host only."""
-        return Response(status_code=307, headers={"location": "/admin/"})
-
-    @routes.get("/admin/")
-    async def page(request: Request) -> Response:
-        """Render the current page, with what the caller may monitor; the browser asks again by itself."""
-        principal = authorization_of(request.scope).principal
-        shown = fleet_page([each.report() for name, each in applications.items() if principal.monitors(name)])
-        return Response(shown, media_type="text/html", headers=headers)
-
-    return routes
+def page_for(request: Request, applications: Mapping[str, Reported]) -> bytes:
+    """Render the page with what the caller may monitor."""
+    principal = authorization_of(request.scope).principal
+    return fleet_page([each.report() for name, each in applications.items() if principal.monitors(name)])
 
 
 def fleet_page(reports: Iterable[ApplicationReport]) -> bytes:
@@ -54,21 +36,15 @@ def fleet_page(reports: Iterable[ApplicationReport]) -> bytes:
 
 
 def _body(reports: list[ApplicationReport]) -> Iterator[str]:
-    head = "".join(f'<th scope="col">{name}</th>' for name in _HEADS)
-    yield f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, reports))}</tbody></table>"
+    yield table(_HEADS, map(_row, reports))
     yield f"<p>This page is loaded again every {REFRESH_S} s.</p>"
     yield '<p><a href="/v1/applications">Applications as JSON</a> · <a href="/metrics">Metrics</a></p>'
 
 
-def _row(report: ApplicationReport) -> str:
+def _row(report: ApplicationReport) -> tuple[object, ...]:
     name = escape(report.application_id)
     link = f'<a href="/admin/applications/{quote(report.application_id, safe="")}/">{name}</a>'
     state = escape(f"{_MARKS.get(report.state, '▲')} {report.state}")
     reason = f"<br>{escape(report.reason)}" if report.reason else ""
-    numbers = (len(report.stores), _known(report.end_offset_position), _known(report.max_offset_lag))
-    cells = "".join(f"<td>{number}</td>" for number in numbers)
-    return f"<tr><td>{link}</td><td>{state}{reason}</td>{cells}</tr>"
-
-
-def _known(number: int | None) -> str:
-    return UNKNOWN if number is None else f"{number:,}"
+    numbers = (len(report.stores), known(report.end_offset_position), known(report.max_offset_lag))
+    return link, f"{state}{reason}", *numbers

@@ -24,7 +24,7 @@ from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.fleet.applications import Applications
 from understudy_node.fleet.following import Following, announcing_of
 from understudy_node.fleet.membership import Membership
-from understudy_node.fleet.page import page_routes
+from understudy_node.fleet.page import page_for
 from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
 from understudy_node.http.metrics import process_metrics
 from understudy_node.replica.workers import Workers
@@ -47,6 +47,7 @@ from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.live_pages import page_routes
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
 from understudy_shared.telemetry.span_export import require_exporter
 
@@ -195,7 +196,7 @@ class FleetProcess:
             )
 
     def _routers(self) -> list[APIRouter]:
-        page = page_routes(self.applications.served)
+        page = page_routes(partial(page_for, applications=self.applications.served))
         return [page, drain_routes(self)] if isinstance(self._settings, NodeFleetSettings) else [page]
 
 

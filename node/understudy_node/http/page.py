@@ -9,41 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from understudy_node.http.admin import lag_report
 from understudy_node.http.health import NodeHealth
 from understudy_node.node import Node
 from understudy_shared.http.health import HealthReport, State
-from understudy_shared.http.people import HEADERS, small_page
+from understudy_shared.http.people import small_page
+from understudy_shared.server import live_pages
+from understudy_shared.server.live_pages import REFRESH_S, UNKNOWN, known
 
-UNKNOWN = "?"
-REFRESH_S = 5
 MAX_EVENTS = 20
 
 MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT: "✕"}
 
 
 def page_routes(node: Node, health: NodeHealth) -> APIRouter:
-    """Make the routes of the page, and of the redirects to it. They are for browsers, so they are not in the OpenAPI
-    document.
-    """
-    routes = APIRouter()
-    headers = {**{name.decode(): value.decode() for name, value in HEADERS}, "refresh": str(REFRESH_S)}
-
-    @routes.get("/")
-    @routes.get("/admin")
-    async def to_page() -> Response:
-        """Show the page to a person who typed the host only."""
-        return Response(status_code=307, headers={"location": "/admin/"})
-
-    @routes.get("/admin/")
-    async def page() -> Response:
-        """Render the current page; the browser asks again by itself."""
-        shown = node_page(lag_report(node, None), health.look(), is_member=node.node_id is not None)
-        return Response(shown, media_type="text/html", headers=headers)
-
-    return routes
+    """Make the routes of the page."""
+    return live_pages.page_routes(
+        lambda _: node_page(lag_report(node, None), health.look(), is_member=node.node_id is not None)
+    )
 
 
 def node_page(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> bytes:
@@ -57,10 +42,10 @@ def _body(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -
         if each.state is not State.OK:
             says = (("Hurts", each.impact), ("Because", each.cause), ("Do", each.action))
             yield f"<h2>{MARKS[each.state]} {escape(each.symptom)}</h2>"
-            yield _table(("", ""), [(name, text) for name, text in says if text])
+            yield _table((), [(name, text) for name, text in says if text])
     query = report["query"]
     yield _table(
-        ("", ""),
+        (),
         [
             ("checkpoint", report["checkpoint"]),
             ("query", query["state"]),
@@ -94,8 +79,8 @@ def _store(store: Mapping[str, Any]) -> tuple[object, ...]:
     lags = [each["offset_lag"] for each in partitions]
     keys = [each["keys"] for each in partitions]
     running = sum(each["state"] == "RUNNING" for each in partitions)
-    worst = UNKNOWN if None in lags or not lags else f"{max(lags):,}"
-    return store["store"], len(partitions), running, worst, UNKNOWN if None in keys else f"{sum(keys):,}"
+    worst = known(None if None in lags or not lags else max(lags))
+    return store["store"], len(partitions), running, worst, known(None if None in keys else sum(keys))
 
 
 def _known(value: object) -> object:
@@ -103,6 +88,4 @@ def _known(value: object) -> object:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads) if any(heads) else ""
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    return live_pages.table(heads, [[escape(str(cell)) for cell in row] for row in rows])
