@@ -59,7 +59,10 @@ def _classes(classes: Sequence[type]) -> Iterator[str]:
 
 
 def _public(each: type) -> Iterator[tuple[str, object]]:
-    return ((name, member) for name, member in vars(each).items() if not name.startswith("_"))
+    """Yield the members that a program may use, those of base classes first."""
+    bases = [base for base in reversed(each.__mro__) if base.__module__.partition(".")[0] == "understudy"]
+    found = {name: member for base in bases for name, member in vars(base).items()}
+    return ((name, member) for name, member in found.items() if not name.startswith("_"))
 
 
 def _attributes(each: type) -> str:
