@@ -5,7 +5,7 @@ It shows those that the caller may monitor. Each application has its own page be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from urllib.parse import quote
 

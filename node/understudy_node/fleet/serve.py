@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import GaugeMetricFamily, Metric

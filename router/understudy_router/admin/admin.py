@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from understudy_router.admin.cursors import BadLagCursorError
 from understudy_router.admin.feed import EventStream, Feed, ViewerMessages
 from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
-from understudy_router.admin.lag_page import Page, Query, page_of
-from understudy_router.admin.node_documents import node_document
-from understudy_router.admin.observed import Document, Observed
+from understudy_router.admin.lag_page import BadLagCursorError, Page, Query, page_of
+from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.overview import Overview, figures_of, overview_of, worst_lag
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Document, Observed, Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
 from understudy_router.router import Router
 from understudy_shared.auth.access import is_known
@@ -206,11 +204,9 @@ class Admin:
 
     def require_node(self, node_id: str | None) -> None:
         """Raise ProblemError for an unknown node."""
-        tables = self._router.tables
-        known = tables.nodes.keys() | tables.dead.keys() | tables.holders
+        known = self._router.tables.known_nodes
         if node_id is not None and node_id not in known:
-            fix = f"Nodes known here: {', '.join(sorted(known)[:20]) or 'none'}"
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "node", fix))
+            raise ProblemError(unknown_node(node_id, known))
 
     def _require_kept(self, store: str | None, partition: int | None) -> None:
         kept, kind = self._observer.history, ProblemType.UNKNOWN_PATH
@@ -227,3 +223,9 @@ class Admin:
         else:
             return
         raise ProblemError(Problem(kind, what, "partition", fix))
+
+
+def unknown_node(node_id: str, known: Collection[str]) -> Problem:
+    """Return the problem for a node that is not among the known ones."""
+    fix = f"Nodes known here: {', '.join(sorted(known)[:20]) or 'none'}"
+    return Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "node", fix)

@@ -20,7 +20,7 @@ from understudy_router.admin.faults import (
     store_partitions,
     store_partitions_in_all,
 )
-from understudy_router.admin.observed import Observed
+from understudy_router.admin.snapshot import Observed
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
 from understudy_shared.auth.binding import Exposure

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from understudy_router.admin.faults import blind_nodes, named
-from understudy_router.admin.observed import Document
 from understudy_router.admin.schema_changes import KINDS, Line, schema_changes
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent

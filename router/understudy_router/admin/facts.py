@@ -1,14 +1,17 @@
-"""The facts about one replica, and about one node, at one moment (data)."""
+"""The facts about one replica, and about one node, at one moment (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from understudy_router.cluster.health import Change
+from understudy_router.admin.replica_index import ReplicaIndex
+from understudy_router.cluster.candidates import NOTHING_OPEN, lags_of
+from understudy_router.cluster.health import Change, Health
+from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.messages import Heartbeat, Restore
+from understudy_shared.bus.messages import Applied, Assignment, Heartbeat, Restore
 from understudy_shared.cluster.view import DeadNode, NodeReport
 
 DEAD = "DEAD"
@@ -53,6 +56,17 @@ class Facts(NamedTuple):
     error: str | None = None
     restore: Restore | None = None
     standing: Standing = Standing.DEAD
+
+    @property
+    def is_restoring(self) -> bool:
+        return self.state in {"RESTORING", "CREATED"} or self.restore is not None
+
+    @property
+    def restored_percent(self) -> float | None:
+        """The progress of a restore; `None` while it is unknown."""
+        if self.restore is None or not self.restore.total_bytes:
+            return None
+        return round(min(100.0, 100 * self.restore.done_bytes / self.restore.total_bytes), 1)
 
 
 class NodeView(NamedTuple):
@@ -102,3 +116,101 @@ class NodeView(NamedTuple):
         if self.report is not None:
             return self.report.heartbeat.standing
         return "unheard" if self.dead is None else "dead"
+
+
+class NodeReader:
+    """The maker of the views of nodes, against one end."""
+
+    def __init__(
+        self, tables: Tables, index: ReplicaIndex, previous: Assignment | None, *, now_ms: float, end: int | None
+    ) -> None:
+        self._tables = tables
+        self._index = index
+        self._previous = previous
+        self._now_ms = now_ms
+        self._end = end
+
+    def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
+        """Return the view of a live node. A node with many exceptions takes several slices."""
+        beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
+        health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
+        is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
+        own: dict[int, Facts] = {}
+        for replica, applied in self._exceptions(beat):
+            if replica is not None and replica not in own:
+                own[replica] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
+            yield
+        return NodeView(
+            node_id=beat.node_id,
+            endpoint=beat.endpoint.host_info(),
+            facts=self._facts(beat, beat.applied, age_ms, is_doubtful=is_doubtful),
+            own=own,
+            report=report,
+            health=health,
+            age_ms=age_ms,
+            is_silent=is_silent,
+        )
+
+    def _exceptions(self, beat: Heartbeat) -> Iterator[tuple[int | None, Applied]]:
+        """Yield the replicas of a node that differ from its others, and what is reported of them. A replica that the
+        node does not hold here is `None`.
+        """
+        index, holds = self._index, self._holds(beat)
+        number = index.number_of.get(beat.node_id)
+        if number is None:
+            return
+        for key, applied in beat.exceptions.items():
+            yield index.replica_by_key(key, number), applied
+        if holds is not None:
+            for replica in index.of_node[number]:
+                yield None if holds(index.key(index.task[replica])) else replica, NOTHING_OPEN
+
+    def dead(self, dead: DeadNode) -> NodeView:
+        facts = Facts(DEAD, error=dead.why)
+        age_ms = round(self._now_ms - dead.died_ms)
+        return NodeView(dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms)
+
+    def unheard(self, node_id: str) -> NodeView:
+        """Return the view of a node that only the assignment names. Without an address it counts as dead."""
+        assignment = self._index.assignment
+        endpoint = None if assignment is None else assignment.members.get(node_id)
+        if endpoint is None:
+            return NodeView(node_id, HostInfo("unknown", 0), Facts(DEAD))
+        return NodeView(node_id, endpoint.host_info(), Facts(None, standing=Standing.UNHEARD))
+
+    def _holds(self, beat: Heartbeat) -> Callable[[str], bool] | None:
+        """Return a test of whether a heartbeat reports on a task of its node (see `candidates.applied_of`); `None` when
+        it reports on all.
+        """
+        if beat.held is not None:
+            return frozenset(beat.held).__contains__
+        assignment, previous = self._index.assignment, self._previous
+        order = (beat.term, beat.epoch)
+        if previous is None or assignment is None or order == assignment.order or order != previous.order:
+            return None
+        tasks = previous.tasks
+        return lambda key: key in tasks and beat.node_id in tasks[key].holders
+
+    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, *, is_doubtful: bool) -> Facts:
+        offset_lag, time_lag_ms = lags_of(applied, age_ms, self._end, self._tables.end_expiry_ms)
+        return Facts(
+            state=applied.state,
+            version=applied.version,
+            offset_lag=offset_lag,
+            time_lag_ms=time_lag_ms,
+            report_age_ms=age_ms,
+            error=applied.error,
+            restore=applied.restore,
+            standing=self._standing(beat, applied, is_doubtful=is_doubtful),
+        )
+
+    def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
+        assignment = self._index.assignment
+        fits = assignment is None or (
+            beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
+        )
+        if applied.version is None or not fits:
+            return Standing.CLOSED
+        if applied.state != RUNNING:
+            return Standing.BEHIND
+        return Standing.DOUBTFUL if is_doubtful else Standing.CAUGHT_UP

@@ -1,23 +1,86 @@
-"""The grid of the overview: a row per store partition, a cell per replica (pure, in slices).
+"""The parts of the overview, each of which knows when it last changed; and those of its grid: a row per store
+partition, a cell per replica (pure, in slices).
 
-Above MAX_REPLICAS only the partitions of the worst replicas have a row. A row that only got older is kept as it was,
-and so is the whole grid while each node reports the same of all its replicas, and the same as before.
+A part is kept while only noise changes in it. Above MAX_REPLICAS only the partitions of the worst replicas have a row.
+A row that only got older is kept as it was, and so is the whole grid while each node reports the same of all its
+replicas, and the same as before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import orjson
 
 from understudy_router.admin.facts import Facts
 from understudy_router.admin.lag_page import Query, first_of
-from understudy_router.admin.parts import DocumentPart, Now, changed, members, settled_ms
-from understudy_router.admin.restoring import percent_of
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
+
+FRESH_MS = 2_000
+"""Milliseconds below which ages and lags count as equal: a heartbeat is up to a second old when all is well."""
+
+MINUTE_MS = 60_000
+
+KEPT_MS = 5_000
+"""Most milliseconds for which a small section may show an age that was true when it was made."""
+
+K = TypeVar("K")
+
+
+class DocumentPart(NamedTuple):
+    """A part as JSON, the input of which it was made, without noise, and the tick at which its text last changed."""
+
+    shape: object
+    text: bytes
+    tick: int
+    made_ms: float = 0.0
+
+
+class Now(NamedTuple):
+    """The tick and the time at which parts are made, and the oldest tick since which a viewer may ask for changes."""
+
+    tick: int
+    ms: float
+    oldest: int = 0
+
+    def part(
+        self, before: DocumentPart | None, shape: object, document: object, *, keep_ms: float = math.inf
+    ) -> DocumentPart:
+        """Return the present part: the one before while its shape is the same, for `keep_ms` at most. One that is made
+        anew has the tick of the one before if the text is the same.
+        """
+        if before is not None and before.shape == shape and self.ms - before.made_ms < keep_ms:
+            return before
+        text = orjson.dumps(document)
+        is_same = before is not None and before.text == text
+        return DocumentPart(shape, text, before.tick if before is not None and is_same else self.tick, self.ms)
+
+
+def changed(parts: Mapping[K, DocumentPart], tick: int) -> dict[K, bytes]:
+    """Return the texts that changed after a tick."""
+    return {key: part.text for key, part in parts.items() if part.tick > tick}
+
+
+def members(texts: Mapping[str, bytes]) -> bytes:
+    """Return the members of a JSON object, without its braces."""
+    return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in texts.items())
+
+
+def settled_ms(ms: int | None) -> int | None:
+    """Return the step of an age: one step for all fresh ages, then steps of a second, after a minute ever longer
+    ones.
+    """
+    if ms is None:
+        return None
+    if ms < FRESH_MS:
+        return 0
+    return ms // 1000 if ms < MINUTE_MS else 60 + (ms // MINUTE_MS).bit_length()
+
 
 MAX_REPLICAS = 10_000
 WORST_ROWS = 200
@@ -138,7 +201,7 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: DocumentPart | None
             "lag": facts.offset_lag,
             "lag_ms": facts.time_lag_ms,
             "age_ms": facts.report_age_ms,
-            "percent": percent_of(facts),
+            "percent": facts.restored_percent,
             "error": facts.error,
         }
         for node_id, role, facts in replicas
@@ -149,4 +212,4 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: DocumentPart | None
 def _shape(facts: Facts) -> tuple[object, ...]:
     """Return the facts whose change makes a cell a new one: ages count by their steps."""
     lag_ms, age_ms = settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms)
-    return facts.state, facts.offset_lag, lag_ms, age_ms, percent_of(facts), facts.error
+    return facts.state, facts.offset_lag, lag_ms, age_ms, facts.restored_percent, facts.error

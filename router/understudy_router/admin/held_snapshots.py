@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from understudy_router.admin.observed import Document
+from understudy_router.admin.snapshot import Document
 from understudy_router.cluster.snapshot_leases import Listing, SnapshotLeases
 from understudy_shared.base.clock import Clock
 

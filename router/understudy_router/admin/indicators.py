@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 
 from understudy_router.admin.cluster_faults import access, agreement, bus, degraded, nodes, redundancy, restores
-from understudy_router.admin.observed import Observed
 from understudy_router.admin.reader_faults import checkpoint, freshness, query, reads
+from understudy_router.admin.snapshot import Observed
 from understudy_shared.http.health import HealthReport, Indicator
 
 INDICATORS: Mapping[str, Callable[[Observed], Iterator[Indicator]]] = {

@@ -14,9 +14,8 @@ from itertools import groupby
 
 import orjson
 
-from understudy_router.admin.cursors import encoded
-from understudy_router.admin.lag_page import COLUMNS, Page, Query, Row, replica_row, selected
-from understudy_router.admin.node_documents import node_row
+from understudy_router.admin.lag_page import COLUMNS, Page, Query, Row, encoded, replica_row, selected
+from understudy_router.admin.node_reports import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,12 +18,15 @@ from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
 
-from understudy_router.admin.cursors import BadLagCursorError, LagCursor
+import orjson
+
 from understudy_router.admin.facts import UNKNOWN, Facts
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
+MAX_CURSOR_CHARACTERS = 2048
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 STATES = ("RUNNING", "RESTORING", "CREATED", "CLOSED", "DEAD", UNKNOWN)
@@ -48,6 +53,25 @@ Entry = tuple[float, float, int, int]
 """A replica by its sort keys: its value, its place, the number of its store's route, its own number. Places are unique,
 and in the order of stores, partitions and node ids. The tuple has only numbers: the garbage collector leaves such
 tuples out, so a list of 100,000 of them causes no pause."""
+
+
+class BadLagCursorError(ProblemError):
+    """An error for a cursor that is damaged, of another list, or too old."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(Problem(ProblemType.BAD_REQUEST, what, "cursor", "Begin again without a cursor"))
+
+
+class LagCursor(NamedTuple):
+    """The last row of a page. `digest` names the list, `tick` the snapshot that the next page has to be read from, 0
+    for any.
+    """
+
+    digest: int
+    tick: int
+    store: str
+    partition: int
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +259,21 @@ def _after(snapshot: Snapshot, query: Query, cursor: LagCursor) -> tuple[float, 
     if not is_there:
         raise BadLagCursorError("the cursor does not belong to this list")
     return (_value(snapshot, query)(replicas[at]), place)
+
+
+def encoded(cursor: LagCursor) -> str:
+    return urlsafe_b64encode(orjson.dumps(list(cursor))).decode().rstrip("=")
+
+
+def decoded(text: str) -> LagCursor:
+    """Decode a cursor. Raises BadLagCursorError."""
+    if len(text) > MAX_CURSOR_CHARACTERS or not text.isascii():
+        raise BadLagCursorError("the cursor does not parse")
+    try:
+        found = orjson.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (Error, ValueError):
+        raise BadLagCursorError("the cursor does not parse") from None
+    kinds = [type(each) for each in found] if isinstance(found, list) else []
+    if kinds != [int, int, str, int, str] or min(found[0], found[1], found[3]) < 0:
+        raise BadLagCursorError("the cursor does not parse")
+    return LagCursor(*found)

@@ -14,17 +14,25 @@ from typing import Any
 
 import orjson
 
-from understudy_router.admin.grid import NO_GRID, Grid, grid_of
+from understudy_router.admin.grid import (
+    KEPT_MS,
+    NO_GRID,
+    DocumentPart,
+    Grid,
+    Now,
+    changed,
+    grid_of,
+    members,
+    settled_ms,
+)
 from understudy_router.admin.held_snapshots import overview_part
 from understudy_router.admin.history import Number
 from understudy_router.admin.lag_forms import bus_document
-from understudy_router.admin.node_documents import node_document
-from understudy_router.admin.observed import Document, Observed
-from understudy_router.admin.parts import KEPT_MS, DocumentPart, Now, changed, members, settled_ms
+from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.reads_served import NOTHING_SERVED
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.safe_to_stop import Losses
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Document, Observed, Snapshot
 from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.spark.times import utc_text
@@ -55,8 +63,6 @@ class Overview:
     generated_at: str | None
     sections: Mapping[str, DocumentPart]
     grid: Grid
-    nodes: Mapping[str, DocumentPart]
-    """The entries of the section `nodes`."""
     known: tuple[int, ...] = ()
     """The last MAX_KEPT ticks before this one."""
 
@@ -92,24 +98,22 @@ def overview_of(
     the cost of a stop of each node.
     """
     snapshot = seen.snapshot
-    known = before or Overview(0, None, {}, NO_GRID, {})
+    known = before or Overview(0, None, {}, NO_GRID)
     now = Now(max(snapshot.tick, known.tick + 1), snapshot.about.now_ms, next(iter(known.known), 0))
-    nodes: dict[str, DocumentPart] = {}
+    nodes: list[Document] = []
     for node_id, view in snapshot.nodes.items():
-        document = node_document(snapshot, view, losses[node_id])
-        shape = {**document, "heartbeat_age_ms": settled_ms(view.age_ms)}
-        nodes[node_id] = now.part(known.nodes.get(node_id), shape, document)
+        nodes.append(node_document(snapshot, view, losses[node_id]))
         yield
     grid = yield from grid_of(snapshot, known.grid, now)
     sections = {
         name: now.part(known.sections.get(name), _shape(name, value), value, keep_ms=KEPT_MS)
         for name, value in _sections(seen, histories).items()
     }
-    entries = b"[%b]" % b",".join(part.text for part in nodes.values())
-    sections["nodes"] = now.joined(known.sections.get("nodes"), entries, entries)
+    shape = [{**each, "heartbeat_age_ms": settled_ms(each["heartbeat_age_ms"])} for each in nodes]
+    sections["nodes"] = now.part(known.sections.get("nodes"), shape, nodes)
     tick = max(grid.tick, *(part.tick for part in sections.values()))
     ticks = known.known if before is None or tick == before.tick else (*before.known, before.tick)[-MAX_KEPT:]
-    return Overview(tick, utc_text(snapshot.about.now_us), sections, grid, nodes, ticks)
+    return Overview(tick, utc_text(snapshot.about.now_us), sections, grid, ticks)
 
 
 @cache

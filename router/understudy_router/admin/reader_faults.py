@@ -20,8 +20,7 @@ from understudy_router.admin.faults import (
     unknown,
     waiting_nodes,
 )
-from understudy_router.admin.observed import Observed
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_shared.base.durations import duration_text
 from understudy_shared.bus.messages import QueryProgress
 from understudy_shared.http.health import Indicator, State

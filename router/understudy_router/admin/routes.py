@@ -11,10 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from understudy_router.admin.admin import HISTORY_MINUTES, Admin
-from understudy_router.admin.cursors import decoded
 from understudy_router.admin.feed import EventStream
 from understudy_router.admin.lag_forms import csv_text, lag_tree, page_document
-from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, every_row
+from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, decoded, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot

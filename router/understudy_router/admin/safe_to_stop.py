@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import Facts, Standing
-from understudy_router.admin.observed import Document
 from understudy_router.admin.replica_index import ACTIVE
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 

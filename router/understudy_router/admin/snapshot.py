@@ -7,21 +7,24 @@ its slice was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from understudy_router.admin.facts import DEAD, RUNNING, Facts, NodeView, Standing
+from understudy_router.admin.facts import Facts, NodeReader, NodeView
+from understudy_router.admin.reads_served import Rates, StoreServed
 from understudy_router.admin.replica_index import ReplicaIndex, index_replicas
 from understudy_router.admin.summary import Totals, summed
-from understudy_router.cluster.candidates import NOTHING_OPEN
+from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores
-from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import TableEvent, Tables
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
-from understudy_shared.cluster.view import DeadNode, NodeReport
+from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.http.health import HealthReport
 from understudy_shared.spark.times import utc_text
+
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,29 @@ class Snapshot:
         return self.holders[self.index.node[replica]].of(replica)
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot, and what was seen over time until then: the value of which every report is made."""
+
+    snapshot: Snapshot
+    rates: Rates = field(default_factory=Rates)
+    staleness: Document = field(default_factory=dict)
+    """The ages of the answers since the router started, as a histogram."""
+    served: Mapping[str, StoreServed] = field(default_factory=dict)
+    """The reads of the readers, by store."""
+    trends: Mapping[str, Trend] = field(default_factory=dict)
+    usual_commit_ms: float | None = None
+    silent_ms: float = 0.0
+    """Milliseconds since the end last changed."""
+    restores: Sequence[Document] = ()
+    disagreements: Sequence[Document] = ()
+    health: HealthReport = field(default_factory=lambda: HealthReport(()))
+    """The judgement of the indicators of all of this."""
+    events: Sequence[Document] = ()
+    snapshots: Sequence[Document] = ()
+    """The snapshot leases that nodes hold, as of a moment ago."""
+
+
 def gather(
     tables: Tables, stores: Stores | None, about: About, index: ReplicaIndex | None = None
 ) -> Generator[None, None, Snapshot]:
@@ -112,7 +138,7 @@ def gather(
     lineage, end = tables.lineage, tables.end_version
     is_confirmed, catalogue = tables.end_confirmed(about.now_ms), tables.catalogue_digest
     bus_lost_why = tables.bus_lost_why
-    reader = _Reader(tables, index, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
+    reader = NodeReader(tables, index, previous, now_ms=about.now_ms, end=end if is_confirmed else None)
     views: dict[str, NodeView] = {}
     confirmed: list[float] = []
     for report in list(tables.nodes.values()):
@@ -141,102 +167,3 @@ def gather(
         changes=changes,
         totals=totals,
     )
-
-
-class _Reader:
-    """The maker of the views of nodes, against one end."""
-
-    def __init__(
-        self, tables: Tables, index: ReplicaIndex, previous: Assignment | None, *, now_ms: float, end: int | None
-    ) -> None:
-        self._tables = tables
-        self._index = index
-        self._previous = previous
-        self._now_ms = now_ms
-        self._end = end
-
-    def view(self, report: NodeReport) -> Generator[None, None, NodeView]:
-        """Return the view of a live node. A node with many exceptions takes several slices."""
-        beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
-        health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
-        is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
-        own: dict[int, Facts] = {}
-        for replica, applied in self._exceptions(beat):
-            if replica is not None and replica not in own:
-                own[replica] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
-            yield
-        return NodeView(
-            node_id=beat.node_id,
-            endpoint=beat.endpoint.host_info(),
-            facts=self._facts(beat, beat.applied, age_ms, is_doubtful=is_doubtful),
-            own=own,
-            report=report,
-            health=health,
-            age_ms=age_ms,
-            is_silent=is_silent,
-        )
-
-    def _exceptions(self, beat: Heartbeat) -> Iterator[tuple[int | None, Applied]]:
-        """Yield the replicas of a node that differ from its others, and what is reported of them. A replica that the
-        node does not hold here is `None`.
-        """
-        index, holds = self._index, self._holds(beat)
-        number = index.number_of.get(beat.node_id)
-        if number is None:
-            return
-        for key, applied in beat.exceptions.items():
-            yield index.replica_by_key(key, number), applied
-        if holds is not None:
-            for replica in index.of_node[number]:
-                yield None if holds(index.key(index.task[replica])) else replica, NOTHING_OPEN
-
-    def dead(self, dead: DeadNode) -> NodeView:
-        facts = Facts(DEAD, error=dead.why)
-        age_ms = round(self._now_ms - dead.died_ms)
-        return NodeView(dead.heartbeat.node_id, dead.heartbeat.endpoint.host_info(), facts, dead=dead, age_ms=age_ms)
-
-    def unheard(self, node_id: str) -> NodeView:
-        """Return the view of a node that only the assignment names. Without an address it counts as dead."""
-        assignment = self._index.assignment
-        endpoint = None if assignment is None else assignment.members.get(node_id)
-        if endpoint is None:
-            return NodeView(node_id, HostInfo("unknown", 0), Facts(DEAD))
-        return NodeView(node_id, endpoint.host_info(), Facts(None, standing=Standing.UNHEARD))
-
-    def _holds(self, beat: Heartbeat) -> Callable[[str], bool] | None:
-        """Return a test of whether a heartbeat reports on a task of its node (see `candidates.applied_of`); `None` when
-        it reports on all.
-        """
-        if beat.held is not None:
-            return frozenset(beat.held).__contains__
-        assignment, previous = self._index.assignment, self._previous
-        order = (beat.term, beat.epoch)
-        if previous is None or assignment is None or order == assignment.order or order != previous.order:
-            return None
-        tasks = previous.tasks
-        return lambda key: key in tasks and beat.node_id in tasks[key].holders
-
-    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, *, is_doubtful: bool) -> Facts:
-        version, end = applied.version, self._end
-        is_known = version is not None and age_ms <= self._tables.end_expiry_ms
-        return Facts(
-            state=applied.state,
-            version=version,
-            offset_lag=max(0, end - version) if is_known and end is not None and version is not None else None,
-            time_lag_ms=applied.time_lag_ms + age_ms if is_known and applied.time_lag_ms is not None else None,
-            report_age_ms=age_ms,
-            error=applied.error,
-            restore=applied.restore,
-            standing=self._standing(beat, applied, is_doubtful=is_doubtful),
-        )
-
-    def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
-        assignment = self._index.assignment
-        fits = assignment is None or (
-            beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
-        )
-        if applied.version is None or not fits:
-            return Standing.CLOSED
-        if applied.state != RUNNING:
-            return Standing.BEHIND
-        return Standing.DOUBTFUL if is_doubtful else Standing.CAUGHT_UP

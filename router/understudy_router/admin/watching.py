@@ -12,16 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 
-from understudy_router.admin.disagreement import Disagreements
 from understudy_router.admin.events import EventLog
 from understudy_router.admin.history import History, points_of
 from understudy_router.admin.indicators import health_of
-from understudy_router.admin.observed import Observed
+from understudy_router.admin.node_reports import Disagreements, RestoreTracker
 from understudy_router.admin.reader_faults import quiet_query
 from understudy_router.admin.reads_served import ReadRates
 from understudy_router.admin.replica_index import ReplicaIndex
-from understudy_router.admin.restoring import RestoreTracker
-from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.snapshot import About, Observed, Snapshot, gather
 from understudy_router.admin.trends import Pace, Trends
 from understudy_router.forwarding.served import ServedReads
 from understudy_router.router import Router

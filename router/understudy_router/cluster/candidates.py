@@ -92,15 +92,15 @@ def _candidate(  # noqa: PLR0917  # everything there is to know, once
     applied = applied_of(tables, node, task)
     age_ms = round(node.age_ms(now_ms))
     health, health_why = tables.health.of(node_id)
-    known = applied.version is not None and age_ms <= tables.end_expiry_ms
+    offset_lag, time_lag_ms = lags_of(applied, age_ms, end, tables.end_expiry_ms)
     return Candidate(
         node_id=node_id,
         endpoint=node.heartbeat.endpoint.host_info(),
         role=role,
         state=applied.state,
         version=applied.version,
-        offset_lag=max(0, end - applied.version) if known and end is not None and applied.version is not None else None,
-        time_lag_ms=applied.time_lag_ms + age_ms if known and applied.time_lag_ms is not None else None,
+        offset_lag=offset_lag,
+        time_lag_ms=time_lag_ms,
         report_age_ms=age_ms,
         is_live=True,
         is_heard=True,
@@ -136,6 +136,15 @@ def _unheard(tables: Tables, assignment: Assignment, node_id: str, role: Candida
         has_left=dead is not None and dead.said_farewell,
         has_endpoint=endpoint is not None,
     )
+
+
+def lags_of(applied: Applied, age_ms: int, end: int | None, expiry_ms: float) -> tuple[int | None, int | None]:
+    """Return how far a replica is behind, in versions and in ms; both are unknown by a report older than its expiry."""
+    version, time_lag_ms = applied.version, applied.time_lag_ms
+    if version is None or age_ms > expiry_ms:
+        return None, None
+    offset_lag = None if end is None else max(0, end - version)
+    return offset_lag, None if time_lag_ms is None else time_lag_ms + age_ms
 
 
 NOTHING_OPEN = Applied(version=None, state="CREATED")

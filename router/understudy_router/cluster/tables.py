@@ -174,6 +174,11 @@ class Tables(ClusterView):
         self._changed()
         return True
 
+    @property
+    def known_nodes(self) -> frozenset[str]:
+        """The nodes that live, that died lately, or that the assignment names."""
+        return self.holders | self.nodes.keys() | self.dead.keys()
+
     def bus_lost(self, now_ms: float, why: str) -> None:
         """Note that the bus is away: silence on it does not show that a node died."""
         if self.bus_lost_why is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from understudy_router.admin.admin import unknown_node
 from understudy_router.admin.history import STEP_MS
 from understudy_router.fleet.held import HeldApplication
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemError, problem_of
 from understudy_shared.spark.times import utc_text
 
 Document = Mapping[str, Any]
@@ -75,17 +76,12 @@ class FleetReports:
 
     def _knowing(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, HeldApplication]:
         """Return the applications that know a node."""
-        found = {name: held for name, held in self._held.items() if sees(name) and node_id in _nodes_of(held)}
+        seen = {name: held for name, held in self._held.items() if sees(name)}
+        found = {name: held for name, held in seen.items() if node_id in held.router.tables.known_nodes}
         if not found:
-            known = sorted({node for name, held in self._held.items() if sees(name) for node in _nodes_of(held)})
-            fix = f"Nodes known here: {', '.join(known[:20]) or 'none'}"
-            raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, f"there is no node {node_id!r}", "node", fix))
+            known = frozenset[str]().union(*[held.router.tables.known_nodes for held in seen.values()])
+            raise ProblemError(unknown_node(node_id, known))
         return found
-
-
-def _nodes_of(held: HeldApplication) -> Iterable[str]:
-    tables = held.router.tables
-    return tables.nodes.keys() | tables.dead.keys() | tables.holders
 
 
 async def _drained(held: HeldApplication, node_id: str, *, drain: bool) -> object:

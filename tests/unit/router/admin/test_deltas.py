@@ -14,12 +14,11 @@ from tests.support.router.tables import assigned, beat, task
 from tests.support.services.event_streams import applied
 
 from understudy_router.admin import grid
+from understudy_router.admin.grid import Now, settled_ms
 from understudy_router.admin.indicators import health_of
-from understudy_router.admin.observed import Observed
 from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
-from understudy_router.admin.parts import Now, settled_ms
 from understudy_router.admin.safe_to_stop import losses_of_all
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Applied
 from understudy_shared.reads.bounds import NO_BOUND

@@ -15,9 +15,9 @@ from tests.support.router.tables import beat, task
 
 from understudy_router.admin import feed as module
 from understudy_router.admin.feed import Feed, pause_ms
-from understudy_router.admin.observed import Observed
 from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
+from understudy_router.admin.snapshot import Observed
 from understudy_router.page.live import Drawings, Viewer
 from understudy_router.page.page_query import PageQuery
 from understudy_shared.base.supervise import Supervisor

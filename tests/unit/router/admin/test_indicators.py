@@ -9,11 +9,10 @@ from hypothesis import given
 from tests.support.router.snapshots import finished, kill, snapshot_of, stores_named, tables_with, worlds
 from tests.support.router.tables import beat, task
 
-from understudy_router.admin.disagreement import Disagreements
 from understudy_router.admin.indicators import INDICATORS, health_of
-from understudy_router.admin.observed import Observed
+from understudy_router.admin.node_reports import Disagreements
 from understudy_router.admin.reads_served import Rates
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import Cause

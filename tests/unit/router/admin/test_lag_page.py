@@ -21,9 +21,21 @@ from tests.support.router.snapshots import (
 )
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.cursors import BadLagCursorError, LagCursor, decoded, encoded
 from understudy_router.admin.lag_forms import csv_text
-from understudy_router.admin.lag_page import COLUMNS, SLICE_TASKS, SORTS, STATES, Page, Query, every_row, page_of
+from understudy_router.admin.lag_page import (
+    COLUMNS,
+    SLICE_TASKS,
+    SORTS,
+    STATES,
+    BadLagCursorError,
+    LagCursor,
+    Page,
+    Query,
+    decoded,
+    encoded,
+    every_row,
+    page_of,
+)
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores

@@ -16,7 +16,7 @@ from tests.support.router.snapshots import (
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.facts import Standing
-from understudy_router.admin.node_documents import node_document
+from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.candidates import candidates_of

@@ -13,8 +13,8 @@ from tests.support.router.snapshots import finished, snapshot_of, stores_named, 
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.events import MAX_SHOWN, EventLog
+from understudy_router.admin.node_reports import RestoreTracker
 from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.restoring import RestoreTracker, percent_of
 from understudy_router.admin.trends import LagSample, Pace, Trends, trend_of
 from understudy_router.cluster.tables import MAX_EVENTS
 from understudy_router.forwarding.served import ServedReads
@@ -144,7 +144,7 @@ def test_a_restore_has_a_stage_bytes_and_a_rate_and_unknown_what_its_node_does_n
         snapshot = snapshot_of(tables, ONE, now_ms=now_ms, tick=sequence)
         (found,) = finished(restoring.see(snapshot))
         number = snapshot.index.number_of["b"]
-        assert percent_of(snapshot.holders[number].facts) == done / 4
+        assert snapshot.holders[number].facts.restored_percent == done / 4
         return found
 
     assert look(100, 0, 1)["bytes_per_s"] is None
