@@ -5,12 +5,10 @@ In one process, over a real Redis, and over one that real sentinels name.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from tests.support.bus import local_bus
 from tests.support.bus.documents import eventually, listening
-from tests.support.bus.worlds import World
+from tests.support.bus.leases import CHANNEL, LEASE, LONG_MS, SHORT_MS, TERM, lapsed, taken
 
 from understudy_shared.bus import redis_bus
 from understudy_shared.bus.base import (
@@ -19,7 +17,6 @@ from understudy_shared.bus.base import (
     Bus,
     BusError,
     ChangeOn,
-    Fence,
     ListedKeys,
     Lost,
     NewChannel,
@@ -27,27 +24,8 @@ from understudy_shared.bus.base import (
 )
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
-KEY, CHANNEL = "us:{flights}:key", "us:{flights}:events"
+KEY = "us:{flights}:key"
 NEW = NewChannel("us:{flights}:heartbeats", former=CHANNEL, mark="us:{flights}:changes")
-LEASE, TERM = "us:{flights}:lease", "us:{flights}:term"
-LONG_MS, SHORT_MS = 600_000, 20
-"""An expiry that no test lives to see, and one that a test waits for."""
-
-
-async def taken(bus: Bus, owner: str, *, above: int = 0, expiry_ms: int = LONG_MS) -> Fence:
-    """The lease, which is free."""
-    term = await bus.acquire(LEASE, TERM, owner, above=above, expiry_ms=expiry_ms)
-    assert term is not None
-    return Fence(LEASE, owner, term)
-
-
-async def lapsed(bus: Bus) -> None:
-    """Wait until nobody holds the lease."""
-
-    async def is_free() -> bool:
-        return await bus.lease_holder(LEASE) is None
-
-    await eventually(is_free, what="the end of the lease")
 
 
 # Values
@@ -229,149 +207,7 @@ async def test_a_closed_bus_refuses_calls_and_ends_its_subscriptions(bus: Bus) -
         await bus.put(KEY, b"1")
 
 
-# The lease
-
-
-async def test_a_lease_has_one_owner_at_a_time(bus: Bus, other: Bus) -> None:
-    assert await bus.lease_holder(LEASE) is None
-    terms = await asyncio.gather(
-        *(
-            (bus, other)[number % 2].acquire(LEASE, TERM, f"node {number}", above=0, expiry_ms=LONG_MS)
-            for number in range(10)
-        )
-    )
-    (winner,) = [number for number, term in enumerate(terms) if term is not None]
-    assert await other.lease_holder(LEASE) == f"node {winner}"
-    assert await bus.acquire(LEASE, TERM, f"node {winner}", above=0, expiry_ms=LONG_MS) is None, "not even its own"
-
-
-async def test_each_term_is_above_all_before_it_and_above_what_was_asked_for(bus: Bus) -> None:
-    first = await taken(bus, "a")
-    await bus.release(first)
-    second = await taken(bus, "b", above=first.term + 40)
-    await bus.release(second)
-    third = await taken(bus, "a", expiry_ms=SHORT_MS)
-    await lapsed(bus)
-    fourth = await taken(bus, "a", above=2)
-    assert 0 < first.term < first.term + 40 < second.term < third.term < fourth.term
-
-
-async def test_large_terms_are_counted_exactly(bus: Bus) -> None:
-    first = await taken(bus, "a", above=2**47 - 9)
-    assert first.term == 2**47 - 8
-    assert await bus.put_fenced(KEY, b"1", epoch=2**46 + 1, fence=first, channel=CHANNEL)
-    assert not await bus.put_fenced(KEY, b"2", epoch=2**46, fence=first, channel=CHANNEL)
-    await bus.release(first)
-    assert (await taken(bus, "b")).term == 2**47 - 7
-
-
-async def test_a_bus_that_lost_everything_does_not_turn_the_term_back(world: World, bus: Bus) -> None:
-    fence = await taken(bus, "a", above=17)
-    assert fence.term == 18
-    emptied = world.emptied()
-    assert not await emptied.renew(fence, expiry_ms=LONG_MS)
-    assert (await taken(emptied, "b", above=fence.term)).term > fence.term
-
-
-async def test_a_lease_is_kept_by_renewing_and_its_loss_is_reported(bus: Bus, other: Bus) -> None:
-    fence = await taken(bus, "a", expiry_ms=SHORT_MS * 500)
-    assert await bus.renew(fence, expiry_ms=LONG_MS)
-    assert await other.acquire(LEASE, TERM, "b", above=0, expiry_ms=LONG_MS) is None
-    assert await bus.renew(fence, expiry_ms=SHORT_MS), "and now it is left to end"
-    await lapsed(bus)
-    assert not await bus.renew(fence, expiry_ms=LONG_MS)
-    await taken(other, "b")
-    assert not await bus.renew(fence, expiry_ms=LONG_MS)
-
-
-async def test_only_the_current_holder_gives_the_lease_up(bus: Bus, other: Bus) -> None:
-    old = await taken(bus, "a")
-    await bus.release(old)
-    new = await taken(other, "a")
-    await bus.release(old)
-    await bus.release(Fence(LEASE, "b", new.term))
-    assert await bus.lease_holder(LEASE) == "a"
-    await other.release(new)
-    assert await bus.lease_holder(LEASE) is None
-
-
-# Fenced writes
-
-
-async def test_a_fenced_value_is_written_read_and_published(bus: Bus, other: Bus) -> None:
-    fence = await taken(bus, "a")
-    async with listening(other.listen(CHANNEL)) as ear:
-        assert await bus.put_fenced(KEY, b"first\nline", epoch=1, fence=fence, channel=CHANNEL)
-        assert await ear.next() == b"first\nline"
-    assert await other.get(KEY) == Stored(b"first\nline", None)
-    assert await other.scan(KEY) == {}, "it is not owned"
-
-
-async def test_a_holder_that_slept_through_its_lease_cannot_write(bus: Bus, other: Bus) -> None:
-    sleeper = await taken(bus, "a", expiry_ms=SHORT_MS)
-    await lapsed(bus)
-    assert not await bus.put_fenced(KEY, b"nobody's turn", epoch=1, fence=sleeper, channel=CHANNEL)
-    successor = await taken(other, "b")
-    async with listening(other.listen(CHANNEL)) as ear:
-        assert not await bus.put_fenced(KEY, b"too late", epoch=99, fence=sleeper, channel=CHANNEL)
-        assert await other.put_fenced(KEY, b"current", epoch=1, fence=successor, channel=CHANNEL)
-        assert not await bus.put_fenced(KEY, b"too late", epoch=99, fence=sleeper, channel=CHANNEL)
-        await other.publish(CHANNEL, b"end")
-        assert [await ear.next(), await ear.next()] == [b"current", b"end"]
-    assert await bus.get(KEY) == Stored(b"current", None)
-
-
-@pytest.mark.parametrize(("owner", "plus"), [("b", 0), ("a", 1), ("a", -1), ("A", 0)])
-async def test_a_fence_of_another_owner_or_term_writes_nothing(bus: Bus, owner: str, plus: int) -> None:
-    fence = await taken(bus, "a", above=5)
-    forged = Fence(LEASE, owner, fence.term + plus)
-    assert not await bus.put_fenced(KEY, b"1", epoch=1, fence=forged, channel=CHANNEL)
-    assert not await bus.renew(forged, expiry_ms=LONG_MS)
-    assert await bus.get(KEY) is None
-
-
-async def test_term_and_epoch_only_grow(bus: Bus) -> None:
-    fence = await taken(bus, "a")
-    assert await bus.put_fenced(KEY, b"9", epoch=9, fence=fence, channel=CHANNEL)
-    for epoch in (8, 9, 0):
-        assert not await bus.put_fenced(KEY, b"older", epoch=epoch, fence=fence, channel=CHANNEL)
-    assert await bus.put_fenced(KEY, b"10", epoch=10, fence=fence, channel=CHANNEL), "10 is above 9 as a number"
-    await bus.release(fence)
-    second = await taken(bus, "b")
-    assert await bus.put_fenced(KEY, b"next term", epoch=1, fence=second, channel=CHANNEL)
-    assert await bus.get(KEY) == Stored(b"next term", None)
-
-
-# Numbers that cannot be
-
-
-async def test_a_term_that_cannot_be_is_counted_on_from_what_is_known(bus: Bus, other: Bus) -> None:
-    """Somebody took the lease above all that a cluster counts to."""
-    await bus.release(await taken(bus, "forger", above=2**52))
-    fence = await taken(other, "a", above=5)
-    assert fence.term == 6
-    await other.release(fence)
-    assert (await taken(bus, "b", above=6)).term == 7, "the counter was mended"
-
-
-async def test_a_new_term_is_higher_than_that_of_the_fenced_value(bus: Bus) -> None:
-    fence = await taken(bus, "a", above=40)
-    assert await bus.put_fenced(KEY, b"1", epoch=1, fence=fence, channel=CHANNEL)
-    await bus.release(fence)
-    term = await bus.acquire(LEASE, TERM + "2", "b", above=3, expiry_ms=LONG_MS, fenced_key=KEY)
-    assert term == 42, "although the counter of terms was lost"
-
-
-async def test_a_stored_order_that_cannot_be_is_written_over(bus: Bus, other: Bus) -> None:
-    forged = await taken(bus, "forger", above=2**52)
-    assert await bus.put_fenced(KEY, b"forged", epoch=2**53, fence=forged, channel=CHANNEL)
-    await bus.release(forged)
-    term = await other.acquire(LEASE, TERM, "a", above=5, expiry_ms=LONG_MS, fenced_key=KEY)
-    assert term == 6
-    fence = Fence(LEASE, "a", term)
-    assert await other.put_fenced(KEY, b"1", epoch=3, fence=fence, channel=CHANNEL)
-    assert not await other.put_fenced(KEY, b"2", epoch=3, fence=fence, channel=CHANNEL)
-    assert await bus.get(KEY) == Stored(b"1", None)
+# Numbers that cannot be, and bounds
 
 
 async def test_what_lives_on_for_far_longer_than_it_is_renewed_is_waited_out(bus: Bus) -> None:
