@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator, Sequence
 from threading import Thread
 from typing import Any
@@ -19,8 +18,6 @@ from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
-from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
-from understudy_shared.base.errors import SettingsError
 
 TP = TopicPartition("weather", 0)
 KEY = "weather:0"
@@ -375,25 +372,6 @@ def test_a_refused_login_is_reported_without_the_password(redis: RedisServer) ->
     with pytest.raises(InputError, match="refused the login") as caught:
         RedisInput(RedisConfig(url, ("weather",))).partitions(timeout_ms=1000)
     assert "secret" not in str(caught.value)
-
-
-def test_the_configuration_travels_to_executors_and_shows_no_secret() -> None:
-    rules = TimestampRules(TimestampRule("json", "t"))
-    of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=rules)
-    assert pickle.loads(pickle.dumps(of)) == of
-    assert hash(of) == hash(pickle.loads(pickle.dumps(of)))
-    assert "secret" not in f"{of!r} {of.server}"
-    assert "host" in of.server
-
-
-@pytest.mark.parametrize(
-    ("url", "partitions"),
-    [("redis+cluster://host", None), ("http://host", None), ("redis+sentinel://host", None), ("redis://host", 0)],
-    ids=["cluster", "no-redis", "no-service", "no-partitions"],
-)
-def test_a_configuration_that_cannot_work_is_refused_at_once(url: str, partitions: int | None) -> None:
-    with pytest.raises(SettingsError):
-        RedisConfig(url, ("weather",), partitions)
 
 
 @pytest.mark.full
