@@ -81,7 +81,7 @@ class FleetProcess:
         self._clock = SystemClock()
         self._tasks = Supervisor()
         self._named = settings.named()
-        file = watched_applications(settings.applications)
+        self._file = watched_applications(settings.applications)
         self.shared = Shared(
             cache=BlockCache(settings.statestore_cache_max_bytes),
             workers=Workers(count=settings.workers),
@@ -96,7 +96,7 @@ class FleetProcess:
         self.applications = Applications(self.fleet, self._built, delay_ms=delay_ms)
         self.following = Following(
             self.applications.want,
-            file,
+            self._file,
             self._named,
             announcing=announcing_of(settings, bus, host, self._clock),
             version_of=self._version_of,

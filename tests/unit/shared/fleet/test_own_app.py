@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_node.fleet.page import page_routes
+from understudy_node.fleet.page import page_for
 from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.fleet.dispatching import Fleet
@@ -24,6 +25,7 @@ from understudy_shared.fleet.own_app import OwnApp
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
+from understudy_shared.server.live_pages import page_routes
 from understudy_shared.server.lookups import LookupsFirst
 
 
@@ -220,7 +222,13 @@ async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what
         "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
     )
     own = OwnApp(
-        "serve", known, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple, more=[page_routes(known)]
+        "serve",
+        known,
+        lifespan=nothing,
+        dead=lambda: None,
+        causes=dict,
+        of_process=tuple,
+        more=[page_routes(partial(page_for, applications=known))],
     )
 
     async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
