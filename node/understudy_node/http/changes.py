@@ -8,13 +8,12 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.http.exports import PiecesResponse
+from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import bad_hops_refused, reader_asked
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
 from understudy_shared.base.errors import MissingVersionError, VanishedError
-from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.changes import (
@@ -26,7 +25,6 @@ from understudy_shared.reads.changes import (
     decode_changes_hop,
     encode_changes,
 )
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.merged_changes import FetchChanges
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.changes import Changes, ChangesTurn
@@ -88,8 +86,7 @@ def changes_hop_routes(changes: NodeChanges) -> APIRouter:
     @routes.post(PATH)
     async def part(request: Request) -> Response:
         """Return the changes of one partition behind a place."""
-        with bad_hops_refused():
-            hop = decode_changes_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_changes_hop)
         asker = Asker()
         found = await asker.while_it_waits(request.receive, changes.part_for_router(hop))
         return PiecesResponse(() if found is None else encode_changes(found))

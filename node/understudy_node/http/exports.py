@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import bad_hops_refused, pin_ahead, reader_asked, reading_at
+from understudy_node.http.scan_versions import pin_ahead, reading_at
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.arrow_schema import (
     record_message,
@@ -24,7 +25,7 @@ from understudy_node.stores.gathered import csv_head
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part, stamp_of
-from understudy_shared.http.edge import Receive, Scope, Send, read_body
+from understudy_shared.http.edge import Receive, Scope, Send
 from understudy_shared.reads.arrow_batches import arrow_schema
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat, ndjson_line
@@ -43,7 +44,6 @@ from understudy_shared.reads.export_hop import (
     decode_export_hop,
     encode_export_part,
 )
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import PartPage, Place, Room, bound_at
 from understudy_shared.reads.scan_question import ScanQuestion
@@ -194,8 +194,7 @@ def export_hop_routes(exports: NodeExports) -> APIRouter:
     @routes.post(EXPORT_PATH)
     async def part(request: Request) -> Response:
         """Return rows of one partition, at one version, behind a key."""
-        with bad_hops_refused():
-            hop = decode_export_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_export_hop)
         asker = Asker()
         found = await asker.while_it_waits(request.receive, exports.part_for_router(hop, asker))
         return PiecesResponse(() if found is None else encode_export_part(found))
@@ -203,8 +202,7 @@ def export_hop_routes(exports: NodeExports) -> APIRouter:
     @routes.post(END_PATH)
     async def end(request: Request) -> Response:
         """Return the last record batch of an Arrow stream."""
-        with bad_hops_refused():
-            hop = decode_end_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_end_hop)
         return Response(await exports.end_for_router(hop), media_type=PART_TYPE)
 
     return routes

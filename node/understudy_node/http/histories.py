@@ -9,18 +9,16 @@ from time import monotonic
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import bad_hops_refused, reader_asked
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.key_history import HistoryPage, HistoryQuestion, read_history
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError, VanishedError
-from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.history import PATH, HistoryHop, HistoryRange, decode_history_hop
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.histories import Histories, HistoryStore
 
@@ -94,8 +92,7 @@ def history_hop_routes(histories: NodeHistories) -> APIRouter:
     @routes.post(PATH)
     async def history(request: Request) -> Response:
         """Return the history of a key, as the JSON behind the key."""
-        with bad_hops_refused():
-            hop = decode_history_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_history_hop)
         return Response(b"{" + await histories.read_for_router(hop), media_type="application/json")
 
     return routes

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import monotonic
 
-from understudy_node.http.asked_reader import asked_reader
-from understudy_node.http.reads import Reads
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal
-from understudy_shared.reads.history import HistoryHop
-from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.scan_hop import ScanHop
 from understudy_shared.reads.scan_page import version_of
-from understudy_shared.reads.scan_start import VersionHop
 
 PINNED_AHEAD = 16
 """Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
@@ -29,21 +22,6 @@ ROUTER_WAIT_S = 0.5
 """Longest time that a router waits for a version: it asks again, and gives a node up that is silent for a second."""
 
 LOOK_AGAIN_S = 0.02
-
-
-def reader_asked(reads: Reads, hop: ScanHop | VersionHop | HistoryHop) -> StoreReader:
-    """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
-    reader = asked_reader(
-        reads,
-        application_id=hop.application,
-        lineage=hop.lineage,
-        store=hop.store,
-        layout=hop.layout,
-        partitions=hop.partitions,
-    )
-    if isinstance(reader, Problem):
-        raise ProblemError(reader)
-    return reader
 
 
 async def first_version(
@@ -82,12 +60,3 @@ def pin_ahead(reader: StoreReader, partitions: Sequence[int], version: ReadVersi
         view = None if replica is None else replica.view_at(version)
         if replica is not None and view is not None:
             replica.pin(view)
-
-
-@contextmanager
-def bad_hops_refused() -> Iterator[None]:
-    """Raise the problem of a malformed call of another service."""
-    try:
-        yield
-    except BadHopError as error:
-        raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None

@@ -9,26 +9,17 @@ from time import monotonic
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.http.exports import NodeExports
+from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import (
-    OPEN_WAIT_S,
-    ROUTER_WAIT_S,
-    bad_hops_refused,
-    first_version,
-    pin_ahead,
-    reader_asked,
-    reading_at,
-)
+from understudy_node.http.scan_versions import OPEN_WAIT_S, ROUTER_WAIT_S, first_version, pin_ahead, reading_at
 from understudy_node.stores.bulk_parts import BulkMaker
 from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.part_makers import PartMaker, part_maker
-from understudy_shared.http.edge import read_body
 from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_hop import ExportPart, ResumePoint
 from understudy_shared.reads.export_parts import FetchPart
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.scan_hop import PATH, ScanHop, decode_scan_hop, encode_part
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, bound_at
 from understudy_shared.reads.scan_start import (
@@ -175,22 +166,19 @@ def scan_hop_routes(scans: NodeScans) -> APIRouter:
     @routes.post(VERSION_PATH)
     async def version(request: Request) -> Response:
         """Return the newest version that some partitions can be read at, and keep it for a while."""
-        with bad_hops_refused():
-            hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_version_hop)
         return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
 
     @routes.post(ESTIMATE_PATH)
     async def estimate(request: Request) -> Response:
         """Return about how many keys some partitions have."""
-        with bad_hops_refused():
-            hop = decode_version_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_version_hop)
         return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
 
     @routes.post(PATH)
     async def part(request: Request) -> Response:
         """Return the rows of one partition, at one version, behind a key."""
-        with bad_hops_refused():
-            hop = decode_scan_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_scan_hop)
         return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
 
     return routes

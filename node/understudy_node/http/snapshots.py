@@ -8,18 +8,17 @@ from collections.abc import Collection, Iterator, Sequence
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.follow.retention import Retention
+from understudy_node.http.hop_calls import read_hop
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import bad_hops_refused, first_version
+from understudy_node.http.scan_versions import first_version
 from understudy_node.node import Node
 from understudy_node.replica.pinned import Pinned
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.snapshot_leases import HeldLease, leased_version
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import ApplicationId, StoreName
-from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.lease_calls import (
     HOLD_PATH,
     LIST_PATH,
@@ -209,23 +208,20 @@ def snapshot_call_routes(snapshots: NodeSnapshots) -> APIRouter:
     @routes.post(SHOWN_PATH)
     async def shown(request: Request) -> Response:
         """Return the versions that the replicas of some stores show, and keep them for a moment."""
-        with bad_hops_refused():
-            call = decode_shown_call(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        call = await read_hop(request, decode_shown_call)
         reply = await snapshots.shown_for_router(call)
         return Response(reply.encode(), media_type="application/json")
 
     @routes.post(HOLD_PATH)
     async def hold(request: Request) -> Response:
         """Hold leases, or renew those that are used."""
-        with bad_hops_refused():
-            call = decode_leases_call(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        call = await read_hop(request, decode_leases_call)
         return Response(encode_held(await snapshots.held_for_router(call)), media_type="application/json")
 
     @routes.post(RELEASE_PATH)
     async def release(request: Request) -> Response:
         """End leases before their time."""
-        with bad_hops_refused():
-            call = decode_leases_call(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        call = await read_hop(request, decode_leases_call)
         await snapshots.released_for_router(call)
         return json_response({})
 

@@ -7,28 +7,25 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_node.http.asked_reader import asked_reader
 from understudy_node.http.catching_up import CatchingUp
+from understudy_node.http.hop_calls import StoreHop, read_hop, reader_asked
 from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
-from understudy_node.http.scan_versions import bad_hops_refused
 from understudy_node.http.watch_feeds import WatchFeeds
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watcher import NodeSource, WatcherParts
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.http.edge import Scope, read_body
-from understudy_shared.http.problems import Problem, ProblemError
+from understudy_shared.http.edge import Scope
+from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.feed_hop import (
     KEYS_PATH,
     MISSED_PATH,
     OPEN_PATH,
-    FedPartition,
     decode_feed_hop,
     decode_feed_keys,
     decode_missed_hop,
 )
-from understudy_shared.reads.hop import MAX_HOP_BYTES
 from understudy_shared.reads.watch_events import MEDIA_TYPE
 from understudy_shared.reads.watch_hop import PATH, WatchHop, WatchKey, decode_watch_hop
 from understudy_shared.server.app import json_response
@@ -86,19 +83,9 @@ class NodeWatches(Watches):
         source = NodeSource(self._shared, self._reads.reader(name))
         return Watcher(source, self.streams, asked, stream).events()
 
-    def reader(self, hop: WatchHop | FedPartition) -> StoreReader:
+    def reader(self, hop: StoreHop) -> StoreReader:
         """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
-        reader = asked_reader(
-            self._reads,
-            application_id=hop.application,
-            lineage=hop.lineage,
-            store=hop.store,
-            layout=hop.layout,
-            partitions=hop.partitions,
-        )
-        if isinstance(reader, Problem):
-            raise ProblemError(reader)
-        return reader
+        return reader_asked(self._reads, hop)
 
     async def begin_for_router(self, hop: WatchHop, scope: Scope) -> Begun:
         """Return a watch for a router. Raises its problem."""
@@ -119,15 +106,13 @@ def watch_hop_routes(watches: NodeWatches) -> APIRouter:
     @routes.post(PATH, response_class=WatchResponse)
     async def watch(request: Request) -> Response:
         """Send the events of some keys, with what a router needs to go on elsewhere."""
-        with bad_hops_refused():
-            hop = decode_watch_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_watch_hop)
         return WatchResponse(watches.streams, lambda scope: watches.begin_for_router(hop, scope))
 
     @routes.post(OPEN_PATH, response_class=WatchResponse)
     async def feed(request: Request) -> Response:
         """Send the events of keys of a partition that are added while the stream is open."""
-        with bad_hops_refused():
-            hop = decode_feed_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_feed_hop)
 
         def begin(scope: Scope) -> Awaitable[Begun]:
             return watches.feeds.begin(watches.reader(hop.of), hop, grants_of(scope))
@@ -137,16 +122,14 @@ def watch_hop_routes(watches: NodeWatches) -> APIRouter:
     @routes.post(KEYS_PATH)
     async def feed_keys(request: Request) -> Response:
         """Add keys to a feed, and drop others."""
-        with bad_hops_refused():
-            hop = decode_feed_keys(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_feed_keys)
         await watches.feeds.change(hop)
         return json_response({})
 
     @routes.post(MISSED_PATH)
     async def missed(request: Request) -> Response:
         """Send what changed of some keys behind a position."""
-        with bad_hops_refused():
-            hop = decode_missed_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES))
+        hop = await read_hop(request, decode_missed_hop)
         reader = watches.reader(hop.of)
         require_placed(reader, hop.keys)
         return Response(await watches.feeds.missed(reader, hop), media_type=MEDIA_TYPE)

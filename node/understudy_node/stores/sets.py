@@ -23,14 +23,37 @@ SEEN: Final = b'"found":true,'
 """The member for a key of a set without an expiry."""
 
 
-class ExpiringSet:
+class _Set:
+    """A finder of the keys that a state store has behind `row_prefix`."""
+
+    def __init__(self, store_name: str, row_prefix: bytes) -> None:
+        self._store_name = store_name
+        self._row_prefix = row_prefix
+        self._skip = len(row_prefix)
+
+    def key_row(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept[self._skip :]
+
+    def first_bytes(self, view: TaskView) -> bytes:
+        """See `Finder`."""
+        return b""
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """See `Finder`."""
+        return kept
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
+        """See `Finder`."""
+        return self._row_prefix + start
+
+
+class ExpiringSet(_Set):
     """A finder of a key and its expiry. `value` has one column, microseconds."""
 
     def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
-        self._store_name = store_name
+        super().__init__(store_name, row_prefix)
         self._expiry = expiry
-        self._row_prefix = row_prefix
-        self._skip = len(row_prefix)
         self._decode = compile_row_decoder(value)
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
@@ -50,50 +73,13 @@ class ExpiringSet:
         )
         return Found(members, is_hidden)
 
-    def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept[self._skip :]
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
-        return b""
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
-        """See `Finder`."""
-        return self._row_prefix + start
-
-
-class SeenSet:
+class SeenSet(_Set):
     """A finder of a key that is stored for ever."""
-
-    def __init__(self, store_name: str, row_prefix: bytes) -> None:
-        self._store_name = store_name
-        self._row_prefix = row_prefix
-        self._skip = len(row_prefix)
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """See `Finder`."""
         return None if view.stores[self._store_name].get(stored) is None else Found(SEEN)
-
-    def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept[self._skip :]
-
-    def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
-        return b""
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
-        """See `Finder`."""
-        return self._row_prefix + start
 
 
 class EitherZero:
