@@ -42,6 +42,10 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
         "several applications have a store of this name, and the path names no application",
         "`/v1/applications/{application}/stores/{store}/...`, or `--application`",
     ),
+    "listed-application": (
+        "an application was to be let go that the file of applications names, or the command",
+        "`understudy applications remove` with `--file`",
+    ),
     "lineage-changed": (
         "the reader's position is of a history that is gone: the checkpoint was made anew, or rewound",
         "the reader drops its position; if you did neither, find out what did",

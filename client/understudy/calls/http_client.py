@@ -103,9 +103,9 @@ class Server:
         """Return the JSON of a reply to a JSON body."""
         return self._call(Request("POST", path + _query(parameters), content, wait_ms / 1000)).body
 
-    def delete(self, path: str) -> None:
-        """Send a DELETE, whose answer has no body."""
-        self._call(Request("DELETE", path))
+    def delete(self, path: str) -> bytes:
+        """Return the body of the reply to a DELETE, which may be empty."""
+        return self._call(Request("DELETE", path)).body
 
     @contextmanager
     def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[Streamed]:

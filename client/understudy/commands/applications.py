@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
+from click.core import ParameterSource
 
 from understudy.calls.http_client import path_segment
-from understudy.calls.options import ServerOptions, server_options
+from understudy.calls.options import Command, ServerOptions, server_options
+from understudy.terminal.console import print_json
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.pages import FieldList, Page, Sheet
 from understudy_shared.base.errors import SettingsError
@@ -19,10 +21,13 @@ from understudy_shared.base.printable import printable
 _WORST_FIRST = ("failed", "waiting", "restoring", "opening", "idle", "serving")
 _COLUMNS = ("application", "state", "versions behind", "time lag", "stores", "version", "since", "reason")
 
-file_option = click.option(
-    "--file", type=click.Path(dir_okay=False, path_type=Path), required=True, envvar="UNDERSTUDY_APPLICATIONS",
-    show_envvar=True, help="The file of applications, as `understudy node --applications` reads it.",
-)  # fmt: skip
+
+def file_option(*, required: bool) -> Callable[[Command], Command]:
+    """Add --file."""
+    return click.option(
+        "--file", type=click.Path(dir_okay=False, path_type=Path), required=required, show_envvar=True,
+        envvar="UNDERSTUDY_APPLICATIONS", help="The file of applications, as `understudy node --applications` has it.",
+    )  # fmt: skip
 
 
 @click.group()
@@ -77,7 +82,7 @@ def show(name: str, *, options: ServerOptions) -> None:
 @click.option("--standbys", type=click.IntRange(min=0), help="Standby replicas.  [default: as of the node]")
 @click.option("--aliases", help="File with names for its stores and columns.  [default: as of the node]")
 @click.option("--store-bounds", help="File with bounds of its stores.  [default: as of the node]")
-@file_option
+@file_option(required=True)
 def add(
     application: str,
     checkpoint: str,
@@ -106,15 +111,37 @@ def add(
 
 
 @applications.command(epilog=EXIT_CODES_HELP)
-@click.argument("application")
-@file_option
-def remove(application: str, *, file: Path) -> None:
-    """Cut APPLICATION out of the file, with the comment right above it. Its checkpoint is not touched.
+@click.argument("name", metavar="APPLICATION")
+@file_option(required=False)
+@server_options
+def remove(name: str, *, file: Path | None, options: ServerOptions) -> None:
+    """Cut APPLICATION out of the file, with the comment right above it; or let one go that announced itself.
+
+    With --file it is the file that changes. Without one, or with --url, a node or router is asked: all nodes let the
+    application go, until its query announces it again, which a running query does within a minute. The checkpoint is
+    not touched.
 
     \b
     Examples:
       understudy applications remove orders --file fleet.toml
+      understudy applications remove clicks --url node-1:7101
     """
+    is_asked = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if file is None or is_asked:
+        _let_go(name, options)
+    else:
+        _cut_out(name, file)
+
+
+def _let_go(application: str, options: ServerOptions) -> None:
+    with options._replace(application=None).server() as server:
+        body = server.delete(f"/admin/v1/applications/{path_segment(application)}")
+    if options.as_json:
+        print_json(body)
+    click.echo(f"{application} is let go, until its query announces it again", err=True)
+
+
+def _cut_out(application: str, file: Path) -> None:
     from understudy_shared.fleet.applications_edits import remove_application  # noqa: PLC0415
 
     try:

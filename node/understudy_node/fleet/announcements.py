@@ -17,6 +17,7 @@ from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS
 from understudy_shared.bus.base import MAX_KEYS_VISITED, Back, Bus, BusError
 from understudy_shared.bus.gossip import announcement_on, applications_on, let_go
 from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.cluster.remembered import Memory, Remembered
 from understudy_shared.fleet.announced import MAX_KNOWN, AnnouncedLocations, AnnouncedQueries
 
@@ -126,9 +127,10 @@ class Announcements:
         """Let a query go, here and at all nodes, until it is announced again. Raises BusError, or UnderstudyError for
         an announcement that is not used.
         """
-        found = await announcement_on(self._bus, self._auth.within(application_id), application_id)
-        if found is not None:
-            await let_go(self._bus, self._auth.within(application_id), found)
+        auth = self._auth.within(application_id)
+        found = await announcement_on(self._bus, auth, application_id)
+        # Where it was deleted, other nodes still serve it: they must read that it goes.
+        await let_go(self._bus, auth, found or Announcement(application_id=application_id, query_id="none", stores=[]))
         self._forget(application_id)
 
     async def _recall(self) -> None:

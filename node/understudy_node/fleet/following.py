@@ -165,6 +165,14 @@ class Following:
                 return
             log.warning("applications: %s is let go: it is idle", clipped(application_id), extra=ACTION)
 
+    def place_of(self, application_id: str) -> str | None:
+        """Return what names an application, in words: the command or the file; None: neither does."""
+        if any(each.id == application_id for each in self._named):
+            return "the command that started this process"
+        if self._file is not None and any(each.id == application_id for each in self._file.value):
+            return f"the file {self._file.path}"
+        return None
+
     def idle(self, application_id: str) -> str | None:
         """Return why an application counts as idle; None while it does not."""
         return "no commit and no announcement for long" if application_id in self.wanted.idle else None

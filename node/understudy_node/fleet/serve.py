@@ -24,6 +24,7 @@ from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.fleet.applications import Applications
 from understudy_node.fleet.following import Following, announcing_of
+from understudy_node.fleet.letting_go import letting_go_routes
 from understudy_node.fleet.membership import Membership
 from understudy_node.fleet.page import page_for
 from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
@@ -198,7 +199,9 @@ class FleetProcess:
 
     def _routers(self) -> list[APIRouter]:
         page = page_routes(partial(page_for, applications=self.applications.served))
-        return [page, drain_routes(self)] if isinstance(self._settings, NodeFleetSettings) else [page]
+        if not isinstance(self._settings, NodeFleetSettings):
+            return [page]
+        return [page, drain_routes(self), letting_go_routes(self.following)]
 
 
 def drain_routes(process: FleetProcess) -> APIRouter:

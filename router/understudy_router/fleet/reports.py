@@ -9,10 +9,12 @@ from typing import Any
 from understudy_router.admin.admin import unknown_node
 from understudy_router.admin.history import STEP_MS
 from understudy_router.fleet.held import HeldApplication
+from understudy_router.fleet.letting_go import let_go
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import Problem, ProblemError, problem_of
+from understudy_shared.http.target import unknown_application
 from understudy_shared.spark.times import utc_text
 
 Document = Mapping[str, Any]
@@ -73,6 +75,13 @@ class FleetReports:
             first = next(iter(failed.values()))
             raise ProblemError(Problem(first.type, what, node_id, fix, {"applications": sorted(failed)}))
         return {"node_id": node_id, "drain": drain, "applications": each}
+
+    async def let_go(self, application_id: str) -> dict[str, object]:
+        """Let an application go that announced itself. Raises ProblemError."""
+        held = self._held.get(application_id)
+        if held is None:
+            raise ProblemError(unknown_application(application_id))
+        return await let_go(application_id, held)
 
     def _knowing(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, HeldApplication]:
         """Return the applications that know a node."""

@@ -26,6 +26,11 @@ def fleet_routes(reports: FleetReports) -> APIRouter:
         """Return every application that the caller may monitor: health, freshness, lag and reads, the worst first."""
         return json_response(await reports.overview(monitored_by(request)))
 
+    @routes.delete("/admin/v1/applications/{application}")
+    async def remove(application: str) -> Response:
+        """Let an application go that announced itself, at all nodes, until it is announced again."""
+        return json_response(await reports.let_go(application), 202)
+
     @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
     async def safe_to_stop(node_id: str, request: Request) -> Response:
         """Whether a node may be stopped now, as far as all its applications go."""

@@ -15,7 +15,7 @@ from understudy_shared.auth.rates import Limited
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import (
-    LIST_OF_APPLICATIONS,
+    LISTS_OF_APPLICATIONS,
     application_target,
     refuse_unroutable,
     split_path,
@@ -35,7 +35,7 @@ class NeedKind(Enum):
     """A need of any client with a credential; the answer shows what it may see."""
     STORE = auto()
     APPLICATION = auto()
-    """A need of any client that sees the application."""
+    """A need of any client that sees the application, and may do the action there if there is one."""
     SERVICE = auto()
     OVERVIEW = auto()
     """A need of any client that may monitor the service, or an application of a fleet; the answer shows only these."""
@@ -72,7 +72,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
     need = _of_a_path(method, inner)
     if named is None:
         return need
-    if inner.startswith(LIST_OF_APPLICATIONS) or application_target(inner)[0] is not None:
+    if inner.startswith(LISTS_OF_APPLICATIONS) or application_target(inner)[0] is not None:
         raise ProblemError(unknown_path(raw_path))
     return _IDENTITY if need.kind is NeedKind.NOTHING else need  # else strangers could try out names of applications
 
@@ -121,6 +121,8 @@ def _of_admin(method: str, rest: list[str]) -> Need:
             return _NOTHING
         case [""] | ["v1", "applications"] if method in _READING:
             return _OVERVIEW
+        case ["v1", "applications", name] if method == "DELETE":
+            return Need(NeedKind.APPLICATION, Action.ADMIN, name, peers=True)
         case ["v1", "drain"]:
             return Need(NeedKind.SERVICE, Action.ADMIN, peers=True)
         case _:
@@ -137,9 +139,12 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
             return Authorization(principal)
         case Need(NeedKind.STORE, action, store):
             return granted_in(principal, store, action)
-        case Need(NeedKind.APPLICATION, _, name):
-            is_seen = principal.sees_application(name)
-            return Authorization(principal.within(name)) if is_seen else unknown_application(name)
+        case Need(NeedKind.APPLICATION, action, name, peers):
+            if not principal.sees_application(name):
+                return unknown_application(name)
+            there = principal.within(name)
+            is_allowed = action is None or there.may(action) or (peers and principal.is_peer)
+            return Authorization(there) if is_allowed else _forbidden(f"needs the action {action}")
         case Need(NeedKind.OVERVIEW):
             is_allowed = principal.may_somewhere(Action.MONITOR)
             return Authorization(principal) if is_allowed else _forbidden(f"needs the action {Action.MONITOR}")

@@ -12,6 +12,7 @@ import ssl
 import sys
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
+from urllib.parse import quote
 
 import anyio._backends._asyncio  # noqa: F401  # otherwise the first call imports it, and for 65 ms no lookup is answered
 import httpx
@@ -180,6 +181,11 @@ class NodeCalls:
         """Return the status and the JSON object of the node's reply."""
         url = self._url(host, "/admin/v1/drain")
         return await self._object("POST", url, orjson.dumps({"drain": drain}))
+
+    async def let_go(self, host: HostInfo) -> tuple[int, dict[str, object]]:
+        """Ask the node to let the application go. Return the status and the JSON object of its reply."""
+        path = f"/admin/v1/applications/{quote(self._application_id, safe='')}"
+        return await self._object("DELETE", self._url(host, path), None)
 
     async def position_at(self, host: HostInfo, at_us: int) -> tuple[int, dict[str, object]]:
         """Return the status and the JSON object of the reply: the position of the newest version at a moment."""

@@ -35,6 +35,7 @@ class ProblemType(Enum):
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
     AMBIGUOUS_STORE = ("ambiguous-store", 409, "Several applications have a store of this name")
+    LISTED_APPLICATION = ("listed-application", 409, "The application did not announce itself")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
     VERSION_GONE = ("version-gone", 410, "No replica can read the version that was asked for")
     TOO_LARGE = ("too-large", 413, "The request, or its answer, is larger than the limit")

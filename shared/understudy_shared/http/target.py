@@ -18,7 +18,7 @@ MAX_TARGET_BYTES = 16 * 1024
 STORES = b"/v1/stores/"
 """Beginning of the target of every lookup."""
 
-LIST_OF_APPLICATIONS = b"/v1/applications"
+LISTS_OF_APPLICATIONS = (b"/v1/applications", b"/admin/v1/applications")
 
 APPLICATIONS = b"/v1/applications/"
 """Beginning of the targets that name their application."""
@@ -82,7 +82,7 @@ def refuse_unroutable(raw_path: bytes) -> None:
             name, first_key = 3, len(segments)
         case [b"", b"v1", b"stores", *_]:
             name, first_key = 3, 5
-        case [b"", b"admin", b"v1", b"nodes", *_]:
+        case [b"", b"admin", b"v1", b"nodes" | b"applications", *_]:
             name, first_key = 4, len(segments)
         case _:
             name, first_key = len(segments), len(segments)

@@ -78,6 +78,17 @@ def test_a_change_that_services_would_refuse_is_not_written(
     assert says in result.stderr
 
 
+def test_one_that_announced_itself_is_let_go_by_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(FILE)
+    monkeypatch.setenv("UNDERSTUDY_APPLICATIONS", str(path))
+    said = {"application": "a b", "let_go": True}
+    result, asked = run(["applications", "remove", "a b", "--json"], [Canned(json.dumps(said).encode(), 202)])
+    assert asked == [("DELETE /admin/v1/applications/a%20b", b"")]
+    assert json.loads(result.stdout) == said
+    assert path.read_text() == FILE
+
+
 @pytest.mark.parametrize("text", ['applications = [{id = "a", checkpoint = "/a"}]\n', "[[applications\n"])
 def test_what_cannot_be_cut_out_is_left(tmp_path: Path, text: str) -> None:
     path = tmp_path / "fleet.toml"

@@ -53,7 +53,7 @@ def _need(method: str, path: str, call: Any) -> str:
     if name == "overview_of_applications":
         return "monitors some"
     if path.startswith("/admin/") or name == "metrics":
-        change = "changes" if method == "post" else "monitors"
+        change = "monitors" if method == "get" else "changes"
         return change if "{application}" in path else f"{change} all"
     if "{store}" in path and name not in {"describe_store", "find_store"}:
         return "reads"

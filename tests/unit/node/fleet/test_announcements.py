@@ -15,6 +15,7 @@ from tests.support.cluster.fake_cluster import until
 from understudy_node.fleet import following
 from understudy_node.fleet.announcements import Announcements
 from understudy_node.fleet.following import Announcing, Following
+from understudy_node.fleet.letting_go import let_go
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip, Names
 from understudy_shared.bus.message_auth import MessageAuth
@@ -25,6 +26,7 @@ from understudy_shared.fleet.announced import AnnouncedQueries
 from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.checkpoint_roots import parse_roots
 from understudy_shared.fleet.choosing import FLEET
+from understudy_shared.http.problems import ProblemError
 
 KEY, OTHER = Keyring([b"k" * 32]), Keyring([b"o" * 32])
 ROOTS = parse_roots("/data")
@@ -100,11 +102,18 @@ async def test_a_query_is_served_once_it_is_announced_and_until_it_is_let_go(tmp
         assert made.following.causes() == {
             "announced-applications": "'orders', which is served, and 'twin' have one checkpoint"
         }
-        await made.announcements.let_go("orders")
+        await let_go(made.following, "orders")
         await until(lambda: made.served == ("listed", "twin"))
         assert made.following.causes() == {}
         await made.announce("orders", "/data/moved")
         await until(lambda: made.served == ("listed", "orders", "twin"))
+        for name, kind in (("listed", "listed-application"), ("orders2", "unknown-application")):
+            with pytest.raises(ProblemError) as refused:
+                await let_go(made.following, name)
+            assert refused.value.problem.type.slug == kind
+        await made.bus.put(Names("twin").announcement, b"gone", expiry_ms=0)
+        await let_go(made.following, "twin")
+        assert await Gossip(made.bus, "twin").announcement() is not None, "other nodes read that it goes"
 
 
 async def test_without_the_key_nobody_adds_moves_or_lets_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

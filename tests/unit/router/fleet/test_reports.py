@@ -105,3 +105,19 @@ async def test_a_drain_reaches_the_node_for_each_application_and_a_refusal_is_na
         del world.node.documents["/admin/v1/drain"]
         refused = await world.http.post(DRAIN, json={"drain": True})
         assert (refused.status_code, refused.json()["applications"]) == (502, ["a", "b"])
+
+
+async def test_an_application_is_let_go_by_one_of_its_nodes() -> None:
+    async with fleet_of({"a": ["words"]}) as world:
+        await ready(world)
+        path = "/admin/v1/applications/a"
+        refused = await world.http.delete(path)
+        assert (refused.status_code, refused.json()["type"]) == (502, "bad-reply"), "its nodes are older"
+        world.node.documents[path] = b'{"application":"a","let_go":true}'
+        said = await world.http.delete(path)
+        assert (said.status_code, said.json()) == (202, {"application": "a", "let_go": True})
+        assert world.node.requests[-1] == (f"DELETE {path}", b"")
+        unknown = await world.http.delete("/admin/v1/applications/b")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "unknown-application")
+        await world.node.kill()
+        assert (await world.http.delete(path)).json()["type"] == "node-unreachable"

@@ -55,6 +55,7 @@ MONITORING, ADMINISTERING = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKin
         ("HEAD", "/admin/v1/nodes/n%201/safe-to-stop", MONITORING),
         ("POST", "/admin/v1/nodes/n1/drain", ADMINISTERING),
         ("PUT", "/admin/anything", ADMINISTERING),
+        ("DELETE", "/admin/v1/applications/a%20b", Need(NeedKind.APPLICATION, Action.ADMIN, "a b", peers=True)),
         ("POST", "/admin/v1/drain", Need(NeedKind.SERVICE, Action.ADMIN, peers=True)),
         ("POST", "/internal/v1/lookup", Need(NeedKind.PEER)),
         ("GET", "/internal/v1/anything", Need(NeedKind.PEER)),

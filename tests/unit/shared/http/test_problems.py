@@ -35,6 +35,7 @@ def test_types_and_statuses_are_the_documented_ones() -> None:
         "method-not-allowed": 405,
         "request-timeout": 408,
         "ambiguous-store": 409,
+        "listed-application": 409,
         "lineage-changed": 409,
         "version-gone": 410,
         "too-large": 413,
