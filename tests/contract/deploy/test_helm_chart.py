@@ -115,7 +115,7 @@ def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str
 
 
 def is_fleet_node(service: str, variables: Mapping[str, str]) -> bool:
-    return service == "node" and "UNDERSTUDY_APPLICATIONS" in variables
+    return service == "node" and not {"UNDERSTUDY_APPLICATIONS", "UNDERSTUDY_CHECKPOINT_ROOT"}.isdisjoint(variables)
 
 
 @each_set
@@ -404,13 +404,17 @@ def test_a_fleet_is_a_file_that_nodes_take_and_no_pod_is_another_after_a_change_
     told = environment(node)["UNDERSTUDY_APPLICATIONS"]
     assert {str(PurePosixPath(told).parent), str(orders.aliases.parent), "/checkpoint"} <= folders
     assert environment(router)["UNDERSTUDY_APPLICATIONS"] == "*"
+    announced = {"CHECKPOINT_ROOT": "s3://bucket/announced,/checkpoint/announced", "FORGET_AFTER_MS": "604800000"}
+    announced = {f"UNDERSTUDY_{name}": value for name, value in (announced | {"REMOVE_IDLE": "true"}).items()}
+    assert announced.items() <= environment(node).items()
     values = values_of("fleet")
     first, *others = values["applications"]
     changed = [{**first, "aliases": '[op0]\nname = "all"\n'}, *others, {"id": "new", "checkpoint": "s3://bucket/new"}]
-    again, by_name = helm(
+    again, by_name, without = helm(
         [
             call_of("render", {**values, "applications": changed}),
             call_of("render", {**values, "applications": [], "applicationsConfigMap": "understudy-applications"}),
+            call_of("render", {**values, "applications": []}),
         ]
     )
     assert list(pods(again["objects"])) == list(pods(by_name["objects"])) == list(pods(made))
@@ -419,3 +423,7 @@ def test_a_fleet_is_a_file_that_nodes_take_and_no_pod_is_another_after_a_change_
     assert [each.id for each in now] == ["orders", "clicks", "weather", "new"]
     assert now[0].aliases != orders.aliases  # so that the node takes the change
     assert [each["metadata"]["name"] for each in of_kind(by_name["objects"], "ConfigMap")] == []
+    node, router = (containers(without["objects"])[name] for name in ("node", "router"))
+    assert announced.items() <= environment(node).items()
+    assert not {"UNDERSTUDY_APPLICATIONS", "UNDERSTUDY_CHECKPOINT"} & environment(node).keys()
+    assert environment(router)["UNDERSTUDY_APPLICATIONS"] == "*"

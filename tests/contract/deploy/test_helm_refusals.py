@@ -59,6 +59,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     (fleet(ORDERS, {"id": "orders", "checkpoint": "/c"}), "two applications have the id orders"),
     (fleet(ORDERS, {"id": "x", "checkpoint": "s3://b/orders/"}), "orders and x have one checkpoint"),
     (fleet({"id": "x", "checkpoint": "/checkpoint/x"}), "give checkpoint.volume.existingClaim"),
+    (fleet(checkpointRoots=["/checkpoint"]), "the root /checkpoint is on the shared volume"),
     (fleet(applicationsConfigMap="own"), "applications or applicationsConfigMap"),
     (fleet(checkpoint={"url": "s3://b/c"}), "checkpoint.url: these are of one query"),
     (

@@ -15,7 +15,7 @@ from understudy.commands.group import cli
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.settings.services import FleetFields
+from understudy_shared.settings.services import AnnouncedFields, FleetFields
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"
@@ -117,5 +117,6 @@ def known_variables(image: str) -> set[str]:
     command = cli.get_command(click.Context(cli), image) if image in HTTP.values() else None
     options = [] if command is None else command.params
     envvars = {option.envvar for option in options if isinstance(option.envvar, str)}
-    more = {"pipeline": {"gossip_key_file"}, "node": set(FleetFields.model_fields)}.get(image, set())
+    of_fleets = {*FleetFields.model_fields, *AnnouncedFields.model_fields}
+    more = {"pipeline": {"gossip_key_file"}, "node": of_fleets}.get(image, set())
     return {f"UNDERSTUDY_{name.upper()}" for name in {*SETTINGS[image].model_fields, *more}} | envvars

@@ -107,7 +107,12 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end -}}
 {{- end -}}
 
-{{/* The ConfigMap with the file of applications; empty where nodes and routers serve one query. */}}
+{{/* Whether nodes and routers serve several queries. */}}
+{{- define "understudy.isFleet" -}}
+{{- if or .Values.applications .Values.applicationsConfigMap .Values.checkpointRoots -}}yes{{- end -}}
+{{- end -}}
+
+{{/* The ConfigMap with the file of applications; empty where there is none. */}}
 {{- define "understudy.applicationsConfigMap" -}}
 {{- if .Values.applications -}}{{ include "understudy.fullname" . }}-applications{{- else -}}{{ .Values.applicationsConfigMap }}{{- end -}}
 {{- end -}}
@@ -119,7 +124,7 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 
 {{/* Application and Redis: what the variables of all our processes begin with. A fleet has its applications elsewhere. */}}
 {{- define "understudy.clusterEnv" -}}
-{{- if not (include "understudy.applicationsConfigMap" .) -}}
+{{- if not (include "understudy.isFleet" .) -}}
 - name: UNDERSTUDY_APPLICATION_ID
   value: {{ .Values.applicationId | quote }}
 {{ end -}}
@@ -310,7 +315,7 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 
 {{/* Whether nodes mount that volume. A fleet has one only if it is named: which queries write to it is not known here. */}}
 {{- define "understudy.hasVolume" -}}
-{{- if not (or .Values.checkpoint.url (and (include "understudy.applicationsConfigMap" .) (not .Values.checkpoint.volume.existingClaim))) -}}yes{{- end -}}
+{{- if not (or .Values.checkpoint.url (and (include "understudy.isFleet" .) (not .Values.checkpoint.volume.existingClaim))) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* Whether nodes read object storage. What a ConfigMap of one's own says is not known. */}}
@@ -318,6 +323,9 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- $urls := list .Values.checkpoint.url .Values.applicationsConfigMap -}}
 {{- range .Values.applications -}}
 {{- $urls = append $urls (ternary .checkpoint "" (contains "://" .checkpoint)) -}}
+{{- end -}}
+{{- range .Values.checkpointRoots -}}
+{{- $urls = append $urls (ternary . "" (contains "://" .)) -}}
 {{- end -}}
 {{- join "" $urls -}}
 {{- end -}}

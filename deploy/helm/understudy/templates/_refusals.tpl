@@ -40,7 +40,7 @@
 {{- if and .Values.checkpoint.url (eq .Values.spark.kind "deployment") -}}
 {{- fail "spark.kind=deployment writes to the shared volume: with checkpoint.url use sparkApplication, or none for a query that runs elsewhere" -}}
 {{- end -}}
-{{- if include "understudy.applicationsConfigMap" . -}}{{- include "understudy.refusalsOfFleet" . -}}{{- end -}}
+{{- if include "understudy.isFleet" . -}}{{- include "understudy.refusalsOfFleet" . -}}{{- end -}}
 {{- if and .Values.checkpoint.existingSecret (not (include "understudy.readsStorage" .)) -}}
 {{- fail "checkpoint.existingSecret has the credentials of checkpoint.url: without a URL it is not used" -}}
 {{- end -}}
@@ -101,5 +101,10 @@
 {{- end -}}
 {{- $_ := set $ids .id true -}}
 {{- $_ = set $places $place .id -}}
+{{- end -}}
+{{- range .Values.checkpointRoots -}}
+{{- if and (hasPrefix "/checkpoint/" (printf "%s/" .)) (not $.Values.checkpoint.volume.existingClaim) -}}
+{{- fail (printf "the root %s is on the shared volume: give checkpoint.volume.existingClaim" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
