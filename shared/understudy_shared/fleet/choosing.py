@@ -47,7 +47,13 @@ class Chosen(NamedTuple):
 
 
 def require_id(application_id: str) -> str:
-    """Return an id that can be a segment of a path and a folder. Raises SettingsError."""
+    """Return an id that can be a segment of a path and a folder, and is not that of a fleet. Raises SettingsError."""
+    if application_id == FLEET:
+        raise SettingsError(
+            f"{clipped(FLEET)} cannot be the id of an application: the processes of a fleet have that name",
+            where="id",
+            fix="Give it another: its keys and certificates would be those of the whole fleet",
+        )
     is_usable = 0 < len(application_id) <= MAX_ID_CHARS and application_id.isprintable()
     if not is_usable or "/" in application_id or application_id in {".", ".."}:
         raise SettingsError(

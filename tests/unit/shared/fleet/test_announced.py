@@ -49,12 +49,14 @@ def test_of_two_with_one_checkpoint_the_served_one_stays_until_it_is_quiet() -> 
 
 
 def test_what_cannot_be_an_id_or_lies_elsewhere_is_left_out_with_the_reason() -> None:
-    found = merged([], [Query("..", "/data/a"), Query("a/b", "/data/b"), Query("c", "/other/c")], ROOTS)
+    located = {"..": "/data/a", "a/b": "/data/b", "c": "/other/c", "fleet": "/data/f"}
+    found = merged([], [Query(name, location) for name, location in located.items()], ROOTS)
     assert found.specs == ()
     assert {name: why.split(",")[0] for name, why in found.left_out.items()} == {
         "..": "'..' cannot be the id of an application",
         "a/b": "'a/b' cannot be the id of an application",
         "c": "it lies below no --checkpoint-root",
+        "fleet": "'fleet' cannot be the id of an application: the processes of a fleet have that name",
     }
     assert merged([], [Query("c", "/other/c")], ()).left_out.keys() == {"c"}
 

@@ -52,6 +52,7 @@ def test_it_says_what_is_own_and_leaves_the_rest_to_the_process() -> None:
         (file_of(f"{ORDERS}\noverlay_max_bytes = '8 bananas'"), "overlay_max_bytes"),
         (file_of('id = "a/b"\ncheckpoint = "/x"'), "'a/b' cannot be the id"),
         (file_of('id = ".."\ncheckpoint = "/x"'), "'..' cannot be the id"),
+        (file_of('id = "fleet"\ncheckpoint = "/x"'), "the processes of a fleet have that name"),
         (file_of('id = "a\\u0007"\ncheckpoint = "/x"'), "cannot be the id"),
         (file_of('checkpoint = "/x"'), "id is missing .*number 1.*Write id ="),
         (file_of('id = "a"'), "checkpoint is missing .application 'a'"),
