@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from understudy_node.follow.end import End
 from understudy_node.replica.task import TaskReplica
-from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import (
     FORK_FOUND,
@@ -16,8 +15,6 @@ from understudy_shared.base.words import (
     UNSIGNED_ACCEPTED,
     WRITES_REFUSED,
 )
-from understudy_shared.server.connection_guard import MEMORY
-from understudy_shared.tls.service_tls import TLS
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
@@ -42,12 +39,8 @@ CAUSES = (
     UNSIGNED_ACCEPTED,
     GOSSIP_KEY_MISSING,
     LEASE_HELD_BY_UNSIGNED,
-    MEMORY,
-    CREDENTIALS,
-    ISSUERS,
-    TLS,
 )
-"""The labels of the metric."""
+"""The labels of the metric, with those of the process."""
 
 
 def causes_of(

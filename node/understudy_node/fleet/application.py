@@ -125,7 +125,7 @@ class NodeApplication:
         """Return its readiness."""
         if self._report is None:
             return Status((self._why_not(),))
-        status = self._report.status()
+        status = self._report.status_of_application()
         self.was_ready = self.was_ready or not status.reasons
         return status
 

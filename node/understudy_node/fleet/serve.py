@@ -50,6 +50,7 @@ from understudy_shared.http.edge import Receive, Scope, Send, read_flag
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.live_pages import page_routes
+from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
 from understudy_shared.telemetry.span_export import require_exporter
 
@@ -190,6 +191,7 @@ class FleetProcess:
 
     def _metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
+        yield degraded_metric("understudy_node_degraded", CAUSES_OF_PROCESS, self._causes())
         if self._file is not None:
             yield GaugeMetricFamily(
                 "understudy_applications_file_refused",

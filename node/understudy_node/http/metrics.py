@@ -5,7 +5,7 @@ Base units, `_total` for counters. `replica_metrics` has those of the replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +21,7 @@ from understudy_shared.base.words import WRITES_REFUSED
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
 
 
@@ -66,10 +67,10 @@ class NodeMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics at each scrape."""
         yield from process_metrics(self._guard, self._lookups.access, self._node.cache)
-        yield from self.of_application()
+        yield from self.of_application((*CAUSES, *CAUSES_OF_PROCESS))
 
-    def of_application(self) -> Iterator[Metric]:
-        """Yield those of this application alone: a process of several has the others once."""
+    def of_application(self, known: Iterable[str] = CAUSES) -> Iterator[Metric]:
+        """Yield those of this application alone: a process of several has the others once. `known`: causes to show."""
         causes, generation = self._causes(), self._node.generation
         yield from self._requests()
         yield from self._memory()
@@ -77,12 +78,7 @@ class NodeMetrics:
         yield from replica_metrics(generation.readers if generation else {}, self._node.settings.metrics_max_partitions)
         yield from self._restores()
         yield from self._leases()
-        degraded = GaugeMetricFamily(
-            "understudy_node_degraded", "1: this does not work although lookups do", labels=("cause",)
-        )
-        for cause in CAUSES:
-            degraded.add_metric((cause,), cause in causes)
-        yield degraded
+        yield degraded_metric("understudy_node_degraded", known, causes)
         if self._cluster is not None:
             yield from _cluster_metrics(
                 self._cluster, is_connected=causes.keys().isdisjoint((BUS_AWAY, WRITES_REFUSED))

@@ -61,7 +61,7 @@ class HeldApplication:
 
     def status(self) -> Status:
         """Return its readiness, and its causes of being degraded."""
-        found = self.app.report.status()
+        found = self.app.report.status_of_application()
         self._was_ready = self._was_ready or not found.reasons
         return found
 

@@ -32,6 +32,7 @@ from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 
 log = logging.getLogger(__name__)
 
@@ -210,3 +211,4 @@ class RouterFleet:
 
     def _process_metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self._guard, self._access)
+        yield degraded_metric("understudy_router_degraded", CAUSES_OF_PROCESS, self._causes())

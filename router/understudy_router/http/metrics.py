@@ -5,7 +5,7 @@ Base units, `_total` for counters. Nothing here grows with the replicas: the nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -17,7 +17,10 @@ from understudy_shared.auth.access import Access
 from understudy_shared.http.health import HealthReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
+
+CAUSES_OF_APPLICATION = tuple(cause for cause in Cause if cause not in CAUSES_OF_PROCESS)
 
 
 class RouterMetrics:
@@ -41,10 +44,10 @@ class RouterMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics at each scrape."""
         yield from process_metrics(self._guard, self._lookups.access)
-        yield from self.of_application()
+        yield from self.of_application(Cause)
 
-    def of_application(self) -> Iterator[Metric]:
-        """Yield those of this application alone: a process of several has the others once."""
+    def of_application(self, known: Iterable[str] = CAUSES_OF_APPLICATION) -> Iterator[Metric]:
+        """Yield those of this application alone: a process of several has the others once. `known`: causes to show."""
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
         yield from self._lookups.watch_streams.metrics()
@@ -56,6 +59,7 @@ class RouterMetrics:
         yield from self._hops()
         yield from self._extra()
         yield from self._cluster()
+        yield degraded_metric("understudy_router_degraded", known, self._causes())
         yield from self._known()
         yield from self._nodes()
 
@@ -145,13 +149,6 @@ class RouterMetrics:
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
         is_connected = router.watcher.bus_lost_why is None
         yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", is_connected)
-        degraded = GaugeMetricFamily(
-            "understudy_router_degraded", "1: this does not work although lookups do", labels=("cause",)
-        )
-        causes = self._causes()
-        for cause in Cause:
-            degraded.add_metric((cause,), cause in causes)
-        yield degraded
         yield _counted(
             "understudy_router_refused_messages",
             "Documents from the bus that were not used",

@@ -10,9 +10,11 @@ from prometheus_client.samples import Sample
 LABEL = "application"
 
 
-def labelled(families: Mapping[str, Iterable[Metric]]) -> Iterator[Metric]:
-    """Yield the families of all applications, by their ids: one of each name, with the samples of all of them."""
-    found: dict[str, Metric] = {}
+def labelled(families: Mapping[str, Iterable[Metric]], of_process: Iterable[Metric] = ()) -> Iterator[Metric]:
+    """Yield the families of the process, whose samples have no such label, and those of all applications, by their ids:
+    one of each name, with all samples.
+    """
+    found = {family.name: family for family in of_process}
     for application_id, own in families.items():
         for family in own:
             whole = found.get(family.name)

@@ -78,9 +78,8 @@ class OwnApp:
         return reasons[0] if reasons and all(reasons) else None
 
     def _metrics(self) -> Iterator[Metric]:
-        yield from self._of_process()
-        yield from state_metrics(self._applications)
-        yield from labelled({each: application.metrics() for each, application in self._applications.items()})
+        families = {each: application.metrics() for each, application in self._applications.items()}
+        yield from labelled(families, [*self._of_process(), *state_metrics(self._applications)])
 
     def _routes(self) -> APIRouter:
         routes = APIRouter()

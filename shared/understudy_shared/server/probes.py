@@ -7,15 +7,21 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.auth.shown import shown_status
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
 from understudy_shared.server.app import json_response
+from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.telemetry.exposition import exposition
+from understudy_shared.tls.service_tls import TLS
+
+CAUSES_OF_PROCESS = (MEMORY, CREDENTIALS, ISSUERS, TLS)
+"""The causes by which a whole process is degraded, whatever it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,20 @@ class ProcessReport:
     """Returns all families of the process."""
     of_application: Callable[[], Iterable[Metric]] = tuple
     """Returns those of the application alone: in a fleet the others are there once."""
+
+    def status_of_application(self) -> Status:
+        """Return the status without the causes of the process: in a fleet it has them once."""
+        found = self.status()
+        causes = {cause: why for cause, why in found.causes.items() if cause not in CAUSES_OF_PROCESS}
+        return Status(found.reasons, causes)
+
+
+def degraded_metric(name: str, known: Iterable[str], causes: Collection[str]) -> Metric:
+    """Return the family that says of each `known` cause whether it is there."""
+    family = GaugeMetricFamily(name, "1: this does not work although lookups do", labels=("cause",))
+    for cause in known:
+        family.add_metric((cause,), cause in causes)
+    return family
 
 
 def probe_routes(report: ProcessReport, own_ports: Collection[int] = ()) -> APIRouter:

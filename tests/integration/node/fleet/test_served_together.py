@@ -67,6 +67,8 @@ def test_each_answers_as_a_process_of_its_own(tmp_path: Path, fleet: ServedFleet
     metrics = fleet.get("/metrics").text
     assert metrics.count("\nunderstudy_cache_capacity_bytes ") == 1
     assert 'understudy_end_offset_position{application="clicks"} 3.0' in metrics
+    assert 'understudy_node_degraded{cause="memory"} 0.0' in metrics
+    assert metrics.count('cause="memory"') == 1
 
 
 def test_a_browser_sees_all_applications_and_each_on_a_page_of_its_own(fleet: ServedFleet) -> None:

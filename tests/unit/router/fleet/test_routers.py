@@ -17,6 +17,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Farewell
+from understudy_shared.server.connection_guard import ConnectionGuard
 
 
 async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_those_of_no_pattern_never() -> None:
@@ -92,6 +93,20 @@ async def test_applications_for_which_there_is_no_room_are_named_once_and_in_the
         monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 3)
         await world.fleet._discovery.look()
         assert world.fleet.own.status().causes == {}
+
+
+async def test_what_is_wrong_with_the_process_is_said_once_and_by_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConnectionGuard, "causes", lambda _: {"memory": "memory is short"})
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        assert (await world.get("/readyz")).json()["degraded"] == "memory is short"
+        listed = (await world.get("/v1/applications")).json()["applications"]
+        assert [each["application"] for each in listed if "memory" in (each["reason"] or "")] == []
+        metrics = (await world.get("/metrics")).text
+        degraded = [line for line in metrics.splitlines() if line.startswith("understudy_router_degraded{")]
+        assert [line for line in degraded if "memory" in line] == ['understudy_router_degraded{cause="memory"} 1.0']
+        assert 'understudy_router_degraded{application="a",cause="bus-away"} 0.0' in degraded
+        assert metrics.count("# TYPE understudy_router_degraded ") == 1
 
 
 async def test_an_application_without_an_answer_holds_the_process_up_for_a_while_only() -> None:

@@ -115,9 +115,14 @@ def test_families_of_one_name_become_one_with_a_label_for_each_application() -> 
         counter.add_metric(("op0",), value)
         return [counter, GaugeMetricFamily("lag", "Lag", value)]
 
-    found = list(labelled({"a": families(1), "b": families(2)}))
-    assert [(each.name, each.type) for each in found] == [("reads", "counter"), ("lag", "gauge")]
-    assert [(each.name, each.labels, each.value) for each in found[0].samples] == [
+    found = list(labelled({"a": families(1), "b": families(2)}, [GaugeMetricFamily("lag", "Lag", 3)]))
+    assert [(each.name, each.type) for each in found] == [("lag", "gauge"), ("reads", "counter")]
+    assert [(each.labels, each.value) for each in found[0].samples] == [
+        ({}, 3),
+        ({"application": "a"}, 1),
+        ({"application": "b"}, 2),
+    ]
+    assert [(each.name, each.labels, each.value) for each in found[1].samples] == [
         ("reads_total", {"application": "a", "store": "op0"}, 1),
         ("reads_total", {"application": "b", "store": "op0"}, 2),
     ]
