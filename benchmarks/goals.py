@@ -15,7 +15,7 @@ from benchmarks.report import Report
 
 LOOKUPS, BATCHES, FOLLOWING = "benchmarks.lookups", "benchmarks.batches", "benchmarks.following"
 RESTORE, SCALE, IDLE = "benchmarks.restore_and_lookup", "benchmarks.scale", "benchmarks.idle"
-EXPORTS, LEASES = "benchmarks.exports", "benchmarks.leases"
+EXPORTS, LEASES, FLEET = "benchmarks.exports", "benchmarks.leases", "benchmarks.fleet"
 CONSTANT, REDIS_GET, NGINX_HOP = "constant ASGI app", "FastAPI + redis-py GET", "nginx, forwarded to nginx"
 KS_LOCAL = "Kafka Streams, local"
 KS_FORWARDED = "Kafka Streams, forwarded with Vert.x"
@@ -65,6 +65,7 @@ def outcomes(report: Report) -> list[Outcome]:
         *_idle(report),
         *_exports(report),
         *_leases(report),
+        *_fleet(report),
     ]
 
 
@@ -148,6 +149,14 @@ def _leases(report: Report) -> Iterator[Outcome]:
     for leases in (1, 10, 50):
         held = LEASES, f"{leases} leases", "of_model"
         yield _at_most(report, f"memory of versions that leases keep: {leases}", held, 1.5, "x model")
+
+
+def _fleet(report: Report) -> Iterator[Outcome]:
+    for phase in ("at rest", "a commit in 2 s each"):
+        place = FLEET, f"40 queries, {phase}", "memory_of_clusters"
+        yield _at_most(report, f"memory of a fleet of 40 queries, {phase}", place, 0.2, "x 40 clusters")
+    answer = FLEET, "from announce to the first answer", "first_answer_s"
+    yield _at_most(report, "from a query's announce to its first answer, p50", answer, 3, "s")
 
 
 _Place = tuple[str, str, str]
