@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.follow.watch import log_watch
@@ -26,7 +27,8 @@ class PollLoop:
         self._clock = clock
         self._stopping = threading.Event()
         self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+        self._thread = threading.Thread(target=lambda: self._context.run(self._run), name="follow", daemon=True)
+        self._context = Context()
         self._watch = log_watch(files, self.wake)
 
     @property
@@ -37,6 +39,7 @@ class PollLoop:
     def start(self) -> None:
         if self._watch is not None:
             self._watch.start()
+        self._context = copy_context()  # the names in records
         self._thread.start()
 
     def wake(self) -> None:

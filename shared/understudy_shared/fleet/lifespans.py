@@ -8,6 +8,7 @@ from typing import Any
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
+from understudy_shared.telemetry.logs import name_records_here
 
 
 class Lifespan:
@@ -44,5 +45,6 @@ class Lifespan:
             raise UnderstudyError(f"it {failure}: {said.result().get('message')}", where=f"application {self._name}")
 
     async def _run(self) -> None:
+        name_records_here(application=self._name)
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
         await self._app(scope, self._wanted.get, self._said.put)

@@ -11,6 +11,8 @@ import logging
 import sys
 import time
 import warnings
+from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
@@ -25,6 +27,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 _QUIET = ("uvicorn", "httpx", "httpcore")
 """Libraries that log every request or phase at INFO: only their warnings matter here."""
+
+
+_NAMES: ContextVar[Mapping[str, object]] = ContextVar("names", default={})  # noqa: B039  # never changed
+"""The fields of the records of this context and of those that begin in it."""
 
 
 def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") -> None:
@@ -55,6 +61,11 @@ def name_records(**fields: object) -> None:
     """
     for handler in _handlers():
         handler.names.update(fields)
+
+
+def name_records_here(**fields: object) -> None:
+    """Add `fields` to every record of this task or thread, and of what it starts: the application of several."""
+    _NAMES.set({**_NAMES.get(), **fields})
 
 
 def _handlers() -> list[_StderrHandler]:
@@ -112,7 +123,8 @@ class _StderrHandler(logging.Handler):
                 if left_out is None:
                     return
                 record.__dict__.update(left_out)
-            named = logging.makeLogRecord({**self.names, **vars(record)}) if self.names else record
+            names = {**self.names, **_NAMES.get()}
+            named = logging.makeLogRecord({**names, **vars(record)}) if names else record
             sys.stderr.write(self.format(named) + "\n")
             sys.stderr.flush()
         except Exception:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_shared.fleet.lifespans import Lifespan
 from understudy_shared.telemetry.logs import JsonFormatter, LogFormat, TextLines, configure_logging, name_records
 
 
@@ -97,6 +100,29 @@ def test_the_names_of_a_process_are_in_its_records_until_logging_is_configured_a
     named, anew = capsys.readouterr().err.splitlines()
     assert named.endswith(" WARNING leaving worker=1 router_id=east action=leaving")
     assert anew.endswith(" WARNING leaving action=leaving")
+
+
+async def test_an_application_is_named_in_the_records_of_its_tasks_and_of_no_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def says(
+        scope: object, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        await receive()
+        await asyncio.to_thread(log.warning, "the bus is away")
+        await send({"type": "lifespan.startup.complete"})
+
+    log = logging.getLogger("understudy_shared.bus")
+    configure_logging()
+    for name in ("orders", "clicks"):
+        await Lifespan(says, name).start()
+    log.warning("leaving")
+    said = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == [
+        "WARNING the bus is away application=orders",
+        "WARNING the bus is away application=clicks",
+        "WARNING leaving",
+    ]
 
 
 def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_it(
