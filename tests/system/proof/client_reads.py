@@ -20,7 +20,7 @@ from tests.system.proof.http_talk import HOST
 from tests.system.proof.question import Question
 from tests.system.proof.sessions import Asked, Replied
 
-from understudy import AsyncClient, Client, ServerProblemError, UnderstudyError
+from understudy import AsyncClient, Client, DeadlineError, ServerProblemError, UnderstudyError
 from understudy.client.core.exchange import Failure, Reply, Send
 from understudy.client.core.state import Routing
 from understudy.client.transports.sockets import SocketTransport
@@ -29,6 +29,9 @@ from understudy.client.transports.trust import Trust
 from understudy_shared.reads.position import decode_position
 
 TIMEOUT_S: Final = 5.0
+DEADLINE: Final = "deadline"
+"""The problem of a router whose time has passed, and here of a client's."""
+
 MAX_THREADS: Final = 256
 
 _answered_by: ContextVar[int] = ContextVar("the port of the server that answered last in this thread, or task")
@@ -99,6 +102,8 @@ class Clients:
     def _failed(self, asked: Asked, error: UnderstudyError, ended_ms: float) -> Replied:
         if isinstance(error, ServerProblemError):
             return asked.refused(ended_ms, self._server(), error.status, error.problem)
+        if isinstance(error, DeadlineError):  # its own is shorter than a router's: it gives up where that would refuse
+            return asked.refused(ended_ms, self._server(), 504, {"type": DEADLINE, "detail": str(error)})
         return Replied(asked.failed(ended_ms, self._server(), f"{type(error).__name__}: {error}"))
 
     def _server(self) -> str:

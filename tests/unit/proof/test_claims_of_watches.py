@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.system.proof.checker import check
 from tests.system.proof.client_ways import DIRECTLY
-from tests.system.proof.history import Told, Watch
+from tests.system.proof.history import FaultEvent, Told, Watch
 from tests.unit.proof.model import Model
 
 GOOD = Model(7)
@@ -88,3 +88,19 @@ def test_a_wrong_answer_of_a_node_that_was_asked_directly_is_found() -> None:
     history.reads[place] = replace(history.reads[place], outcome="absent", value=None)
     claim = check(history, GOOD.truth).claims["clients"]
     assert (claim.found, "direct" in claim.violations[0].text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("after", "fault", "is_excused"),
+    [(3, "store-hangs", True), (None, "store-hangs", False), (3, "redis-pause", False)],
+    ids=["goes on", "begins", "another fault"],
+)
+def test_a_watch_that_goes_on_may_hear_nothing_while_the_store_hangs(
+    after: int | None, fault: str, is_excused: bool
+) -> None:
+    history = copy(GOOD.history)
+    history.faults = [FaultEvent(0, fault, "store", "injected"), FaultEvent(9_000, fault, "store", "healed")]
+    failed = replace(WATCH, after=after, outcome="failed", detail="DeadlineError: no answer", events=())
+    history.watches = [*GOOD.history.watches, replace(failed, began_ms=1_000.0, ended_ms=6_000.0)]
+    claim = check(history, GOOD.truth).claims["watches"]
+    assert any("failed: DeadlineError" in each.text for each in claim.violations) is not is_excused
