@@ -78,7 +78,7 @@ OBJECT_STORES = "tests/integration/node/checkpoint/test_object_store_"
 HDFS = "tests/integration/node/checkpoint/test_hdfs_"
 
 FIRST = (PROOF, SYSTEM, "tests/contract/", ORACLES)
-"""What runs first, because it takes longest. Spark starts with the oracles at the latest, not everywhere at once."""
+"""The tests that run first, because they take longest. Contracts are between two kinds that start Spark."""
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped

@@ -104,13 +104,13 @@ class Announcements:
     async def look(self) -> None:
         """Read what was hinted; when it is time, list all and read what is not known. Raises BusError."""
         self._wake.clear()
-        while self._hinted:
-            application_id = self._hinted.pop()
-            try:
+        hinted, self._hinted = self._hinted, set()  # what is hinted meanwhile is read at the next look, after the list
+        try:
+            for application_id in sorted(hinted):
                 await self._read(application_id, is_news=True)
-            except BusError:
-                self._hinted.add(application_id)
-                raise
+                hinted.remove(application_id)
+        finally:
+            self._hinted |= hinted
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._list_due_ms:
             return

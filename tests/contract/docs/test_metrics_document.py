@@ -38,7 +38,7 @@ WITHOUT_SERIES |= {"understudy_application_state", "understudy_applications_file
 OF_THE_PROCESS = re.compile(
     r"process_\w+|understudy_(build_info|memory_pressure|tls_certificate_expiry\w+|insecure_bind|applications_file_refused)"
 )
-"""What has no label `application` in a fleet: one process is there for all of them."""
+"""The metrics of a process, which have no label `application` in a fleet."""
 
 
 def table() -> dict[str, tuple[set[str], set[str]]]:

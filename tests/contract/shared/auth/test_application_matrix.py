@@ -1,5 +1,5 @@
-"""Who gets what of a fleet: every call of its document, by keys whose grants hold everywhere, in some applications, or
-in others alone. `test_access_matrix.py` has what each right means where there is one application.
+"""Each call of a fleet's document is answered as grants say, to keys whose grants hold everywhere, in some
+applications, or in others alone. `test_access_matrix.py` has what each right means where there is one application.
 """
 
 from __future__ import annotations

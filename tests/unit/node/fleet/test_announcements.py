@@ -116,7 +116,9 @@ async def test_a_query_is_served_once_it_is_announced_and_until_it_is_let_go(tmp
         assert await Gossip(made.bus, "twin").announcement() is not None, "other nodes read that it goes"
 
 
-async def test_without_the_key_nobody_adds_moves_or_lets_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_process_without_the_key_can_neither_add_a_query_nor_move_one_nor_let_one_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with world(tmp_path, keys=KEY) as made:
         await made.announce("unsigned", "/data/unsigned")
         await made.announce("forged", "/data/forged", keys=OTHER)
@@ -165,3 +167,21 @@ async def test_an_idle_query_is_listed_until_a_commit_and_with_the_setting_let_g
         found = await Gossip(made.bus, "orders").announcement()
         assert found is not None
         assert found.checkpoint is None, "all nodes read that it was let go"
+
+
+async def test_queries_that_are_announced_without_end_do_not_hold_up_the_list_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, read = World(tmp_path), list[str]()
+    announcements, get = world.announcements, world.bus.get
+
+    async def next_is_announced(key: str) -> object:
+        read.append(key)
+        if len(read) < 50:
+            announcements._hinted.add(f"q{len(read)}")
+        return await get(key)
+
+    monkeypatch.setattr(world.bus, "get", next_is_announced)
+    announcements._hinted.add("q0")
+    await announcements.look()
+    assert len(read) == 1
