@@ -17,8 +17,9 @@ ALL = "all"
 
 
 def reads_are_answered(case: Case) -> ClaimResult:
-    """(f) No read fails. A read is refused only where its reader's bound left no candidate, or where the version that
-    it names cannot be opened because of a fault of the store; and each is as quick as the limits say."""
+    """(f) No read fails. A read is refused only where its reader's bound left no candidate, where the active that it
+    wants is away, or where the version that it names cannot be opened because of a fault of the store; and each is as
+    quick as the limits say."""
     tally = Tally(case, "availability", "every read is answered, or refused by its own bound", ("reads",))
     for read in case.history.reads:
         tally.looked("reads", read.store)
@@ -28,7 +29,7 @@ def reads_are_answered(case: Case) -> ClaimResult:
             tally.looked("refusals", read.store)
             names_version = read.bounds.version is not None
             excused = may_not_open(case, read.began_ms, read.ended_ms) if names_version else frozenset[str]()
-            if not is_excused(read, excused):
+            if not is_excused(read, excused) and not _waited_for_the_active(case, read):
                 said = ", ".join(f"{node}: {reason}" for node, reason in read.candidates) or "no candidates"
                 tally.accuse(read, f"refused ({read.status} {read.problem}; {said}) with {read.bounds}")
         limit_ms = _slowest_ms(case, read)
@@ -61,6 +62,14 @@ def is_excused(read: Refused, excused: frozenset[str]) -> bool:
     if any(reason in by_bound for reason in reasons):
         return True
     return read.problem in excused or (bool(reasons) and all(reason in excused for reason in reasons))
+
+
+def _waited_for_the_active(case: Case, read: Read) -> bool:
+    """Whether a reader that wants the active alone gave up while a node was away: nobody else may answer it."""
+    if not read.bounds.require_active or read.problem != "deadline" or read.candidates:
+        return False
+    active = case.faults.during(read.began_ms, read.ended_ms)
+    return any(each.fault in MENU and MENU[each.fault].takes_replica for each in active)
 
 
 def reasons_of(bounds: Bounds) -> frozenset[str]:

@@ -363,6 +363,22 @@ def test_a_store_that_fails_excuses_reads_of_named_versions_while_it_fails_and_s
 
 
 @pytest.mark.parametrize(
+    ("bounds", "fault", "is_excused"),
+    [
+        (Bounds(require_active=True), "stop-active", True),
+        (Bounds(require_active=True), "redis-pause", False),
+        (Bounds(), "stop-active", False),
+    ],
+)
+def test_a_client_that_wants_the_active_alone_may_give_up_while_a_node_is_away(
+    bounds: Bounds, fault: str, is_excused: bool
+) -> None:
+    read = Read(1, 1, 1_000.0, 6_000.0, "router-1", STORE, KEYS[0], bounds, 504, "refused", problem="deadline")
+    faults = [FaultEvent(0, fault, "node-1", "injected"), FaultEvent(6_000, fault, "node-1", "healed")]
+    assert check(changed(reads=[read], faults=faults), GOOD.truth).claims["availability"].holds is is_excused
+
+
+@pytest.mark.parametrize(
     ("bounds", "candidates", "is_excused"),
     [
         (Bounds(max_lag=0), (("node-1", "lag-exceeded"), ("node-2", "dead")), True),
