@@ -7,6 +7,7 @@ names; `python -m tests.system.proof check FOLDER` judges it again, `replay FOLD
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.measurements import measured
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult
+from tests.system.proof.fleet_run import RENEWED, STORED, VISITING, run_fleet
 from tests.system.proof.history import History
 from tests.system.proof.history_file import load
 from tests.system.proof.hunting import RATE, hunt
@@ -209,6 +211,25 @@ def test_after_many_replaced_bases_every_claim_holds(tmp_path: Path) -> None:
     history, verdict = judged(schedule, tmp_path, options_of(COUNTS, short_lived_bases=True))
     assert_proven(history, verdict, faults)
     assert verdict.claims["answers"].examined[LATE_BASES] > 0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_what_befalls_one_query_of_a_fleet_is_none_of_the_others_business(tmp_path: Path) -> None:
+    stores: Sequence[StorageKind] = ("azure", "s3", "hdfs")
+    storage = next((kind for kind in stores if not missing(kind)), None)
+    if storage is None:
+        pytest.skip(missing(stores[0]))
+    parts = run_fleet(tmp_path, storage, RATE / 3, SEED, say)
+    assert Counter(part.application for part in parts) == {STORED: 1, RENEWED: 2, VISITING: 2}
+    for part in parts:
+        history, verdict = part.judged()
+        for line in as_text(history, verdict).splitlines():
+            say(line)
+            measured(f"{part.folder.name}: {line}")
+        for claim in verdict.claims.values():
+            assert not claim.found, "\n".join([part.folder.name, claim.says, *(each.text for each in claim.violations)])
+            assert claim.holds or part.application != STORED, claim.vacuous
 
 
 @pytest.fixture(scope="module")

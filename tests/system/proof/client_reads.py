@@ -58,9 +58,13 @@ class AsyncNotingTransport(StreamTransport):
 
 
 class Clients:
-    """A client for each way, and one more for those that carry their position; all sessions share them."""
+    """A client for each way, and one more for those that carry their position; all sessions share them.
 
-    def __init__(self, routers: Mapping[str, int]) -> None:
+    `application` is the one of a fleet that they ask, empty for the only one.
+    """
+
+    def __init__(self, routers: Mapping[str, int], application: str = "") -> None:
+        self.application = application or None
         self.urls = [f"http://{HOST}:{port}" for port in routers.values()]
         self.threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="client")
         self._names = {port: name for name, port in routers.items()}
@@ -71,11 +75,15 @@ class Clients:
 
     def _client(self, way: str, own: bool) -> Client:
         made = NotingTransport(Trust({}, None))
-        return Client(self.urls, timeout=TIMEOUT_S, session=own, routing=_routing(way), transport=made)
+        return Client(self.urls, transport=made, **self._settings(way, own))
 
     def _async_client(self, way: str, own: bool) -> AsyncClient:
         made = AsyncNotingTransport(Trust({}, None))
-        return AsyncClient(self.urls, timeout=TIMEOUT_S, session=own, routing=_routing(way), transport=made)
+        return AsyncClient(self.urls, transport=made, **self._settings(way, own))
+
+    def _settings(self, way: str, own: bool) -> dict[str, Any]:
+        routing: Routing = "direct" if way.endswith("direct") else "routers"
+        return {"timeout": TIMEOUT_S, "session": own, "routing": routing, "application": self.application}
 
     async def ask(self, way: str, asked: Asked, question: Question, cursor: str | None, now_ms: Any) -> Replied:
         """Look a key up and return what came of it. `asked` has no position: the client carries it."""
@@ -119,10 +127,6 @@ class Clients:
 
 def _is_sync(way: str) -> bool:
     return way.startswith("sync")
-
-
-def _routing(way: str) -> Routing:
-    return "direct" if way.endswith("direct") else "routers"
 
 
 def _carried(bounds: Bounds, token: str | None) -> Bounds:

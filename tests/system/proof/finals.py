@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from tests.system.proof.history import FinalReplica, Value
+from tests.system.proof.http_talk import within
 from tests.system.proof.processes import Service
 from tests.system.proof.question import said_by
 from tests.system.proof.truth_of_state import Truth
@@ -15,22 +16,27 @@ KEYS_PER_REQUEST = 1000
 CONVERGE_LIMIT_S = 30.0
 
 
-def final_replicas(nodes: Iterable[Service], truth: Truth) -> list[FinalReplica]:
+def final_replicas(nodes: Iterable[Service], truth: Truth, application: str = "") -> list[FinalReplica]:
     """Every replica with its keys' values, as soon as all are at the last version; as they are when that takes too
     long.
     """
     nodes, stores = tuple(nodes), truth.stores
     until_s = time.monotonic() + CONVERGE_LIMIT_S
     while time.monotonic() < until_s and any(
-        held != truth.last for node in nodes for store in stores for _, _, held in _holdings(node, store)
+        held != truth.last for node in nodes for store in stores for _, _, held in _holdings(node, store, application)
     ):
         time.sleep(0.1)
-    return [replica for node in nodes for store in stores for replica in _replicas(node, store, [*truth.keys(store)])]
+    return [
+        replica
+        for node in nodes
+        for store in stores
+        for replica in _replicas(node, store, [*truth.keys(store)], application)
+    ]
 
 
-def _holdings(node: Service, wanted: str) -> list[tuple[int, str, int | None]]:
+def _holdings(node: Service, wanted: str, application: str) -> list[tuple[int, str, int | None]]:
     """(partition, role, version) of what a node says that it holds of a store."""
-    reply = node.get("/admin/v1/lag")
+    reply = node.get(within(application, "/admin/v1/lag"))
     assert reply.status == 200, reply
     return [
         (replica["partition"], replica["role"], replica["current_offset_position"])
@@ -40,14 +46,14 @@ def _holdings(node: Service, wanted: str) -> list[tuple[int, str, int | None]]:
     ]
 
 
-def _replicas(node: Service, store: str, keys: Sequence[str]) -> list[FinalReplica]:
+def _replicas(node: Service, store: str, keys: Sequence[str], application: str) -> list[FinalReplica]:
     values: dict[int, dict[str, Value | None]] = {}
     versions: dict[int, set[int]] = {}
     problems: dict[str, int] = {}
     for start in range(0, len(keys), KEYS_PER_REQUEST):
         part = keys[start : start + KEYS_PER_REQUEST]
         body = f'{{"keys":[{",".join(part)}]}}'
-        reply = node.post(f"/v1/stores/{store}/lookup", body.encode())
+        reply = node.post(within(application, f"/v1/stores/{store}/lookup"), body.encode())
         assert reply.status == 200, reply
         for key, result in zip(part, reply.body["results"], strict=True):  # type: ignore[call-overload]
             if "found" not in result:
@@ -65,5 +71,5 @@ def _replicas(node: Service, store: str, keys: Sequence[str]) -> list[FinalRepli
             role=role,
             detail=json.dumps(problems) if partition not in values else "",
         )
-        for partition, role, held in _holdings(node, store)
+        for partition, role, held in _holdings(node, store, application)
     ]

@@ -9,6 +9,11 @@ from typing import NamedTuple, cast
 HOST = "127.0.0.1"
 
 
+def within(application: str, target: str) -> str:
+    """Return the target of the same call about one application of a fleet; without an application, of the only one."""
+    return target.replace("v1/", f"v1/applications/{application}/", 1) if application else target
+
+
 class HttpReply(NamedTuple):
     """An answer: status, content type, body."""
 

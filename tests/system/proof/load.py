@@ -27,7 +27,7 @@ from tests.system.proof.client_ways import BARE, WAYS
 from tests.system.proof.exports import Exporting, stream_of
 from tests.system.proof.history import Read, Scan, SnapshotRead
 from tests.system.proof.history_file import HistoryWriter
-from tests.system.proof.http_talk import HttpReply, Pool
+from tests.system.proof.http_talk import HttpReply, Pool, within
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.question import Question, with_next_page
 from tests.system.proof.scanning import Scanning, choose_scan
@@ -64,7 +64,7 @@ def now_ms() -> float:
 @dataclass
 class Load:
     """Sessions at some routers. `rate` is in reads per second, all together. Without `has_clients` all speak bare
-    HTTP, and there are no watchers.
+    HTTP, and there are no watchers. `application` is the one of a fleet that they ask, empty for the only one.
     """
 
     subject: Subject
@@ -72,6 +72,7 @@ class Load:
     rate: float
     writer: HistoryWriter
     chance: random.Random
+    application: str = ""
     has_clients: bool = True
     newest: int = 1
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -81,7 +82,7 @@ class Load:
     def __post_init__(self) -> None:
         self.not_there = set(self.subject.added)
         self._pools = {name: Pool(port) for name, port in self.routers.items()}
-        self._clients = Clients(self.routers)
+        self._clients = Clients(self.routers, self.application)
         self._watchers = Watchers(
             self.subject, self._clients, self.writer, self.outcomes, self.chance, lambda: self.newest
         )
@@ -176,6 +177,7 @@ class Load:
     async def _reply_to(self, request: bytes, routers: Sequence[str]) -> tuple[str, HttpReply]:
         """Return the reply of the first router that is in service. OSError when there is none."""
         why = []
+        request = self._within(request)
         for router in routers:
             try:
                 reply = await self._pools[router].ask(request)
@@ -222,7 +224,7 @@ class Load:
             port = self.chance.choice([*self.routers.values()])
             with suppress(TimeoutError):
                 async with asyncio.timeout(DEADLINE_S):
-                    stream = await stream_of(port, exporting.request())
+                    stream = await stream_of(port, self._within(exporting.request()))
                 if stream.status != 503 or not is_out_of_service(503, stream.body):
                     scan = exporting.took(now_ms(), stream)
                     if scan is not None:
@@ -231,6 +233,9 @@ class Load:
                 return None
             await asyncio.sleep(BETWEEN_SCANS_S)
         return scanning.ended(now_ms(), "failed", detail=f"no end within {EXPORT_S:g} s")
+
+    def _within(self, request: bytes) -> bytes:
+        return within(self.application, request.decode()).encode()
 
     async def _read_together(self, number: int, question: SnapshotQuestion) -> SnapshotRead:
         routers, began_ms = [*self._pools], now_ms()
@@ -272,16 +277,17 @@ def way_of(number: int) -> str:
 
 
 async def main() -> None:
-    """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed, and the
-    mutant whose bugs the clients have, or BARE.
+    """Run as the arguments say: a query's name, routers as JSON, a folder for the history, a rate, a seed, an
+    application of a fleet or nothing, and the mutant whose bugs the clients have, or BARE.
     """
-    subject, routers, folder, rate, seed, *more = sys.argv[1:]
+    subject, routers, folder, rate, seed, application, *more = sys.argv[1:]
     for name in more if more != [BARE] else ():
         for plant in MUTANTS[name].client:
             plant()
     chance = random.Random(int(seed))
     with HistoryWriter(Path(folder)) as writer:
-        load = Load(SUBJECTS[subject], json.loads(routers), float(rate), writer, chance, has_clients=more != [BARE])
+        asked = (SUBJECTS[subject], json.loads(routers), float(rate), writer, chance, application)
+        load = Load(*asked, has_clients=more != [BARE])
         running = asyncio.ensure_future(load.run())
         await _orders(load, running)
         load.is_ended = True

@@ -108,7 +108,8 @@ def recording(folder: Path, schedule: Schedule, options: RunOptions) -> Iterator
 def reading(running: World, folder: Path, rate: float, seed: int, *mutant: str) -> Iterator[Talking]:
     """Readers at work until the end of the block. Their clients have the bugs of a mutant."""
     routers = json.dumps({name: router.port for name, router in running.routers.items()})
-    arguments = [running.subject.name, routers, str(folder / "load"), str(rate), str(seed), *mutant]
+    arguments = [running.subject.name, routers, str(folder / "load"), str(rate), str(seed), running.application]
+    arguments += mutant
     load = Talking("the load", "tests.system.proof.load", arguments, folder / "logs" / "load.log")
     running.ask_also = lambda store: load.order(f"also {store}")
     try:

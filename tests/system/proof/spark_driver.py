@@ -78,9 +78,13 @@ class SparkDriver:
         """The driver of the same query that goes on, with other rows, on a copy of its checkpoint."""
         other = copy(self)
         other._location, other._folder = str(checkpoint), folder
-        other._arguments = [*self._arguments, "--other-rows"]
+        other.take_other_rows()
         other._lives, other._process, other._job = 0, None, None
         return other
+
+    def take_other_rows(self) -> None:
+        """Have the query take other rows from its next start on."""
+        self._arguments = [*self._arguments, "--other-rows"]
 
     @property
     def has_added(self) -> bool:

@@ -80,7 +80,7 @@ class Watchers:
                 await self._ended.wait()
 
     async def _async(self, watching: Watching) -> None:
-        async with AsyncClient(self._clients.urls) as client:
+        async with AsyncClient(self._clients.urls, application=self._clients.application) as client:
             asked = watching.question
 
             store = client.store(asked.store)
@@ -103,7 +103,7 @@ class Watchers:
                 await asyncio.wait([task, lasting])
 
     async def _sync(self, watching: Watching) -> None:
-        client, asked = Client(self._clients.urls), watching.question
+        client, asked = Client(self._clients.urls, application=self._clients.application), watching.question
         store = client.store(asked.store)
         watch = store.watch(**_options(asked)) if asked.prefix else store.watch_many(asked.keys, **_options(asked))
 

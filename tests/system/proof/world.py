@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -22,6 +22,7 @@ from tests.system.proof.commit_watch import CommitWatch
 from tests.system.proof.disk import small_disk
 from tests.system.proof.fake_clock import FakeClock
 from tests.system.proof.history import Seen
+from tests.system.proof.http_talk import within
 from tests.system.proof.memory_watch import MemoryWatch
 from tests.system.proof.processes import Proxies, Service
 from tests.system.proof.schedule import StorageKind
@@ -49,7 +50,7 @@ SMALL_OVERLAY_BYTES = 2 << 10
 REBALANCE_DELAY_MS = 1000
 
 NEAR = 3
-"""Versions behind the newest at which a replica counts as well."""
+"""Versions from the newest at which a replica counts as well."""
 
 SETTLE_LIMIT_S = 60.0
 COMMIT_LIMIT_S = 120.0
@@ -110,10 +111,12 @@ class World:
     settle_limit_s: float = SETTLE_LIMIT_S
     ask_also: Callable[[str], object] = lambda store: None
     """Tells the readers of a store that was added."""
+    application: str = ""
+    """Which one this is where nodes and routers have several (fleet_world.py)."""
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
         """The lag report of a router."""
-        reply = self.routers[router].get("/admin/v1/lag")
+        reply = self.routers[router].get(within(self.application, "/admin/v1/lag"))
         assert reply.status == 200, reply
         return reply.body
 
@@ -130,7 +133,7 @@ class World:
         """A node beside the others, not started: like them, but it follows the checkpoint at `location`."""
         assert self.redis.port is not None
         data = self.folder / "data" / name
-        node = _node(name, location, data, folder=self.folder, proxies=self.proxies, redis_port=self.redis.port)
+        node = node_of(name, (location,), data, folder=self.folder, proxies=self.proxies, redis_port=self.redis.port)
         node.launcher = self.nodes[NODES[0]].launcher
         return node
 
@@ -180,7 +183,7 @@ def unsettled_by(report: Mapping[str, Any], subject: Subject, version: int) -> s
         near: dict[int, set[str]] = {}
         for replica in store["partitions"]:
             current = replica["current_offset_position"]
-            if current is not None and current >= version - NEAR:
+            if current is not None and abs(current - version) <= NEAR:  # above: of a checkpoint that is no more
                 near.setdefault(replica["partition"], set()).add(replica["role"])
         short = [partition for partition, roles in near.items() if not {"active", "standby"} <= roles]
         if len(near) < subject.partitions or short:
@@ -210,13 +213,16 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Seen], None]) -
         assert redis.port is not None
         disk = stack.enter_context(small_disk(folder / "small-disk"))
         clock = FakeClock(folder / "clock")
-        routers = {name: _router(name, folder, proxies, redis.port) for name in ROUTERS}
+        served = ("--application-id", APPLICATION)
+        routers = {
+            name: router_of(name, served, folder=folder, proxies=proxies, redis_port=redis.port) for name in ROUTERS
+        }
         data = {name: folder / "data" / name for name in NODES}
         if isinstance(disk, Path):
             data[NODE_WITH_SMALL_DISK] = disk
         nodes = {
-            name: _node(
-                name, kept.location_for(name), data[name], folder=folder, proxies=proxies, redis_port=redis.port
+            name: node_of(
+                name, (kept.location_for(name),), data[name], folder=folder, proxies=proxies, redis_port=redis.port
             )
             for name in NODES
         }
@@ -270,20 +276,24 @@ def _gossip_key(folder: Path) -> Path:
     return key
 
 
-def _node(name: str, location: str, data: Path, *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+def node_of(
+    name: str, served: Sequence[str], data: Path, *, folder: Path, proxies: Proxies, redis_port: int
+) -> Service:
+    """A node, not started; `served` says what it serves."""
     port = free_port()
     arguments = [
-        "node", location, "--node-id", name, "--port", str(port), "--data-dir", str(data),
+        "node", *served, "--node-id", name, "--port", str(port), "--data-dir", str(data),
         "--advertise-port", str(proxies.open(name, port)),
         "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
     ]  # fmt: skip
     return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
 
 
-def _router(name: str, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+def router_of(name: str, served: Sequence[str], *, folder: Path, proxies: Proxies, redis_port: int) -> Service:
+    """A router, not started; `served` says what it serves."""
     port = free_port()
     arguments = [
-        "router", "--application-id", APPLICATION, "--port", str(port), "--data-dir", str(folder / "data" / name),
+        "router", *served, "--port", str(port), "--data-dir", str(folder / "data" / name),
         "--redis", f"redis://127.0.0.1:{proxies.open(redis_proxy(name), redis_port)}/0",
     ]  # fmt: skip
     return Service(name, arguments, folder / "logs" / f"{name}.log", port=port)
