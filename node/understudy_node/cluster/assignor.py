@@ -53,10 +53,12 @@ class Assignor:
     or of which something changed, are judged again. The result is that of a new assignor.
     """
 
-    def __init__(self, *, num_standby_replicas: int, max_warmup_replicas: int) -> None:
+    def __init__(self, *, num_standby_replicas: int, max_warmup_replicas: int, application_id: str = "") -> None:
         """Set the limits. `max_warmup_replicas` limits, over all tasks, the replicas beyond the wanted number: those
-        that are restored to replace another. A warm-up that fills a gap does not count.
+        that are restored to replace another. A warm-up that fills a gap does not count. Of equal nodes each application
+        prefers others (balance.py).
         """
+        self._application_id = application_id
         self._num_standby_replicas = num_standby_replicas
         self._max_warmup_replicas = max_warmup_replicas
         self._last: _Search | None = None
@@ -84,7 +86,7 @@ class Assignor:
         zones, zones_away = ({member.node_id: member.zone for member in some} for some in (staying, away))
         copies = min(1 + self._num_standby_replicas, len(zones) + len(zones_away))
         if last is None or changed is None or (last.tasks, last.copies) != (tasks, copies):
-            last, changed = _Search(tasks, copies), set(tasks)
+            last, changed = _Search(tasks, copies, self._application_id), set(tasks)
         alive = {member.node_id for member in members}
         spare = self._max_warmup_replicas
         found = last.step(zones, zones_away, alive, previous=previous, held=held, changed=changed, spare=spare)
@@ -95,10 +97,10 @@ class Assignor:
 class _Search:
     """The inputs and the results of the last call, by task."""
 
-    def __init__(self, tasks: Sequence[str], copies: int) -> None:
+    def __init__(self, tasks: Sequence[str], copies: int, application_id: str) -> None:
         self.tasks = tasks
         self.copies = copies
-        self._balance = Balance(tasks, copies)
+        self._balance = Balance(tasks, copies, application_id)
         self._previous: dict[str, AssignedTask] = {}
         self._named: dict[str, set[str]] = {}
         """The tasks for which the previous assignment names a node."""
@@ -184,9 +186,14 @@ def assign(
     num_standby_replicas: int,
     max_warmup_replicas: int,
     away: Sequence[Member] = (),
+    application_id: str = "",
 ) -> dict[str, AssignedTask]:
     """Return the next assignment by a new assignor."""
-    assignor = Assignor(num_standby_replicas=num_standby_replicas, max_warmup_replicas=max_warmup_replicas)
+    assignor = Assignor(
+        num_standby_replicas=num_standby_replicas,
+        max_warmup_replicas=max_warmup_replicas,
+        application_id=application_id,
+    )
     return assignor.assign(members, tasks, previous, held, away=away)
 
 

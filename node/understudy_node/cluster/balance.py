@@ -17,9 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 
 from understudy_node.cluster.role_paths import find_path
 from understudy_node.cluster.zones import spread
+
+Rank = tuple[bytes, str]
+"""The place of a node in an application's order of nodes."""
 
 MAX_TRIED = 32
 """Number of least-loaded nodes considered for a replica: the preference for another zone must not search all nodes."""
@@ -66,12 +70,19 @@ class Balance:
 
     `_trim` and `_fill` give every task its number of replicas. The levelling phases move one replica or role at a time
     from a node to one that has at least two fewer: each move lowers the sum of the squared loads, so every loop ends.
-    Each phase keeps even what the earlier ones made even. Ties are broken by id, so the result is deterministic.
+    Each phase keeps even what the earlier ones made even. Ties are broken by the order of the tasks and by one of the
+    nodes that an application has for itself, so the result is deterministic, and the odd replicas of many applications
+    lie at different nodes.
     """
 
-    def __init__(self, tasks: Iterable[str], copies: int) -> None:
-        """Take the tasks. A task has `copies` replicas, fewer if there are fewer nodes, one more if all are away."""
+    def __init__(self, tasks: Iterable[str], copies: int, application_id: str = "") -> None:
+        """Take the tasks. A task has `copies` replicas, fewer if there are fewer nodes, one more if all are away.
+
+        Without `application_id` nodes have the order of their ids.
+        """
         self._copies = copies
+        self._application_id = application_id
+        self._ranks: dict[str, Rank] = {}
         self._nodes_of: dict[str, set[str]] = {task: set() for task in sorted(tasks)}
         self._active: dict[str, str] = {}
         self._standings: dict[str, TaskReplicas] = {}
@@ -135,8 +146,15 @@ class Balance:
             self._unjudged = set(self._nodes_of)
         self._away = frozenset(away)
         if zones.keys() != self._tasks_of.keys():
-            self._tasks_of = {node: self._tasks_of.get(node, set()) for node in sorted(zones)}
+            self._ranks = {node: self._rank(node) for node in zones}
+            in_order = sorted(zones, key=self._ranks.__getitem__)
+            self._tasks_of = {node: self._tasks_of.get(node, set()) for node in in_order}
             self._active_at = {node: self._active_at.get(node, set()) for node in self._tasks_of}
+
+    def _rank(self, node: str) -> Rank:
+        if not self._application_id:
+            return b"", node
+        return blake2b(f"{self._application_id} {node}".encode(), digest_size=8).digest(), node
 
     def _put_back(self, task: str, replicas: TaskReplicas) -> None:
         """Give a task the nodes that have its replicas now."""
@@ -174,14 +192,14 @@ class Balance:
 
     def _fill(self, tasks: Iterable[str]) -> None:
         """Place missing replicas, each at the node with fewest; every task gets at least one live node."""
-        order = [(len(held), node) for node, held in self._tasks_of.items()]
+        order = [(len(held), self._ranks[node]) for node, held in self._tasks_of.items()]
         heapq.heapify(order)
         for task in tasks:
             nodes = self._nodes_of[task]
             while len(lives := nodes - self._away) < len(self._tasks_of) and (not lives or len(nodes) < self._copies):
                 node = self._pop_least(order, task)
                 self._give(task, node)
-                heapq.heappush(order, (len(self._tasks_of[node]), node))
+                heapq.heappush(order, (len(self._tasks_of[node]), self._ranks[node]))
 
     def _level_replicas(self) -> None:
         """Move replicas from the node with most to that with fewest, until these differ by one."""
@@ -210,8 +228,13 @@ class Balance:
         backed: Counter[tuple[str, str]] = Counter()
         for task in unassigned:
             nodes, ready = self._nodes_of[task] - self._away, self._standings[task].ready
-            _, _, _, node = min(
-                (each not in ready, len(self._active_at[each]), sum(backed[each, other] for other in nodes), each)
+            _, _, _, (_, node) = min(
+                (
+                    each not in ready,
+                    len(self._active_at[each]),
+                    sum(backed[each, other] for other in nodes),
+                    self._ranks[each],
+                )
                 for each in nodes
             )
             self._set_active(task, node)
@@ -298,24 +321,25 @@ class Balance:
             self._give(task, taker)
         return bool(found.steps)
 
-    def _pop_least(self, order: list[tuple[int, str]], task: str) -> str:
+    def _pop_least(self, order: list[tuple[int, Rank]], task: str) -> str:
         """Pop the node with fewest replicas among those without the task.
 
         Of equal nodes, prefer another zone, then fewest tasks in common with the other holders, so that the work of a
         node that dies is spread over all.
         """
-        passed: list[tuple[int, str]] = []  # popped because they have the task; pushed back below
-        equal: list[tuple[int, str]] = []
+        passed: list[tuple[int, Rank]] = []  # popped because they have the task; pushed back below
+        equal: list[tuple[int, Rank]] = []
         holders = self._nodes_of[task]
         while order and len(equal) < MAX_TRIED and (not equal or order[0][0] == equal[0][0]):
             entry = heapq.heappop(order)
-            (passed if entry[1] in holders else equal).append(entry)
+            (passed if entry[1][1] in holders else equal).append(entry)
         assert equal, f"no node is left for a replica of {task}"
-        _, _, chosen = min((self._in_its_zone(task, each[1]), self._in_common(task, each[1]), each) for each in equal)
+        preferred = ((self._in_its_zone(task, node), self._in_common(task, node)) for _, (_, node) in equal)
+        _, chosen = min(zip(preferred, equal, strict=True))
         for entry in passed + equal:
             if entry != chosen:
                 heapq.heappush(order, entry)
-        return chosen[1]
+        return chosen[1][1]
 
     def _in_common(self, task: str, node: str) -> int:
         """Count the tasks that a node shares with the holders of this one."""

@@ -71,7 +71,9 @@ class Placement:
         """The parts of the heartbeats that these inputs were made from; None if the inputs must be made again."""
         self._holdings = Holdings(settings.acceptable_recovery_lag)
         self._assignor = Assignor(
-            num_standby_replicas=settings.num_standby_replicas, max_warmup_replicas=settings.max_warmup_replicas
+            num_standby_replicas=settings.num_standby_replicas,
+            max_warmup_replicas=settings.max_warmup_replicas,
+            application_id=gossip.application_id,
         )
         self._away = Away(settings.rebalance_delay_ms)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -27,6 +28,10 @@ WHICH = st.integers(0, 7)
 """Picks a node, modulo those that live."""
 
 
+APPLICATION = "orders"
+"""Its nodes have another order than that of their ids."""
+
+
 class Cluster:
     """Nodes that live, what each has of which task, and the assignment they follow."""
 
@@ -39,7 +44,12 @@ class Cluster:
         self.away: dict[str, Member] = {}
         self.data: dict[str, dict[str, int | None]] = {}
         self.assignment: dict[str, AssignedTask] = {}
-        self._assignor = Assignor(num_standby_replicas=standbys, max_warmup_replicas=warmups)
+        self._limits: dict[str, Any] = {
+            "num_standby_replicas": standbys,
+            "max_warmup_replicas": warmups,
+            "application_id": APPLICATION,
+        }
+        self._assignor = Assignor(**self._limits)
         self._reported: dict[str, set[tuple[str, bool, bool]]] = {}
         """Which members reported which kinds of replicas at the last call, by task."""
 
@@ -94,8 +104,7 @@ class Cluster:
         changed = {task for task in self.tasks if kinds.get(task) != self._reported.get(task)}
         self._reported = kinds
         found = self._assignor.assign(members, self.tasks, self.assignment, held, away=away, changed=changed)
-        limits = {"num_standby_replicas": self.standbys, "max_warmup_replicas": self.warmups}
-        assert found == assign(members, self.tasks, self.assignment, held, away=away, **limits)
+        assert found == assign(members, self.tasks, self.assignment, held, away=away, **self._limits)
         return found
 
     def turn(self) -> bool:

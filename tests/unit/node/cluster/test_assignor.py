@@ -57,6 +57,20 @@ def test_at_the_beginning_actives_and_standbys_are_placed_at_once() -> None:
     assert all({each.active, *each.standbys} == {"a", "b"} and not each.warmups for each in found.values())
 
 
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_the_odd_replicas_of_many_applications_lie_at_different_nodes(tasks: int) -> None:
+    actives: Counter[str | None] = Counter()
+    replicas: Counter[str] = Counter()
+    for number in range(300):
+        found = assign(
+            [A, B, C], TASKS[:tasks], {}, {}, num_standby_replicas=1, max_warmup_replicas=2, application_id=f"q{number}"
+        )
+        actives.update(each.active for each in found.values())
+        replicas.update(node for each in found.values() for node in each.holders)
+    for held in (actives, replicas):
+        assert min(held.values()) > 0.8 * max(held.values()), held
+
+
 def test_fewer_nodes_than_replicas_get_as_many_as_possible() -> None:
     assert one([A], task(None), [], standbys=3) == task("a")
 

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.cluster.assignor_model import NODES, WHICH, Cluster, can_be_spread, check_rest, picked
+from tests.support.cluster.assignor_model import APPLICATION, NODES, WHICH, Cluster, can_be_spread, check_rest, picked
 
 from understudy_node.cluster.assignor import assign
 
@@ -60,6 +60,7 @@ def test_the_order_of_members_tasks_and_replicas_changes_nothing(cluster: Cluste
         held,
         num_standby_replicas=cluster.standbys,
         max_warmup_replicas=cluster.warmups,
+        application_id=APPLICATION,
     )
     assert again == found
 
