@@ -40,6 +40,12 @@ MAX_SHOWN = 3
 MAX_LOGGED = 1024
 """Queries whose fate has a line in the log each."""
 
+FILE_REFUSED = "applications-file"
+LEFT_OUT = "announced-applications"
+ANNOUNCEMENTS_LOST = "announcements"
+CAUSES = (FILE_REFUSED, LEFT_OUT, ANNOUNCEMENTS_LOST)
+"""The labels of the metric, with those of the process."""
+
 FLEET_FOLDER = "@fleet"
 """The folder of what the process itself keeps: the folder of an application has no such character in its name."""
 
@@ -181,16 +187,16 @@ class Following:
         """Return what of the file and of announcements is wrong."""
         found: dict[str, str] = {}
         if self._file is not None and self._file.refused is not None:
-            found["applications-file"] = self._file.refused
+            found[FILE_REFUSED] = self._file.refused
         problems = list(self.wanted.problems[:MAX_SHOWN])
         if len(self.wanted.problems) > MAX_SHOWN:
             problems.append(f"and {len(self.wanted.problems) - MAX_SHOWN} more conflicts")
         if self.wanted.too_many:
             problems.append(f"{self.wanted.too_many} have no place: {MAX_ANNOUNCED} are served")
         if problems:
-            found["announced-applications"] = "; ".join(problems)
+            found[LEFT_OUT] = "; ".join(problems)
         if self.announcing is not None and self.announcing.announcements.lost_why is not None:
-            found["announcements"] = f"they cannot be read: {self.announcing.announcements.lost_why}"
+            found[ANNOUNCEMENTS_LOST] = f"they cannot be read: {self.announcing.announcements.lost_why}"
         return found
 
     def _log(self, before: Wanted) -> None:

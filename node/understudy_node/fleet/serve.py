@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
@@ -23,7 +23,7 @@ from understudy_node.cluster.serve import require_address, require_peers
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.fleet.applications import Applications
-from understudy_node.fleet.following import Following, announcing_of
+from understudy_node.fleet.following import CAUSES, Following, announcing_of
 from understudy_node.fleet.letting_go import letting_go_routes
 from understudy_node.fleet.membership import Membership
 from understudy_node.fleet.page import page_for
@@ -191,13 +191,7 @@ class FleetProcess:
 
     def _metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
-        yield degraded_metric("understudy_node_degraded", CAUSES_OF_PROCESS, self._causes())
-        if self._file is not None:
-            yield GaugeMetricFamily(
-                "understudy_applications_file_refused",
-                "1: the file of applications cannot be used as it is now; its last good content counts",
-                self._file.refused is not None,
-            )
+        yield degraded_metric("understudy_node_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self._causes())
 
     def _routers(self) -> list[APIRouter]:
         page = page_routes(partial(page_for, applications=self.applications.served))

@@ -22,6 +22,7 @@ from tests.support.services.expositions import (
 )
 
 from understudy_node.degraded import CAUSES as NODE_CAUSES
+from understudy_node.fleet.following import CAUSES as FLEET_CAUSES
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.degraded import Cause
 
@@ -34,9 +35,9 @@ NAME = re.compile(r"\b(?:understudy|process)_[a-z0-9_]+\b")
 PARTS = re.compile(r"_(bucket|sum|count)$")
 WITHOUT_SERIES = {"understudy_end_age_seconds", "understudy_tls_certificate_expiry_timestamp_seconds"}
 """Absent for a moment, until the end is confirmed; absent without certificates."""
-WITHOUT_SERIES |= {"understudy_application_state", "understudy_applications_file_refused"}  # fleets have them
+WITHOUT_SERIES |= {"understudy_application_state"}  # fleets have them
 OF_THE_PROCESS = re.compile(
-    r"process_\w+|understudy_(build_info|memory_pressure|tls_certificate_expiry\w+|insecure_bind|applications_file_refused)"
+    r"process_\w+|understudy_(build_info|memory_pressure|tls_certificate_expiry\w+|insecure_bind)"
 )
 """The metrics of a process, which have no label `application` in a fleet."""
 
@@ -141,7 +142,7 @@ def test_every_cause_of_degraded_has_a_section_in_the_runbook_that_its_alert_lea
     (rule,) = (each for each in rules() if each["alert"] == "UnderstudyDegraded")
     assert rule["annotations"]["runbook_url"].endswith("/degraded#{{ $labels.cause }}")
     sections = re.findall(r"(?m)^## (\S+)$", runbook_of(rule).read_text())
-    assert sorted(sections) == sorted({*NODE_CAUSES, *Cause})
+    assert sorted(sections) == sorted({*NODE_CAUSES, *FLEET_CAUSES, *Cause})
 
 
 def test_causes_that_the_alert_on_degraded_leaves_out_have_an_alert_of_their_own() -> None:

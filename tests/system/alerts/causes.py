@@ -214,7 +214,7 @@ CAUSES = (
 OF_CERTIFICATES = frozenset({"UnderstudyCertificateExpires"})
 """The services of the watched world speak no TLS. promtool claims of this rule that it fires and clears."""
 
-OF_FLEETS = frozenset({"UnderstudyApplicationNotServed", "UnderstudyApplicationsFileRefused"})
+OF_FLEETS = frozenset({"UnderstudyApplicationNotServed"})
 """The watched world has one application. promtool claims the same of these."""
 
 OF_THE_SOURCE = frozenset({"UnderstudySourceInputAway"})

@@ -90,7 +90,7 @@ def test_applications_come_and_go_and_an_invalid_file_changes_nothing(
     wait_until(lambda: is_free(tmp_path / "data" / "clicks"), what="its folder for another process")
     file.write_text("[[applications]]\nid = 'orders'\n")
     wait_until(lambda: "checkpoint is missing" in str(fleet.get("/readyz").json()["degraded"]), what="the refusal")
-    assert "understudy_applications_file_refused 1.0" in fleet.get("/metrics").text
+    assert 'understudy_node_degraded{cause="applications-file"} 1.0' in fleet.get("/metrics").text
     assert fleet.states() == {"orders": "serving", "more": "serving"}
     write_applications(file, sales=tmp_path / "a", more=tmp_path / "c")  # the same checkpoint under another id
     fleet.wait_for(sales="serving", more="serving")
