@@ -12,6 +12,7 @@ from tests.system.proof.claim_availability import may_not_open
 from tests.system.proof.claims import Case, ClaimResult, Tally
 from tests.system.proof.client_ways import DIRECTLY, WAYS
 from tests.system.proof.history import Told, Watch
+from tests.system.proof.schedule import MENU
 from tests.system.proof.truth_of_state import Truth, Value
 
 VALUES = frozenset(("snapshot", "value", "deleted"))
@@ -26,7 +27,8 @@ leave another replica.
 def watches_tell_each_change(case: Case) -> ClaimResult:
     """(j) Each event is Spark's state at its version; those of a key rise, and tell versions that changed it. A
     position says that all changes up to it were told: none is missing then, unless a `coalesced` counts it, and none
-    comes behind it. No watch fails, unless it goes on while the store hangs, and none stays half a minute behind.
+    comes behind it. Versions are passed over only where a changelog is lost. No watch fails, unless it goes on while
+    the store fails, and none stays half a minute behind.
     """
     says = "a watch tells each version that changed a key once, in order, before its position"
     tally = Tally(case, "watches", says, NEEDED, needs_each_kind=False)
@@ -110,9 +112,10 @@ def _wrong_with(case: Case, watch: Watch, changes: Changes) -> Iterator[tuple[fl
 
 
 def _may_have_missed_its_start(case: Case, watch: Watch) -> bool:
-    """Whether a watch that goes on behind a position heard nothing while the store hung, which has what it missed."""
-    is_late = watch.after is not None and not watch.events and watch.detail.startswith("DeadlineError")
-    return is_late and "deadline" in may_not_open(case, watch.began_ms, watch.ended_ms)
+    """Whether a watch that goes on behind a position heard nothing while the store failed, which has what it missed."""
+    is_late = watch.after is not None and not watch.events
+    is_unavailable = watch.detail.startswith(("DeadlineError", "UnavailableError"))
+    return is_late and is_unavailable and bool(may_not_open(case, watch.began_ms, watch.ended_ms))
 
 
 class _Judged:
@@ -171,9 +174,13 @@ class _Judged:
     def _coalesced(self, event: Told) -> Iterator[str]:
         assert event.first_version is not None
         assert event.version is not None
-        if event.changes is None:
+        if event.changes is None and not self._may_pass_over(event.at_ms):
             yield f"versions {event.first_version} to {event.version} of {event.key} were passed over"
         self._skipped[event.key].append((event.first_version, event.version))
+
+    def _may_pass_over(self, at_ms: float) -> bool:
+        active = self._case.faults.during(at_ms, at_ms)
+        return any(each.fault in MENU and MENU[each.fault].may_pass_over for each in active)
 
     def _moved(self, position: int) -> Iterator[str]:
         """Judge a position: it goes forward, and nothing up to it is missing."""

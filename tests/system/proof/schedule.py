@@ -30,7 +30,8 @@ class FaultKind:
     while it lasts there is one good replica less. `beside`: faults that may begin and end while it lasts.
     `may_not_open`: problems and reasons of candidates with which a read of another version than the one on show may be
     refused, until the fault is healed and settled: such a version is opened from the store. Nothing else may be refused
-    because of a fault. `storage`: where the checkpoint must live for it, `state_format`: how the query must keep its
+    because of a fault. `may_pass_over`: a node may lack the changes of some versions, go on from the next snapshot, and
+    say so to watchers. `storage`: where the checkpoint must live for it, `state_format`: how the query must keep its
     state, and `signed`: whether gossip must be signed (world.py); None where it does not matter.
     """
 
@@ -41,6 +42,7 @@ class FaultKind:
     takes_replica: bool = False
     beside: frozenset[str] = frozenset()
     may_not_open: frozenset[str] = frozenset()
+    may_pass_over: bool = False
     storage: frozenset[StorageKind] | None = None
     state_format: str | None = None
     signed: bool | None = None
@@ -70,8 +72,8 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-garbage", "redis", 5, 20),
         FaultKind("absurd-messages", "redis", 5, 20, signed=False),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
-        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER),
-        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER),
+        FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER, may_pass_over=True),
+        FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER, may_pass_over=True),
         FaultKind("damaged-local-copy", "node", 5, 10, takes_replica=True, state_format="hdfs"),
         FaultKind("clock-jump", "node", 5, 20, signed=False),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),

@@ -90,12 +90,23 @@ def test_a_wrong_answer_of_a_node_that_was_asked_directly_is_found() -> None:
     assert (claim.found, "direct" in claim.violations[0].text) == (1, True)
 
 
+@pytest.mark.parametrize(("fault", "is_excused"), [("delete-changelog", True), ("kill-active", False)])
+def test_versions_may_be_passed_over_where_a_changelog_is_lost(fault: str, is_excused: bool) -> None:
+    place = event(WATCH, "value")
+    told = WATCH.events[place]
+    passed = replace(told, kind="coalesced", first_version=told.version, value=None)
+    history = copy(GOOD.history)
+    history.faults = [FaultEvent(0, fault, "node-1", "injected")]
+    history.watches = [at(WATCH, place, passed)]
+    assert (check(history, GOOD.truth).claims["watches"].found == 0) is is_excused
+
+
 @pytest.mark.parametrize(
     ("after", "fault", "is_excused"),
     [(3, "store-hangs", True), (None, "store-hangs", False), (3, "redis-pause", False)],
     ids=["goes on", "begins", "another fault"],
 )
-def test_a_watch_that_goes_on_may_hear_nothing_while_the_store_hangs(
+def test_a_watch_that_goes_on_may_hear_nothing_while_the_store_fails(
     after: int | None, fault: str, is_excused: bool
 ) -> None:
     history = copy(GOOD.history)
