@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
+from tests.support.cluster.served_node import Reply
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.system.proof.base_watch import BaseWatch
 from tests.system.proof.commit_watch import CommitWatch
@@ -116,9 +117,12 @@ class World:
 
     def lag_report(self, router: str = ROUTERS[0]) -> dict[str, Any]:
         """The lag report of a router."""
-        reply = self.routers[router].get(within(self.application, "/admin/v1/lag"))
+        reply = self._lag(router)
         assert reply.status == 200, reply
         return reply.body
+
+    def _lag(self, router: str) -> Reply:
+        return self.routers[router].get(within(self.application, "/admin/v1/lag"))
 
     def active_nodes(self) -> Counter[str]:
         """The nodes that are active for something, each with for how many partitions."""
@@ -160,7 +164,10 @@ class World:
             if not service.is_ready:
                 return f"{service.name} is not ready"
         for router in self.routers:
-            if why := unsettled_by(self.lag_report(router), self.subject, self.watch.version):
+            reply = self._lag(router)
+            if reply.status != 200:  # a router of a fleet has not heard of the application
+                return f"{router}: {reply.body}"
+            if why := unsettled_by(reply.body, self.subject, self.watch.version):
                 return f"{router}: {why}"
         return ""
 
