@@ -12,7 +12,7 @@ import pytest
 from tests.system.alerts.causes import CAUSES, Cause
 from tests.system.alerts.watched_world import WatchedWorld, watched_world
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,8 @@ class Losses:
                 " allows: wait until the other replicas have caught up"
             )
         if self.active.count:
-            return f"every partition stays within its bound; {_partitions(self.active.count)} get another active"
+            gets = "gets" if self.active.count == 1 else "get"
+            return f"every partition stays within its bound; {_partitions(self.active.count)} {gets} another active"
         return "every partition stays within its bound, and no active role moves"
 
 

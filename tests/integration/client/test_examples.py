@@ -177,13 +177,10 @@ def test_the_notebook_is_executed_by_jupyter(example: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_a_spark_job_reads_one_version_while_the_query_goes_on(server: Server, example: Any, tmp_path: Path) -> None:
-    from tests.support.spark.session import spark_session
-
+def test_a_spark_job_reads_one_version_while_the_query_goes_on(server: Server, example: Any, spark: Any) -> None:
     names = example("spark_snapshot.py")
-    with spark_session(tmp_path / "spark") as spark:
-        assert names["report"](spark, server.listen()) == (2, 114)
-        with server.client() as client, client.snapshot() as held:
-            server.commit({"aircraft": {"N1": {"flights": 1000}}})
-            rows = names["rows_at"](spark, server.listen(), held.token, partitions=2)
-            assert {row["tailnum"]: row["flights"] for row in rows.collect()} == {"N14228": 111, "N24211": 2, "N1": 1}
+    assert names["report"](spark, server.listen()) == (2, 114)
+    with server.client() as client, client.snapshot() as held:
+        server.commit({"aircraft": {"N1": {"flights": 1000}}})
+        rows = names["rows_at"](spark, server.listen(), held.token, partitions=2)
+        assert {row["tailnum"]: row["flights"] for row in rows.collect()} == {"N14228": 111, "N24211": 2, "N1": 1}

@@ -121,7 +121,7 @@ if TOLD.hidden:
             other.url = str(sent.url).replace(store, ABSENT)
             other.body = _renamed(sent.body, store)
             with requests.Session() as session:
-                answer = session.send(other, timeout=10)
+                answer = session.send(other, timeout=60)
             told = _said(answer.status_code, {name: [value] for name, value in answer.headers.items()}, answer.content)
             assert told.replace(ABSENT, store) == said, f"another answer than for a store that is not there: {told}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.repository import ROOT
 
-TIMEOUT_S = 280
+TIMEOUT_S = 600
 KNOWLEDGE = "SCHEMATHESIS_KNOWLEDGE"
 """The variable in which the hooks find what they are told, as JSON."""
 
@@ -64,6 +64,9 @@ enabled = false
 """
 
 
+LIMITS = ("--request-timeout=60", "--max-response-time=60")
+"""In seconds, above the longest `wait_ms` for which a request may ask."""
+
 _RUN = """
 import json, sys
 from schemathesis.cli import schemathesis
@@ -98,7 +101,7 @@ def run_schemathesis(
     """Run it with each of these arguments, one after the other. Fails with its report when it found something."""
     path = folder / "schemathesis.toml"
     path.write_text(configuration)
-    always = ("--no-color", "--seed=1", "--generation-database=none")
+    always = ("--no-color", "--seed=1", "--generation-database=none", *LIMITS)
     commands = [["--config-file", str(path), "run", *always, *arguments] for arguments in runs]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     found = subprocess.run(

@@ -28,7 +28,7 @@ PROCESSES, PROCESSES_QUICKER = "name: understudy-processes", 10
 
 EVERY_MS = 1000
 LOOK_EVERY_S = 0.2
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 """What is waited for takes seconds, and a quarantine or a lag of a minute its time; a loaded machine gets its own."""
 
 

@@ -12,13 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from tests.support.spark.queries import wait_until
 from tests.system.proof import faults
 from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.finals import final_replicas
-from tests.system.proof.history import FaultEvent, FinalReplica, Seen
+from tests.system.proof.history import FaultEvent, FinalReplica, Outcome, Seen
 from tests.system.proof.history_file import HistoryWriter, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.processes import Talking
@@ -83,6 +84,7 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
                 reading(running, own, options.rate, 1, name) as readers,
                 hit(running, MUTANTS[name].fault, writer),
             ):
+                wait_until(partial(_has_read, readers), what="the first reads", limit_s=READY_LIMIT_S)
                 time.sleep(read_s)
                 with suppress(AssertionError):  # what was examined will say so
                     wait_until(partial(_has_made, readers, needs), what=needs, limit_s=NEEDS_LIMIT_S)
@@ -96,6 +98,11 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
 
 def _has_made(readers: Talking, needs: str) -> bool:
     return not needs or json.loads(readers.order("counts")).get(needs, 0) >= ENOUGH
+
+
+def _has_read(readers: Talking) -> bool:
+    counts = json.loads(readers.order("counts"))
+    return any(counts.get(outcome) for outcome in get_args(Outcome))
 
 
 @contextmanager

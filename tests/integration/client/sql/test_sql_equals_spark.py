@@ -20,6 +20,9 @@ from understudy.sql.session import SqlSession
 
 PARTITIONS = 3
 
+NO_PRUNING = {"spark.sql.inMemoryColumnarStorage.partitionPruning": "false"}
+"""Spark leaves NaN out of the bounds of a cached batch, and then finds no row that is NaN."""
+
 
 @pytest.fixture(scope="module")
 def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> QueryRun:
@@ -48,7 +51,7 @@ def asked(
         with (
             Client(f"http://127.0.0.1:{node.port}") as client,
             SqlSession(client) as session,
-            settings(spark, reader_conf(run.checkpoint)),
+            settings(spark, {**reader_conf(run.checkpoint), **NO_PRUNING}),
         ):
             tables = session.refresh()
             for each in operators.values():

@@ -101,7 +101,7 @@ def test_a_standby_in_step_takes_the_active_role_over() -> None:
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     found = losses(snapshot_of(tables, ONE), "a")
     assert (found.is_safe, found.active.listed) == (True, [{"store": "one", "partition": 0}])
-    assert found.why("a") == "every partition stays within its bound; 1 store partition get another active"
+    assert found.why("a") == "every partition stays within its bound; 1 store partition gets another active"
     assert losses(snapshot_of(tables, ONE), "b").active.count == 0
 
 
