@@ -220,7 +220,7 @@ def test_what_befalls_one_query_of_a_fleet_is_none_of_the_others_business(tmp_pa
     storage = next((kind for kind in stores if not missing(kind)), None)
     if storage is None:
         pytest.skip(missing(stores[0]))
-    parts = run_fleet(tmp_path, storage, RATE / 3, SEED, say)
+    parts = run_fleet(tmp_path, storage, RATE / 5, SEED, say)
     assert Counter(part.application for part in parts) == {STORED: 1, RENEWED: 2, VISITING: 2}
     for part in parts:
         history, verdict = part.judged()

@@ -46,11 +46,13 @@ OF_A_NEIGHBOUR: Final = " of a neighbour"
 
 
 def queries(storage: StorageKind) -> Mapping[str, WorldOptions]:
-    """The query of each application: of several operators, of both providers, in a folder and in a store."""
+    """The query of each application: of several operators, of both providers, in a folder and in a store. They commit
+    rarely, because three Sparks share a machine with all that is judged.
+    """
     return {
-        STORED: WorldOptions(FORMATS["rocksdb"], 2_000, COUNTS.name, storage),
-        RENEWED: WorldOptions(FORMATS["hdfs"], 2_000, COUNTS.name),
-        VISITING: WorldOptions(FORMATS["rocksdb"], 5_000, KINDS.name),
+        STORED: WorldOptions(FORMATS["rocksdb"], 4_000, COUNTS.name, storage),
+        RENEWED: WorldOptions(FORMATS["hdfs"], 4_000, COUNTS.name),
+        VISITING: WorldOptions(FORMATS["rocksdb"], 8_000, KINDS.name),
     }
 
 
