@@ -222,7 +222,7 @@ def read_at(routers: dict[str, int], folder: Path, *, until: Callable[[], bool])
         load = Talking(
             "load",
             "tests.system.proof.load",
-            ["counts", json.dumps(routers), str(folder / "load"), "400", "1", BARE],
+            ["counts", json.dumps(routers), str(folder / "load"), "400", "1", "", BARE],
             folder / "log",
         )
         wait_until(lambda: until() or load.order("counts") == "", what="enough reads", limit_s=60)
