@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from understudy_node.cluster.balance import Balance, Target, TaskReplicas
+from understudy_node.cluster.balance import Balance
+from understudy_node.cluster.task_replicas import Target, TaskReplicas
 from understudy_shared.base.words import Role
 from understudy_shared.bus.messages import AssignedTask
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Set
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
 from understudy_node.cluster.role_paths import find_path
+from understudy_node.cluster.task_replicas import Target, TaskReplicas
 from understudy_node.cluster.zones import spread
 
 Rank = tuple[bytes, str]
@@ -27,38 +27,6 @@ Rank = tuple[bytes, str]
 
 MAX_TRIED = 32
 """Number of least-loaded nodes considered for a replica: the preference for another zone must not search all nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReplicas:
-    """The nodes that have a replica of a task now: live ones by role (`ready` are caught up), and those away."""
-
-    active: str | None
-    standbys: frozenset[str]
-    warmups: frozenset[str]
-    ready: frozenset[str]
-    versions: Mapping[str, int]
-    """The version of each replica that can be read."""
-    away: frozenset[str] = frozenset()
-    """Nodes that do not live, but keep their place."""
-
-    @property
-    def settled(self) -> frozenset[str]:
-        """Live nodes whose replica counts: all but the warm-ups."""
-        return self.standbys if self.active is None else self.standbys | {self.active}
-
-    @property
-    def everyone(self) -> frozenset[str]:
-        """All live nodes that have a replica."""
-        return self.settled | self.warmups
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The nodes that should have a task."""
-
-    nodes: frozenset[str]
-    active: str
 
 
 class Balance:

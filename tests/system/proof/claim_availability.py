@@ -65,7 +65,7 @@ def is_excused(read: Refused, excused: frozenset[str]) -> bool:
 
 
 def _waited_for_the_active(case: Case, read: Read) -> bool:
-    """Whether a reader that wants the active alone gave up while a node was away: nobody else may answer it."""
+    """Whether a read that only the active may answer ended by its client's deadline while a node was away."""
     if not read.bounds.require_active or read.problem != "deadline" or read.candidates:
         return False
     active = case.faults.during(read.began_ms, read.ended_ms)

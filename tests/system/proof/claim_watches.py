@@ -27,8 +27,8 @@ leave another replica.
 def watches_tell_each_change(case: Case) -> ClaimResult:
     """(j) Each event is Spark's state at its version; those of a key rise, and tell versions that changed it. A
     position says that all changes up to it were told: none is missing then, unless a `coalesced` counts it, and none
-    comes behind it. Versions are passed over only where a changelog is lost. No watch fails, unless it goes on while
-    the store fails, and none stays half a minute behind.
+    comes behind it. Versions are passed over only where a changelog is lost. No watch fails, unless it begins while the
+    store fails and needs it, and none stays half a minute behind.
     """
     says = "a watch tells each version that changed a key once, in order, before its position"
     tally = Tally(case, "watches", says, NEEDED, needs_each_kind=False)
@@ -100,7 +100,7 @@ def _look(tally: Tally, watch: Watch) -> None:
 
 def _wrong_with(case: Case, watch: Watch, changes: Changes) -> Iterator[tuple[float, str]]:
     """Yield what is wrong with a watch, and when it was seen."""
-    if watch.outcome == "failed" and not _may_have_missed_its_start(case, watch):
+    if watch.outcome == "failed" and not _may_be_refused(case, watch):
         yield watch.ended_ms, f"failed: {watch.detail}"
     judged = _Judged(case, watch, changes)
     for event in watch.events:
@@ -111,11 +111,13 @@ def _wrong_with(case: Case, watch: Watch, changes: Changes) -> Iterator[tuple[fl
         yield watch.ended_ms, f"has not told {missing[:3]}, committed {LATE_MS:.0f} ms before its end"
 
 
-def _may_have_missed_its_start(case: Case, watch: Watch) -> bool:
-    """Whether a watch that goes on behind a position heard nothing while the store failed, which has what it missed."""
-    is_late = watch.after is not None and not watch.events
-    is_unavailable = watch.detail.startswith(("DeadlineError", "UnavailableError"))
-    return is_late and is_unavailable and bool(may_not_open(case, watch.began_ms, watch.ended_ms))
+def _may_be_refused(case: Case, watch: Watch) -> bool:
+    """Whether a watch could not begin because the store failed. One that goes on needs what it missed from there, and
+    one of a prefix reads all changes from there.
+    """
+    needs_store = watch.after is not None or watch.prefix is not None
+    is_unavailable = watch.detail.startswith(("DeadlineError", "UnavailableError")) and not watch.events
+    return needs_store and is_unavailable and bool(may_not_open(case, watch.began_ms, watch.ended_ms))
 
 
 class _Judged:

@@ -1,8 +1,9 @@
-"""One run of the proof over three queries in one cluster: what befalls one of them is none of the others' business.
+"""One run of the proof over three queries in one cluster: a fault of one query must not reach the others.
 
-All are read from the beginning to the end, each by a load of its own. Then the store of one hangs; one is deleted and
-begins again with other rows; one is taken from the nodes' files and comes back. Whoever reads a query that is not there
-for a while stops until it is, so each query is read in one part or in two; each part is judged as a run is.
+Each query is read by a load of its own. First the store of one query hangs. Then another query is deleted, and starts
+again with other rows. Then the third is taken from the nodes' files, and comes back. The load of a query stops before
+the query goes away, and a new load starts when it is back: so two queries are read in two parts. Each part is judged
+like a run of one query.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one load read of an application, in `folder`. `is_last`: of that life, whose last state it saw."""
+    """What one load read of an application; its history is in `folder`. `is_last`: the load read until the query ended,
+    so that the last state of the query belongs to this part.
+    """
 
     application: str
     folder: Path
@@ -74,7 +77,9 @@ class Part:
     is_last: bool
 
     def judged(self) -> tuple[History, Verdict]:
-        """Judge the part by every claim that it can show. What fills memory is no fault of this run."""
+        """Judge the part by each claim but `memory`, whose faults this run does not have; and by `convergence` only if
+        it is the last part.
+        """
         history = load(self.folder)
         for each in self.life.seen:
             history.add(each)
@@ -147,7 +152,7 @@ class _Run:
         time.sleep(QUIET_S)
 
     def stop_reading(self) -> None:
-        """Stop whoever reads still."""
+        """Stop all loads that still run."""
         for application in [*self._reading]:
             self._stop(application, is_last=True)
 

@@ -102,16 +102,21 @@ def test_versions_may_be_passed_over_where_a_changelog_is_lost(fault: str, is_ex
 
 
 @pytest.mark.parametrize(
-    ("after", "fault", "is_excused"),
-    [(3, "store-hangs", True), (None, "store-hangs", False), (3, "redis-pause", False)],
-    ids=["goes on", "begins", "another fault"],
+    ("after", "prefix", "fault", "is_excused"),
+    [
+        (3, None, "store-hangs", True),
+        (None, '["w1"]', "store-throttles", True),
+        (None, None, "store-hangs", False),
+        (3, None, "redis-pause", False),
+    ],
+    ids=["goes on", "of a prefix", "of keys", "another fault"],
 )
-def test_a_watch_that_goes_on_may_hear_nothing_while_the_store_fails(
-    after: int | None, fault: str, is_excused: bool
+def test_a_watch_that_needs_the_store_may_not_begin_while_that_fails(
+    after: int | None, prefix: str | None, fault: str, is_excused: bool
 ) -> None:
     history = copy(GOOD.history)
     history.faults = [FaultEvent(0, fault, "store", "injected"), FaultEvent(9_000, fault, "store", "healed")]
-    failed = replace(WATCH, after=after, outcome="failed", detail="DeadlineError: no answer", events=())
-    history.watches = [*GOOD.history.watches, replace(failed, began_ms=1_000.0, ended_ms=6_000.0)]
+    asked = replace(WATCH, after=after, prefix=prefix, began_ms=1_000.0, ended_ms=6_000.0, events=())
+    history.watches = [*GOOD.history.watches, replace(asked, outcome="failed", detail="UnavailableError: store-error")]
     claim = check(history, GOOD.truth).claims["watches"]
-    assert any("failed: DeadlineError" in each.text for each in claim.violations) is not is_excused
+    assert any("failed: UnavailableError" in each.text for each in claim.violations) is not is_excused
