@@ -45,7 +45,7 @@ ASSIGNMENT = Assignment(
     written_by="n1",
     lineage="l1",
     partitions=2,
-    tasks={"0_0": AssignedTask(active="n1", standbys=["n2"]), "0_1": AssignedTask(active="n2", warmups=["n1"])},
+    tasks={"0_0": AssignedTask(active="n1", standbys=("n2",)), "0_1": AssignedTask(active="n2", warmups=("n1",))},
     members={"n1": Endpoint(host="127.0.0.1", port=7101), "n2": Endpoint(host="::1", port=7102)},
     draining=["n2"],
 )

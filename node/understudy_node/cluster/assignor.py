@@ -277,4 +277,4 @@ def _active(now: TaskReplicas, target: Target, candidates: frozenset[str]) -> st
 
 
 def _assigned(active: str, standbys: frozenset[str], warmups: Sequence[str] = ()) -> AssignedTask:
-    return AssignedTask(active=active, standbys=sorted(standbys), warmups=sorted(warmups))
+    return AssignedTask(active=active, standbys=tuple(sorted(standbys)), warmups=tuple(sorted(warmups)))

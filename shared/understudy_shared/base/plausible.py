@@ -57,7 +57,7 @@ def is_later(claimed: Order, known: Order) -> bool:
 
 def highest_plausible(claimed: Iterable[Order], known: Order) -> Order:
     """Return the highest of `claimed` that can exist beside `known`; (0, 0) when no claimed number can."""
-    return max((order for order in claimed if is_plausible_order(order, known)), default=(0, 0))
+    return max((order for order in set(claimed) if is_plausible_order(order, known)), default=(0, 0))
 
 
 def is_far_ahead(own: Order, others: Iterable[Order]) -> bool:

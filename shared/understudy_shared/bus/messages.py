@@ -7,12 +7,13 @@ document holds a clock reading that another machine would compare with its own: 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
@@ -27,6 +28,11 @@ MAX_ERRORS = 100
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Limit on the bytes of a message: above an assignment of 100,000 replicas; nothing longer is parsed."""
+
+MAX_COPIED_BYTES = 64 * 1024
+"""Size from which a document's fields are checked first: pydantic copies the whole document into the error of each that
+is missing. A heartbeat is shorter, and a thousand may come in a second.
+"""
 
 MAX_TASKS = 131_072
 """Limit on the tasks of one document: above an assignment of 100,000."""
@@ -87,6 +93,23 @@ class Message(BaseModel):
         kind = cls.__name__.lower()
         if len(payload) > MAX_MESSAGE_BYTES:
             raise BadMessageError(f"the {kind} has {len(payload)} bytes, above {MAX_MESSAGE_BYTES}", where=where)
+        if len(payload) > MAX_COPIED_BYTES:
+            cls._check(payload, where)
+        try:
+            message = cls.model_validate_json(payload)
+        except ValidationError as error:
+            cls._check(payload, where)
+            raise BadMessageError(f"the {kind} is malformed: {_first_of(error)}", where=where) from None
+        if message.application_id != application_id:
+            raise BadMessageError(
+                f"the {kind} is of application {message.application_id!r}, not of {application_id!r}", where=where
+            )
+        return message
+
+    @classmethod
+    def _check(cls, payload: bytes, where: str) -> None:
+        """Raise BadMessageError with the reason if the document is no object of this format with all its fields."""
+        kind = cls.__name__.lower()
         try:
             fields = orjson.loads(payload)
         except (orjson.JSONDecodeError, RecursionError) as error:
@@ -101,18 +124,8 @@ class Message(BaseModel):
                 fix="Upgrade this process before those that write",
             )
         for name, declared in cls.model_fields.items():
-            if declared.is_required() and name not in fields:  # pydantic would copy the whole document into each error
+            if declared.is_required() and name not in fields:
                 raise BadMessageError(f"the {kind} lacks the field {name}", where=where)
-        del fields
-        try:
-            message = cls.model_validate_json(payload)
-        except ValidationError as error:
-            raise BadMessageError(f"the {kind} is malformed: {_first_of(error)}", where=where) from None
-        if message.application_id != application_id:
-            raise BadMessageError(
-                f"the {kind} is of application {message.application_id!r}, not of {application_id!r}", where=where
-            )
-        return message
 
 
 class Endpoint(BaseModel):
@@ -288,19 +301,23 @@ class Catalogue(Message):
     not_served: list[dict[str, str | int]] = Field(default_factory=list, max_length=MAX_STORES)
 
 
-class AssignedTask(BaseModel):
-    """The nodes that have a task, by id. A warm-up is read from like a standby, but does not count as one."""
+@dataclass(frozen=True, slots=True)
+class AssignedTask:
+    """The nodes that have a task, by id. A warm-up is read from like a standby, but does not count as one.
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    There may be 100,000, which the collector of garbage walks: as a model each would be six objects for it.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="ignore", strict=True)
 
     active: str | None
-    standbys: list[str] = Field(default_factory=list)
-    warmups: list[str] = Field(default_factory=list)
+    standbys: tuple[str, ...] = ()
+    warmups: tuple[str, ...] = ()
 
     @property
-    def holders(self) -> list[str]:
+    def holders(self) -> tuple[str, ...]:
         """All nodes that have a replica, the active first."""
-        return [*([] if self.active is None else [self.active]), *self.standbys, *self.warmups]
+        return (*(() if self.active is None else (self.active,)), *self.standbys, *self.warmups)
 
 
 class Assignment(Message):
@@ -339,11 +356,8 @@ class Assignment(Message):
         head, _, tail = text.partition(_NO_TASKS)  # in a string its quotes would be escaped
         tasks = iter(self.tasks.items())
         slices = iter(lambda: dict(islice(tasks, SLICE_TASKS)), {})
-        found = [orjson.dumps(_TASKS.dump_python(few, mode="json"))[1:-1] for few in slices]
+        found = [orjson.dumps(few)[1:-1] for few in slices]
         return head + _NO_TASKS[:-1] + b",".join(found) + b"}" + tail
-
-
-_TASKS = TypeAdapter(dict[str, AssignedTask])
 
 
 class CommitHint(Message):

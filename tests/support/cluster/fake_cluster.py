@@ -82,7 +82,7 @@ class Cluster:
         """Every task to all nodes, the first one active."""
         holders = [node.node_id for node in (self.nodes if order is None else order)]
         tasks = {
-            f"0_{partition}": AssignedTask(active=holders[0], standbys=holders[1:])
+            f"0_{partition}": AssignedTask(active=holders[0], standbys=tuple(holders[1:]))
             for partition in range(self.catalogue.partitions)
         }
         return Assignment(

@@ -121,7 +121,7 @@ def assignments(draw: st.DrawFn, *, partitions: int, operators: Sequence[int]) -
             split = draw(st.integers(0, len(others)))
             is_named: bool = draw(st.booleans())
             if holders or is_named:
-                duty = AssignedTask(active=active, standbys=others[:split], warmups=others[split:])
+                duty = AssignedTask(active=active, standbys=tuple(others[:split]), warmups=tuple(others[split:]))
                 tasks[f"{operator_id}_{partition}"] = duty
     return tasks
 

@@ -76,7 +76,7 @@ def assigned(
 
 
 def task(active: str | None = "a", *standbys: str, warmups: tuple[str, ...] = ()) -> AssignedTask:
-    return AssignedTask(active=active, standbys=list(standbys), warmups=list(warmups))
+    return AssignedTask(active=active, standbys=tuple(standbys), warmups=tuple(warmups))
 
 
 def tables_of(duty: AssignedTask, *heartbeats: Heartbeat, now_ms: float = 0) -> Tables:

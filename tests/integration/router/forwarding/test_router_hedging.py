@@ -157,7 +157,7 @@ async def spread(known: Cluster, *actives: int) -> None:
     """Give partition n to node actives[n], with all others as its standbys."""
     ids = [node.node_id for node in known.nodes]
     tasks = {
-        f"0_{partition}": AssignedTask(active=ids[active], standbys=[each for each in ids if each != ids[active]])
+        f"0_{partition}": AssignedTask(active=ids[active], standbys=tuple(each for each in ids if each != ids[active]))
         for partition, active in enumerate(actives)
     }
     await known.assign(known.assignment(epoch=2).model_copy(update={"tasks": tasks}))

@@ -44,7 +44,7 @@ def several(
 
 
 def task(active: str | None, standbys: str = "", warmups: str = "") -> AssignedTask:
-    return AssignedTask(active=active, standbys=list(standbys), warmups=list(warmups))
+    return AssignedTask(active=active, standbys=tuple(standbys), warmups=tuple(warmups))
 
 
 def test_without_members_no_task_has_anybody() -> None:
@@ -245,7 +245,7 @@ def test_a_node_that_joins_while_another_is_away_gets_its_share() -> None:
     found = assign(
         [B, C], TASKS, before, dict.fromkeys(TASKS, ready("b")), num_standby_replicas=1, max_warmup_replicas=2, away=[A]
     )
-    assert sum(each.warmups == ["c"] for each in found.values()) == 2
+    assert sum(each.warmups == ("c",) for each in found.values()) == 2
 
 
 def test_two_tasks_in_one_zone_each_exchange_a_standby() -> None:
@@ -255,6 +255,6 @@ def test_two_tasks_in_one_zone_each_exchange_a_standby() -> None:
     held = {"0_0": ready("a", "b"), "0_1": ready("c", "d")}
     found = assign(members, list(before), before, held, num_standby_replicas=1, max_warmup_replicas=2)
     assert {key: (each.active, each.standbys, each.warmups) for key, each in found.items()} == {
-        "0_0": ("a", ["b"], ["d"]),
-        "0_1": ("c", ["d"], ["b"]),
+        "0_0": ("a", ("b",), ("d",)),
+        "0_1": ("c", ("d",), ("b",)),
     }

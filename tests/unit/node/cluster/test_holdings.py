@@ -86,7 +86,7 @@ def test_replicas_taken_in_one_after_another_are_those_taken_in_at_once(
 
 def assignment_of(tasks: dict[str, set[str]], epoch: int) -> Assignment:
     """An assignment without actives, which do not matter here."""
-    assigned = {task: AssignedTask(active=None, standbys=sorted(nodes)) for task, nodes in tasks.items()}
+    assigned = {task: AssignedTask(active=None, standbys=tuple(sorted(nodes))) for task, nodes in tasks.items()}
     return Assignment(
         application_id="flights", term=1, epoch=epoch, written_by="a", lineage="l1", partitions=4, tasks=assigned
     )

@@ -42,7 +42,7 @@ class World:
         self.lease: str | None = "a"
         self.needs_all = False
         self.neighbours = Neighbours(self.last())
-        tasks = {"0_0": AssignedTask(active="a", standbys=["b", "c"])}
+        tasks = {"0_0": AssignedTask(active="a", standbys=("b", "c"))}
         members = {each: Endpoint(host="h", port=1) for each in "abc"}
         self.neighbours.assignment = Assignment(
             application_id="flights", term=1, epoch=1, written_by="a", lineage="l1", partitions=1, tasks=tasks,

@@ -81,7 +81,7 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
     assert await turn(*in_step) == 1
     dead = await world.turn(placement, in_step[:1])
     assert dead is not None, "who is no more among the members is seen at once"
-    assert all(duty.holders == ["a"] for duty in dead.tasks.values())
+    assert all(duty.holders == ("a",) for duty in dead.tasks.values())
 
 
 @pytest.mark.parametrize("state", ["starting", "failed"])
@@ -91,7 +91,7 @@ async def test_a_node_that_does_not_serve_gets_nothing(state: str) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     written = await world.turn(placement, [beat("a", at=first.order), beat("b", state=state)])
     assert written is not None
-    assert all(task.holders == ["a"] for task in written.tasks.values())
+    assert all(task.holders == ("a",) for task in written.tasks.values())
 
 
 async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
@@ -119,11 +119,11 @@ async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_i
     first = await world.first(placement, [beat("a")])
     joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
     assert joined is not None
-    assert all(task.warmups == ["b"] for task in joined.tasks.values())
+    assert all(task.warmups == ("b",) for task in joined.tasks.values())
     late = beat("b", at=joined.order, exceptions={"0_1": Applied(version=5, state="RESTORING")})
     written = await world.turn(placement, [beat("a", at=joined.order), late])
     assert written is not None
-    assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ([], ["b"])
+    assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ((), ("b",))
 
 
 async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> None:
@@ -167,4 +167,4 @@ async def test_draining_is_published_and_moves_the_roles_away() -> None:
     written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order, state="draining")])
     assert written is not None
     assert written.draining == ["b"]
-    assert all(task.holders == ["a"] for task in written.tasks.values())
+    assert all(task.holders == ("a",) for task in written.tasks.values())

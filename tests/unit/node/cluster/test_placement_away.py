@@ -26,7 +26,7 @@ async def test_a_node_that_died_keeps_its_place_and_no_role_until_the_delay_is_o
     died_ms = world.clock.monotonic_ms()
     away = await turns_until_written(world, placement, [beat("a", at=first.order)])
     assert world.clock.monotonic_ms() == died_ms, "roles move at once"
-    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
     assert set(away.members) == {"a"}, "a node that starts now must not ask it"
     gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
     assert world.clock.monotonic_ms() - died_ms == DELAY_MS
@@ -41,7 +41,7 @@ async def test_a_node_that_comes_back_in_time_is_waited_for_anew_when_it_dies_ag
     world.clock.advance(DELAY_MS - BEAT_MS)
     back = await turns_until_written(world, placement, [beat("a", at=away.order), beat("b", version=None)])
     assert set(back.members) == {"a", "b"}
-    assert all((task.active, task.standbys) == ("a", ["b"]) for task in back.tasks.values())
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in back.tasks.values())
     world.clock.advance(BEAT_MS)
     again = await turns_until_written(world, placement, [beat("a", at=back.order)])
     assert "b" in named(again)
@@ -54,7 +54,7 @@ async def test_a_node_that_starts_or_failed_is_away_while_the_delay_runs(state: 
     first = await settled(world, placement, nodes="ab")
     other = beat("b", state=state, lineage=None if state == "starting" else "l1")
     away = await turns_until_written(world, placement, [beat("a", at=first.order), other])
-    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
 
 
 async def test_a_node_that_is_leaving_has_no_role_and_keeps_its_tasks_while_it_says_so() -> None:
@@ -62,7 +62,7 @@ async def test_a_node_that_is_leaving_has_no_role_and_keeps_its_tasks_while_it_s
     placement = world.placement()  # no delay
     first = await settled(world, placement, nodes="ab")
     away = await turns_until_written(world, placement, [beat("a", at=first.order), beat("b", leaving=True)])
-    assert all((task.active, task.standbys) == ("a", ["b"]) for task in away.tasks.values())
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
     gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
     assert named(gone) == {"a"}
 

@@ -31,7 +31,7 @@ async def test_only_one_assigns_and_another_takes_over_within_three_heartbeats()
     written = await world.gossip.assignment()
     assert written is not None
     assert written.order == (2, 2)
-    assert all(task.holders == ["b"] for task in written.tasks.values())
+    assert all(task.holders == ("b",) for task in written.tasks.values())
 
 
 async def test_a_holder_that_slept_does_not_overwrite() -> None:

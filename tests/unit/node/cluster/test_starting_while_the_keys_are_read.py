@@ -49,7 +49,7 @@ async def others_have_everything(gossip: Gossip, node: Node) -> Assignment:
         await gossip.beat(beat)
     fence = await gossip.take_lease("c", above=0, expiry_ms=60_000)
     assert fence is not None
-    tasks = {task: AssignedTask(active="a", standbys=["b"]) for task in node.tasks()}
+    tasks = {task: AssignedTask(active="a", standbys=("b",)) for task in node.tasks()}
     members = {node_id: Endpoint(host="127.0.0.1", port=1) for node_id in ("a", "b")}
     written = Assignment(
         application_id=APPLICATION, term=fence.term, epoch=1, written_by="c", lineage=node.lineage, partitions=1,

@@ -12,7 +12,7 @@ TASKS = [f"0_{number}" for number in range(6)]
 NODES = "abcd"
 ASSIGNED = st.builds(
     lambda nodes, warmups: AssignedTask(
-        active=nodes[0] if nodes else None, standbys=nodes[1:], warmups=sorted(warmups - set(nodes))
+        active=nodes[0] if nodes else None, standbys=tuple(nodes[1:]), warmups=tuple(sorted(warmups - set(nodes)))
     ),
     st.lists(st.sampled_from(NODES), unique=True, max_size=3),
     st.sets(st.sampled_from(NODES), max_size=1),
@@ -84,7 +84,7 @@ def decoded(change: AssignmentChange) -> AssignmentChange:
 
 
 def test_a_change_names_what_a_death_touches_and_nothing_else() -> None:
-    tasks = {task: AssignedTask(active="a" if task < "0_3" else "b", standbys=["c"]) for task in TASKS}
+    tasks = {task: AssignedTask(active="a" if task < "0_3" else "b", standbys=("c",)) for task in TASKS}
     members = {each: Endpoint(host=each, port=1) for each in "abc"}
     before = Assignment(
         application_id="flights", term=1, epoch=1, written_by="a", lineage="l1", partitions=6, tasks=tasks,

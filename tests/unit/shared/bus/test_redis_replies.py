@@ -8,9 +8,13 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import cycle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio.connection import Connection
 from tests.fuzz.hunting import peak_bytes
 
 from understudy_shared.bus.base import Back, BusError, BusGarbageError, Lost
@@ -116,6 +120,53 @@ def test_a_reply_at_each_limit_is_taken() -> None:
         budget = ReplyBudget()
         for line in lines:
             budget.take(line)
+
+
+def bulks(*words: bytes) -> bytes:
+    """An array of bulk strings."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+WORDS = st.binary(max_size=30) | st.just(b"\r\n$3\r\nabc\r\n")
+REPLIES = st.lists(
+    st.builds(lambda name, text: bulks(b"message", name, text), WORDS, WORDS)
+    | st.builds(lambda words: bulks(*words), st.lists(WORDS, max_size=4))
+    | st.sampled_from([b"+OK\r\n", b":7\r\n", bulks(b"message", b"a"), bulks(b"message", b"a", b"b", b"c")]),
+    max_size=6,
+)
+
+
+@given(REPLIES, st.lists(st.integers(1, 60), min_size=1))
+def test_messages_of_channels_are_read_as_every_reply_is_however_they_are_cut(
+    replies: list[bytes], cuts: list[int]
+) -> None:
+    async def read(kind: type[BoundedParser]) -> list[Any]:
+        connection = Connection()
+        connection._reader = stream = asyncio.StreamReader()
+        parser = kind(socket_read_size=65_536)
+        parser.on_connect(connection)  # type: ignore[no-untyped-call]
+
+        async def arrive() -> None:
+            sent, sizes = b"".join(replies), cycle(cuts)
+            while sent:
+                size = next(sizes)
+                stream.feed_data(sent[:size])
+                sent = sent[size:]
+                await asyncio.sleep(0)
+
+        arriving = asyncio.ensure_future(arrive())
+        found = [await parser.read_response() for _ in replies]
+        await arriving
+        return found
+
+    assert asyncio.run(read(BoundedParser)) == asyncio.run(read(_GeneralParser))
+
+
+class _GeneralParser(BoundedParser):
+    """The parser without its shorter way for messages of channels."""
+
+    def _published(self) -> None:
+        return None
 
 
 def test_all_replies_of_one_call_together_have_a_limit() -> None:

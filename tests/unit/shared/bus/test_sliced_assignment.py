@@ -19,9 +19,10 @@ APPLICATION = "flights"
 AWKWARD = ['"tasks":{', ',"tasks":{', ']},"', ']}},"', "]},", "\\", '\\"', "tasks", '"tasks":{}', "ü", "a"]
 names = st.sampled_from(AWKWARD) | st.text(min_size=1, max_size=8)
 small = st.integers(0, 999)
+some_names = st.lists(names, max_size=3).map(tuple)
 tasks = st.dictionaries(
     st.builds(lambda operator, partition: f"{operator}_{partition}", small, small),
-    st.builds(AssignedTask, active=st.none() | names, standbys=st.lists(names, max_size=3), warmups=st.lists(names)),
+    st.builds(AssignedTask, active=st.none() | names, standbys=some_names, warmups=some_names),
     max_size=12,
 )
 assignments = st.builds(
