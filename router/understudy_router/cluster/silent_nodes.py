@@ -80,7 +80,8 @@ class SilentNodePoller:
 
     async def _poll_silent(self) -> None:
         tables, now_ms = self._tables, self._clock.monotonic_ms()
-        self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
+        if len(self._on_bus_ms) > len(tables.nodes):
+            self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
         await self._silent.ask_due(self._heartbeat_ms())
         if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
             self._asked_seeds_ms = now_ms

@@ -103,6 +103,11 @@ class Tables(ClusterView):
         return chosen
 
     @property
+    def has_catalogue_digest(self) -> bool:
+        """Whether the `catalogue_digest` is computed, and holds until another node or catalogue is heard."""
+        return self._catalogue is not None
+
+    @property
     def end_version(self) -> int:
         """The newest end version that any node reported for the lineage in use; 0 before any report."""
         end = self._end.version()

@@ -53,6 +53,7 @@ class Watcher:
         self._agreement_wanted = asyncio.Event()
         self._unconfirmed: Assignment | None = None
         """The remembered assignment, until a node follows it or something else is known."""
+        self._doubted_ms = float("-inf")
         self._left_behind_ms: float | None = None
         """The time since when all nodes follow assignments before the one known here."""
         self._nodes_moved = False
@@ -148,7 +149,8 @@ class Watcher:
         known = self._tables.nodes.get(heartbeat.node_id)
         if self._tables.heard(heartbeat, age_ms=age_ms, now_ms=self._clock.monotonic_ms()):
             self._nodes_moved |= known is None or known.heartbeat.endpoint != heartbeat.endpoint
-            self.catalogue.news.set()
+            if known is None or not self._tables.has_catalogue_digest:  # else a thousand a second bring no news
+                self.catalogue.news.set()
 
     def _assigned(self, assignment: Assignment) -> None:
         if self._tables.assigned(assignment, self._clock.monotonic_ms(), self.catalogue.place):
@@ -208,7 +210,9 @@ class Watcher:
                 await self.cluster.read()
             self._tables.expire(self._clock.monotonic_ms())
             self._note_nodes()
-            self._doubt(now_ms)
+            if now_ms - self._doubted_ms >= self.heartbeat_ms:
+                self._doubted_ms = now_ms
+                self._doubt(now_ms)
             if self._unconfirmed is not None and any(node.heartbeat.epoch for node in self._tables.nodes.values()):
                 self._refresh_wanted.set()
 

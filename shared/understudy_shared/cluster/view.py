@@ -27,7 +27,7 @@ from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
 from understudy_shared.cluster.admission import MemberAdmission
 from understudy_shared.cluster.sanitizing import sanitized
-from understudy_shared.cluster.silence import LastWord, Silence
+from understudy_shared.cluster.silence import ASK_AFTER_HEARTBEATS, LastWord, Silence
 
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000
@@ -45,6 +45,8 @@ class NodeReport:
     said_ms: float
     beats: int = 1
     """The number of heartbeats of this process that arrived, up to PROVEN_BEATS."""
+    silent_ms: float = float("inf")
+    """The time from which it is asked unless it says more."""
 
     def age_ms(self, now_ms: float) -> float:
         return max(0.0, now_ms - self.said_ms)
@@ -97,6 +99,8 @@ class ClusterView:
         self._history = history
         self._admission = MemberAdmission()
         self._ages_reset_ms = float("-inf")
+        self._spoken_until_ms = float("inf")
+        """No node is silent before then: the least `silent_ms` of all nodes, or less."""
 
     @property
     def order(self) -> Order:
@@ -148,7 +152,9 @@ class ClusterView:
         before, taken = self.nodes.get(node_id), self._sanitized(heartbeat)
         goes_on = before is not None and before.heartbeat.incarnation == heartbeat.incarnation
         beats = min(PROVEN_BEATS, before.beats + 1) if before is not None and goes_on else 1
-        self.nodes[node_id] = report = NodeReport(taken, said_ms, beats)
+        silent_ms = said_ms + ASK_AFTER_HEARTBEATS * taken.heartbeat_ms
+        self.nodes[node_id] = report = NodeReport(taken, said_ms, beats, silent_ms)
+        self._spoken_until_ms = min(self._spoken_until_ms, silent_ms)
         self.dead.pop(node_id, None)
         self.silence.answered(node_id)
         return AcceptedHeartbeat(report, before, goes_on, left_out)
@@ -181,7 +187,8 @@ class ClusterView:
 
     def expire(self, now_ms: float) -> list[Death]:
         """Declare nodes dead, and forget those that died long ago."""
-        silent = [node for node in self.nodes.values() if self.is_silent(node, now_ms)]
+        suspects = () if self._all_spoke(now_ms) else self.nodes.values()
+        silent = [node for node in suspects if self.is_silent(node, now_ms)]
         whys = {node.heartbeat.node_id: self._why_dead(node) for node in silent}
         found = [self._mark_dead(node_id, now_ms, "died", why) for node_id, why in whys.items() if why is not None]
         for node_id, dead in list(self.dead.items()):
@@ -195,7 +202,6 @@ class ClusterView:
         They are those that the assignment names, or all nodes if there is no assignment. A node that said farewell
         is left out: it comes back by itself. There may be thousands of forged nodes that no assignment names.
         """
-        # A few times a second, of a thousand nodes: those that were heard a moment ago cost one comparison each.
         never = float("-inf")
         endpoints: dict[str, Endpoint] = {}
         words: dict[str, LastWord] = {}
@@ -208,7 +214,7 @@ class ClusterView:
                 words[node_id] = LastWord(never, dead.heartbeat.heartbeat_ms)
                 if dead.said_farewell:
                     del words[node_id]
-        for node_id, node in self.nodes.items():
+        for node_id, node in {} if self._all_spoke(now_ms) else self.nodes.items():
             word = LastWord(node.said_ms, node.heartbeat.heartbeat_ms)
             if word.is_silent(now_ms) and self.is_known(node_id):
                 endpoints[node_id], words[node_id] = node.heartbeat.endpoint, word
@@ -216,6 +222,14 @@ class ClusterView:
             words.pop(but, None)
         self.silence.keep(lambda node_id: node_id in endpoints or node_id in self.nodes)
         return {node_id: endpoints[node_id].host_info() for node_id in self.silence.due(words, now_ms=now_ms)}
+
+    def _all_spoke(self, now_ms: float) -> bool:
+        """Whether no node is silent, not even for as long as before it is asked. Nodes are looked at only when one can
+        be: a thousand that speak every second are asked for a few times a second.
+        """
+        if now_ms > self._spoken_until_ms:
+            self._spoken_until_ms = min([node.silent_ms for node in self.nodes.values()], default=float("inf"))
+        return now_ms <= self._spoken_until_ms
 
     def _why_dead(self, node: NodeReport) -> str | None:
         """Return why a silent node counts as dead; None while it does not."""

@@ -20,7 +20,6 @@ import asyncio
 import errno
 import fcntl
 import functools
-import gc
 import logging
 import signal
 import socket
@@ -37,6 +36,7 @@ from understudy_shared.http.edge import App
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard, file_limit, raise_file_limit
 from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, EndsStreams
+from understudy_shared.server.garbage import leave_out_what_stays
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.service_tls import ServiceTls
@@ -224,16 +224,6 @@ def closed_first(listener: socket.socket) -> socket.socket:
 
 def _dup_above(listener: socket.socket, lowest: int) -> socket.socket:
     return socket.socket(fileno=fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
-
-
-def leave_out_what_stays() -> None:
-    """Exempt everything that exists now from garbage collection: modules, classes, the application.
-
-    A full collection looks at 90,000 of these objects for 20 to 80 ms, about once a second under batches; no request is
-    answered meanwhile. It would never free any of them.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
