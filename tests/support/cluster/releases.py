@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,26 @@ def tree_of(commit: str, folder: Path) -> Path:
     git = shutil.which("git")
     if git is None:
         pytest.skip("no git history: there is no git")
-    archive = subprocess.run([git, "-C", ROOT, "archive", commit, *SOURCES], capture_output=True, check=False)
+    command = [git, "-C", ROOT, "archive", commit, "pyproject.toml", *SOURCES]
+    archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         pytest.skip(f"no git history: {archive.stderr.decode().strip()}")
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    _write_entry_points(folder)
     return folder
+
+
+def _write_entry_points(tree: Path) -> None:
+    """Let the tree's command find its own services: without these it takes the entry points of what is installed."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
+    info = tree / SOURCES[0] / f"{project['name']}-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = (
+        "\n".join([f"[{group}]", *(f"{name} = {target}" for name, target in points.items())])
+        for group, points in project.get("entry-points", {}).items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
 
 
 class Member(Served):
