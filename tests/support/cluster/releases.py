@@ -28,7 +28,7 @@ def tree_of(commit: str, folder: Path) -> Path:
     git = shutil.which("git")
     if git is None:
         pytest.skip("no git history: there is no git")
-    command = [git, "-C", ROOT, "archive", commit, "pyproject.toml", *SOURCES]
+    command = [git, "-C", str(ROOT), "archive", commit, "pyproject.toml", *SOURCES]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         pytest.skip(f"no git history: {archive.stderr.decode().strip()}")
