@@ -215,7 +215,7 @@ OF_CERTIFICATES = frozenset({"UnderstudyCertificateExpires"})
 """The services of the watched world speak no TLS. promtool claims of this rule that it fires and clears."""
 
 OF_FLEETS = frozenset({"UnderstudyApplicationNotServed"})
-"""The watched world has one application. promtool claims the same of these."""
+"""The watched world has one application; a fleet has a test of its own."""
 
 OF_THE_SOURCE = frozenset({"UnderstudySourceInputAway"})
 """The aligned source is no part of the cluster, and has a test of its own."""
