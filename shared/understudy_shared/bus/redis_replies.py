@@ -113,6 +113,11 @@ class BoundedParser(_AsyncRESP2Parser):
     awaits the stream for each line, which makes a message cost four times as much.
     """
 
+    @property
+    def has_more(self) -> bool:
+        """Whether anything was taken from the stream and not read yet."""
+        return bool(self._buffer)
+
     async def read_response(self, disable_decoding: bool = False) -> Any:
         """Read one reply, within its limits. After a cancelled read it starts again with what has arrived."""
         if not self._connected:

@@ -13,7 +13,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import count
 from typing import NamedTuple
 
 from redis.asyncio.connection import AbstractConnection
@@ -22,17 +21,15 @@ from redis.exceptions import ResponseError
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.inbox import Inbox
+from understudy_shared.bus.reading_turns import ReadingTurns
 from understudy_shared.bus.redis_connection import FAILURES, closed_transport_as_os_error
-from understudy_shared.bus.redis_replies import BadRedisReplyError
+from understudy_shared.bus.redis_replies import BadRedisReplyError, BoundedParser
 from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
 
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
 """Least and longest pause between attempts to subscribe."""
-
-MESSAGES_AT_ONCE = 64
-"""After so many messages other tasks get a turn, however many have arrived."""
 
 _PONGS = (b"PONG", [b"pong", b""])
 """The answers to PING of a connection without a subscription, and with one."""
@@ -163,9 +160,10 @@ class Subscription:
         """Read until the connection breaks. A silent connection gets a PING, which it must answer within a deadline."""
         clock = asyncio.get_running_loop().time
         checked_s = clock()
-        for number in count(1):
-            if number % MESSAGES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        turns = ReadingTurns(checked_s)
+        while True:
+            if (pause_s := turns.pause_s(has_more=_has_more(connection))) is not None:
+                await asyncio.sleep(pause_s)
             if self._sentinels is not None and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
                 await self._sentinels.check(connection)
                 checked_s = clock()
@@ -176,6 +174,7 @@ class Subscription:
                 continue
             match reply:
                 case [b"message", bytes() as name, bytes() as payload]:
+                    turns.took(clock())
                     for inbox in self._stands.get(name, ()):
                         inbox.put(payload)
                 case None if not self._asked:
@@ -260,6 +259,12 @@ class Subscription:
     def _named(self) -> str:
         first = next(iter(self._inboxes), b"").decode()
         return first if len(self._inboxes) <= 1 else f"{first} and {len(self._inboxes) - 1} more channels"
+
+
+def _has_more(connection: AbstractConnection) -> bool:
+    """Whether more has arrived than what was read."""
+    parser = connection._parser  # noqa: SLF001  # it has no other name
+    return isinstance(parser, BoundedParser) and parser.has_more
 
 
 def _is(asked: _Asked | None, command: str, name: bytes) -> bool:
