@@ -108,7 +108,7 @@ class Message(BaseModel):
 
     @classmethod
     def _check(cls, payload: bytes, where: str) -> None:
-        """Raise BadMessageError with the reason if the document is no object of this format with all its fields."""
+        """Raise BadMessageError if the document is not a JSON object, has a later format, or lacks a field."""
         kind = cls.__name__.lower()
         try:
             fields = orjson.loads(payload)

@@ -1,4 +1,4 @@
-"""What survives a long full collection is left out of the next ones, until much more is left out."""
+"""Later collections leave out the survivors of a long one, until twice as many objects are left out."""
 
 from __future__ import annotations
 
