@@ -19,7 +19,7 @@ from understudy_node.stores.naming import Naming, naming_of
 from understudy_node.stores.renewal import read_alike, with_new_schemas
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.base.words import Role
-from understudy_shared.bus.messages import Announcement
+from understudy_shared.bus.announcement import Announcement
 
 
 class Generations:

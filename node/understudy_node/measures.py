@@ -32,6 +32,11 @@ class ReadLags:
         self.offset_lag = Histogram(OFFSET_LAG_BOUNDS)
         self.unknown = 0
 
+    @property
+    def total(self) -> int:
+        """The number of reads."""
+        return self.offset_lag.total + self.unknown
+
     def read(self, lag: LagInfo, times: int) -> None:
         """Count reads that were answered at this lag."""
         if lag.offset_lag is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from understudy_node.cluster.balance import Balance
+from understudy_node.cluster.exchanges import UNWEIGHED, Weighed
 from understudy_node.cluster.task_replicas import Target, TaskReplicas
 from understudy_shared.base.words import Role
 from understudy_shared.bus.messages import AssignedTask
@@ -73,12 +74,14 @@ class Assignor:
         *,
         away: Sequence[Member] = (),
         changed: Set[str] | None = None,
+        weighed: Weighed = UNWEIGHED,
     ) -> dict[str, AssignedTask]:
         """Return the next assignment of `tasks`; it equals `previous` when no step is left.
 
         `members` live, `away` do not and keep their places; every other node in `previous` is gone. `held` are the
         reported replicas, by task. `changed` are the tasks of which other members than at the last call report a
-        replica, or other replicas are caught up or readable; None: any task may be one.
+        replica, or other replicas are caught up or readable; None: any task may be one. `weighed` decides
+        where numbers alone do not, and has the exchange in progress.
         """
         last, self._last = self._last, None  # an error leaves nothing half done
         if not members:
@@ -90,7 +93,7 @@ class Assignor:
             last, changed = _Search(tasks, copies, self._application_id), set(tasks)
         alive = {member.node_id for member in members}
         spare = self._max_warmup_replicas
-        found = last.step(zones, zones_away, alive, previous=previous, held=held, changed=changed, spare=spare)
+        found = last.step(zones, zones_away, alive, weighed, previous=previous, held=held, changed=changed, spare=spare)
         self._last = last
         return found
 
@@ -106,8 +109,8 @@ class _Search:
         self._named: dict[str, set[str]] = {}
         """The tasks for which the previous assignment names a node."""
         self._alive: set[str] = set()
-        self._places: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
-        """The zones of the nodes that may have replicas, and of those that are away."""
+        self._places: tuple[Mapping[str, str], Mapping[str, str], Weighed] = ({}, {}, UNWEIGHED)
+        """The zones of the nodes that may have replicas, and of those that are away, and what was weighed."""
         self._found: dict[str, AssignedTask] = dict.fromkeys(tasks, NOBODY)
         self._restless: set[str] = set()
         """The tasks that are not at rest."""
@@ -117,6 +120,7 @@ class _Search:
         zones: Mapping[str, str],
         zones_away: Mapping[str, str],
         alive: set[str],
+        weighed: Weighed,
         *,
         previous: Mapping[str, AssignedTask],
         held: HeldReplicas,
@@ -128,15 +132,18 @@ class _Search:
         moved = (alive ^ self._alive) | (away ^ self._places[1].keys())
         again = self._restless | changed | self._take_previous(previous) | self._balance.leaving(zones)
         again.update(task for node in moved for task in self._named.get(node, ()))
+        for exchange in (weighed.exchange, self._places[2].exchange):
+            again.update(() if exchange is None else exchange.tasks)
         self._alive = alive
 
         def standing(task: str) -> TaskReplicas:
             return _standing(previous.get(task, NOBODY), held.get(task, ()), alive, away)
 
         replicas_by_task = {task: standing(task) for task in again}
-        is_same = not again and self._places == (zones, zones_away)
-        wanted = {} if is_same else self._balance.search(zones, replicas_by_task, away=zones_away)
-        self._places = (zones, zones_away)
+        places = (zones, zones_away, weighed)
+        is_same = not again and self._places == places
+        wanted = {} if is_same else self._balance.search(zones, replicas_by_task, away=zones_away, weighed=weighed)
+        self._places = places
         # Other tasks that the search moved: their replicas are those of the last call, but the versions are newer.
         replicas_by_task |= {task: standing(task) for task in wanted.keys() - again}
         self._restless = set()
@@ -188,6 +195,7 @@ def assign(
     max_warmup_replicas: int,
     away: Sequence[Member] = (),
     application_id: str = "",
+    weighed: Weighed = UNWEIGHED,
 ) -> dict[str, AssignedTask]:
     """Return the next assignment by a new assignor."""
     assignor = Assignor(
@@ -195,7 +203,7 @@ def assign(
         max_warmup_replicas=max_warmup_replicas,
         application_id=application_id,
     )
-    return assignor.assign(members, tasks, previous, held, away=away)
+    return assignor.assign(members, tasks, previous, held, away=away, weighed=weighed)
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:

@@ -16,14 +16,13 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Set
 from functools import partial
-from hashlib import blake2b
 
+from understudy_node.cluster.exchanges import UNWEIGHED, Exchange, Weighed
+from understudy_node.cluster.placed import Placed, Rank
 from understudy_node.cluster.role_paths import find_path
 from understudy_node.cluster.task_replicas import Target, TaskReplicas
+from understudy_node.cluster.weights import Weights
 from understudy_node.cluster.zones import spread
-
-Rank = tuple[bytes, str]
-"""The place of a node in an application's order of nodes."""
 
 MAX_TRIED = 32
 """Number of least-loaded nodes considered for a replica: the preference for another zone must not search all nodes."""
@@ -39,8 +38,8 @@ class Balance:
     `_trim` and `_fill` give every task its number of replicas. The levelling phases move one replica or role at a time
     from a node to one that has at least two fewer: each move lowers the sum of the squared loads, so every loop ends.
     Each phase keeps even what the earlier ones made even. Ties are broken by the order of the tasks and by one of the
-    nodes that an application has for itself, so the result is deterministic, and the odd replicas of many applications
-    lie at different nodes.
+    nodes: those at which other applications weigh less come first, then each application has its own order. So the
+    result is deterministic, and the odd replicas of many applications lie at different nodes.
     """
 
     def __init__(self, tasks: Iterable[str], copies: int, application_id: str = "") -> None:
@@ -49,87 +48,76 @@ class Balance:
         Without `application_id` nodes have the order of their ids.
         """
         self._copies = copies
-        self._application_id = application_id
-        self._ranks: dict[str, Rank] = {}
-        self._nodes_of: dict[str, set[str]] = {task: set() for task in sorted(tasks)}
-        self._active: dict[str, str] = {}
-        self._standings: dict[str, TaskReplicas] = {}
-        self._zones: dict[str, str] = {}
-        self._has_zones = False
-        self._away: Set[str] = frozenset()
-        self._tasks_of: dict[str, set[str]] = {}
-        self._active_at: dict[str, set[str]] = {}
-        self._shared: Counter[tuple[str, str]] = Counter()
-        """Number of tasks that two nodes have in common."""
-        self._touched: set[str] = set()
-        """The tasks whose nodes or active one changed in this search."""
-        self._unjudged = set(self._nodes_of)
+        self._placed = Placed(tasks, application_id)
+        self._unjudged = set(self._placed.nodes_of)
         """The tasks of which it is not known whether all their replicas are in one zone."""
         self._crowded: set[str] = set()
 
     def leaving(self, zones: Container[str]) -> set[str]:
         """Return the tasks of the nodes that may no longer have replicas: they must be put back."""
-        return {task for node, tasks in self._tasks_of.items() if node not in zones for task in tasks}
+        return {task for node, tasks in self._placed.tasks_of.items() if node not in zones for task in tasks}
 
     def search(
-        self, zones: Mapping[str, str], replicas_by_task: Mapping[str, TaskReplicas], *, away: Mapping[str, str]
+        self,
+        zones: Mapping[str, str],
+        replicas_by_task: Mapping[str, TaskReplicas],
+        *,
+        away: Mapping[str, str],
+        weighed: Weighed = UNWEIGHED,
     ) -> dict[str, Target]:
         """Return the targets of the tasks that are put back to `replicas_by_task`, and of all that the search moves.
 
         `zones` are the nodes that may have replicas, `away` those that only keep theirs. The other tasks must have what
-        they had at the end of the last search, and as many replicas as are wanted.
+        they had at the end of the last search, and as many replicas as are wanted. The tasks of an exchange
+        are put back until it is over.
         """
+        placed = self._placed
         tasks = sorted(replicas_by_task)
-        self._touched = set(tasks)
+        placed.touched = set(tasks)
         for task in tasks:
-            self._put_away(task)
-        self._place(zones, away)
+            placed.put_away(task)
+        self._place(zones, away, weighed.weights)
         for task in tasks:
-            self._put_back(task, replicas_by_task[task])
+            placed.put_back(task, replicas_by_task[task])
+        if (exchange := weighed.exchange) is not None and not exchange.is_role:
+            self._exchange(exchange)
         self._trim(tasks)
         self._fill(tasks)
         self._level_replicas()
         self._choose_actives(tasks)
+        if exchange is not None and exchange.is_role:
+            self._pass_role(exchange)
         self._level_actives()
         if not away:
             self._level_standbys()
             self._spread_zones()
-        self._unjudged |= self._touched
-        return {task: Target(frozenset(self._nodes_of[task]), self._active[task]) for task in self._touched}
+        self._unjudged |= placed.touched
+        return {task: Target(frozenset(placed.nodes_of[task]), placed.active[task]) for task in placed.touched}
 
-    def _put_away(self, task: str) -> None:
-        """Take all nodes from a task."""
-        if task in self._active:
-            self._active_at[self._active.pop(task)].discard(task)
-        nodes = self._nodes_of[task]
-        for node in nodes & self._tasks_of.keys():
-            self._take(task, node)
-        nodes.clear()
+    def _place(self, zones: Mapping[str, str], away: Mapping[str, str], weights: Weights) -> None:
+        """Take the nodes of this search, and the weights."""
+        placed = self._placed
+        before = placed.zones
+        placed.take_nodes(zones, away, weights)
+        if any(before.get(node, zone) != zone for node, zone in placed.zones.items()):
+            self._unjudged = set(placed.nodes_of)
 
-    def _place(self, zones: Mapping[str, str], away: Mapping[str, str]) -> None:
-        """Take the nodes of this search. No node that goes has a task left."""
-        before, self._zones = self._zones, {**away, **zones}
-        self._has_zones = len(set(self._zones.values())) > 1
-        if any(before.get(node, zone) != zone for node, zone in self._zones.items()):
-            self._unjudged = set(self._nodes_of)
-        self._away = frozenset(away)
-        if zones.keys() != self._tasks_of.keys():
-            self._ranks = {node: self._rank(node) for node in zones}
-            in_order = sorted(zones, key=self._ranks.__getitem__)
-            self._tasks_of = {node: self._tasks_of.get(node, set()) for node in in_order}
-            self._active_at = {node: self._active_at.get(node, set()) for node in self._tasks_of}
+    def _exchange(self, exchange: Exchange) -> None:
+        """Move the replicas that did not move yet."""
+        placed = self._placed
+        for task, giver, taker in exchange.moves():
+            nodes = placed.nodes_of[task]
+            if giver not in nodes or taker not in placed.tasks_of:
+                continue
+            if taker not in nodes:
+                placed.give(task, taker)
+            if len(nodes) > self._copies:
+                placed.take(task, giver)
 
-    def _rank(self, node: str) -> Rank:
-        if not self._application_id:
-            return b"", node
-        return blake2b(f"{self._application_id} {node}".encode(), digest_size=8).digest(), node
-
-    def _put_back(self, task: str, replicas: TaskReplicas) -> None:
-        """Give a task the nodes that have its replicas now."""
-        self._standings[task] = replicas
-        self._nodes_of[task].update(replicas.away)
-        for node in replicas.everyone & self._tasks_of.keys():
-            self._give(task, node)
+    def _pass_role(self, exchange: Exchange) -> None:
+        placed, task = self._placed, exchange.given
+        if placed.active[task] == exchange.giver and exchange.taker in placed.nodes_of[task] - placed.away:
+            placed.pass_role(task, exchange.giver, exchange.taker)
 
     def _trim(self, tasks: Iterable[str]) -> None:
         """Drop surplus replicas of each task, from the node with most replicas, then with most standbys.
@@ -137,75 +125,83 @@ class Balance:
         A warm-up therefore stays while it makes the placement more even, and each call drops the same replica in its
         favour.
         """
-        # Roles that are not given yet: all others are in `_active_at`.
-        roles = Counter(role for task in tasks if (role := self._standings[task].active or "") in self._nodes_of[task])
+        placed = self._placed
+        # Roles that are not given yet: all others are in `active_at`.
+        roles = Counter(
+            role for task in tasks if (role := placed.standings[task].active or "") in placed.nodes_of[task]
+        )
         for task in tasks:
-            nodes, active = self._nodes_of[task], self._standings[task].active
-            while len(surplus := nodes & self._away) > self._copies:
-                self._withdraw(task, max(surplus))
+            nodes, active = placed.nodes_of[task], placed.standings[task].active
+            while len(surplus := nodes & placed.away) > self._copies:
+                placed.withdraw(task, max(surplus))
             # If all the wanted replicas are away, one more stays, on a live node.
             while len(nodes) > self._copies + (len(surplus) == self._copies):
                 _, _, _, _, dropped = max(
                     (
-                        not self._is_alone_elsewhere(task, node),
-                        len(self._tasks_of[node]),
-                        len(self._tasks_of[node]) - len(self._active_at[node]) - roles[node],
-                        -self._worth(task, node),
+                        not placed.is_alone_elsewhere(task, node),
+                        len(placed.tasks_of[node]),
+                        len(placed.tasks_of[node]) - len(placed.active_at[node]) - roles[node],
+                        -placed.worth(task, node),
                         node,
                     )
                     for node in nodes - surplus
                 )
-                self._take(task, dropped)
+                placed.take(task, dropped)
                 roles[dropped] -= dropped == active
 
     def _fill(self, tasks: Iterable[str]) -> None:
         """Place missing replicas, each at the node with fewest; every task gets at least one live node."""
-        order = [(len(held), self._ranks[node]) for node, held in self._tasks_of.items()]
+        placed = self._placed
+        order = [(len(held), placed.ranks[node]) for node, held in placed.tasks_of.items()]
         heapq.heapify(order)
         for task in tasks:
-            nodes = self._nodes_of[task]
-            while len(lives := nodes - self._away) < len(self._tasks_of) and (not lives or len(nodes) < self._copies):
+            nodes = placed.nodes_of[task]
+            while len(lives := nodes - placed.away) < len(placed.tasks_of) and (not lives or len(nodes) < self._copies):
                 node = self._pop_least(order, task)
-                self._give(task, node)
-                heapq.heappush(order, (len(self._tasks_of[node]), self._ranks[node]))
+                placed.give(task, node)
+                heapq.heappush(order, (len(placed.tasks_of[node]), placed.ranks[node]))
 
     def _level_replicas(self) -> None:
         """Move replicas from the node with most to that with fewest, until these differ by one."""
-        while self._tasks_of:
-            most = max(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
-            least = min(self._tasks_of, key=lambda node: len(self._tasks_of[node]))
-            if len(self._tasks_of[most]) - len(self._tasks_of[least]) < 2:
+        placed = self._placed
+        while placed.tasks_of:
+            most = max(placed.tasks_of, key=lambda node: len(placed.tasks_of[node]))
+            least = min(placed.tasks_of, key=lambda node: len(placed.tasks_of[node]))
+            if len(placed.tasks_of[most]) - len(placed.tasks_of[least]) < 2:
                 return
             # First planned replicas, which no node has yet: moving them is free. Then the one whose loss costs least.
-            if self._pass_on_new(most, len(self._tasks_of[most]) - 2):
+            if self._pass_on_new(most, len(placed.tasks_of[most]) - 2):
                 continue
-            task = self._cheapest(self._tasks_of[most] - self._tasks_of[least], most, least)
-            self._take(task, most)
-            self._give(task, least)
+            task = self._cheapest(placed.tasks_of[most] - placed.tasks_of[least], most, least)
+            placed.take(task, most)
+            placed.give(task, least)
 
     def _choose_actives(self, tasks: Iterable[str]) -> None:
-        """Keep actives that can stay; else choose caught-up nodes with few actives and other nodes as standbys."""
-        unassigned = []
+        """Keep actives that can stay; else choose caught-up nodes with few actives and other nodes as standbys.
+
+        Other tasks lost their active when their replica moved.
+        """
+        placed = self._placed
         for task in tasks:
-            active = self._standings[task].active
-            if active is not None and active in self._nodes_of[task]:
-                self._set_active(task, active)
-            else:
-                unassigned.append(task)
+            active = placed.standings[task].active
+            if active is not None and active in placed.nodes_of[task]:
+                placed.set_active(task, active)
+        unassigned = sorted(placed.touched - placed.active.keys())
         # How often the second node stands by for the first: spread, so that a death moves load to many nodes.
         backed: Counter[tuple[str, str]] = Counter()
         for task in unassigned:
-            nodes, ready = self._nodes_of[task] - self._away, self._standings[task].ready
-            _, _, _, (_, node) = min(
+            nodes, ready = placed.nodes_of[task] - placed.away, placed.standings[task].ready
+            _, _, _, _, (_, _, node) = min(
                 (
                     each not in ready,
-                    len(self._active_at[each]),
+                    len(placed.active_at[each]),
+                    placed.weights.rank_by_reads(each),
                     sum(backed[each, other] for other in nodes),
-                    self._ranks[each],
+                    placed.ranks[each],
                 )
                 for each in nodes
             )
-            self._set_active(task, node)
+            placed.set_active(task, node)
             backed.update((node, other) for other in nodes if other != node)
 
     def _level_actives(self) -> None:
@@ -214,19 +210,20 @@ class Balance:
         A node with many actives may share no task with one that has few: the path goes through nodes between them,
         each of which takes one role and gives one, so that only its ends change their numbers.
         """
+        placed = self._placed
         # If a search finds no path, no role can leave the nodes that it reached, and no later path enters them: it
         # would end there, at a node with fewer actives. So those nodes are not searched from again.
         stuck: set[str] = set()
         while True:
-            fewest = min(map(len, self._active_at.values()), default=0)
-            free = (node for node in self._active_at if node not in stuck)
-            node = max(free, key=lambda node: len(self._active_at[node]), default=None)
-            if node is None or len(self._active_at[node]) - fewest < 2:
+            fewest = min(map(len, placed.active_at.values()), default=0)
+            free = (node for node in placed.active_at if node not in stuck)
+            node = max(free, key=lambda node: len(placed.active_at[node]), default=None)
+            if node is None or len(placed.active_at[node]) - fewest < 2:
                 return
-            stuck |= self._pass_on(node, partial(self._has_few_actives, len(self._active_at[node]) - 2))
+            stuck |= self._pass_on(node, partial(self._has_few_actives, len(placed.active_at[node]) - 2))
 
     def _has_few_actives(self, most: int, node: str) -> bool:
-        return len(self._active_at[node]) <= most
+        return len(self._placed.active_at[node]) <= most
 
     def _level_standbys(self) -> None:
         """Even out standbys, keeping replicas and actives even: by a swap of roles, else by moving a replica."""
@@ -235,33 +232,35 @@ class Balance:
 
     def _spread_zones(self) -> None:
         """Exchange standbys until no task has all its replicas in one zone, as far as the nodes of the zones allow."""
-        unjudged, self._unjudged = self._unjudged | self._touched, set()
-        self._crowded = {task for task in self._crowded | unjudged if self._is_crowded(task)}
-        if self._crowded and self._has_zones and self._copies > 1:
-            for task, giver, taker in spread(self._zones, self._nodes_of, self._active, self._worth):
-                self._take(task, giver)
-                self._give(task, taker)
+        placed = self._placed
+        unjudged, self._unjudged = self._unjudged | placed.touched, set()
+        self._crowded = {task for task in self._crowded | unjudged if placed.is_crowded(task)}
+        if self._crowded and placed.has_zones and self._copies > 1:
+            for task, giver, taker in spread(placed.zones, placed.nodes_of, placed.active, placed.worth):
+                placed.take(task, giver)
+                placed.give(task, taker)
 
     def _level_a_standby(self) -> bool:
         """Take a standby from a node with many; False when no such change keeps the rest even."""
-        standbys = {node: len(tasks) - len(self._active_at[node]) for node, tasks in self._tasks_of.items()}
+        placed = self._placed
+        standbys = {node: len(tasks) - len(placed.active_at[node]) for node, tasks in placed.tasks_of.items()}
         fewest = min(standbys.values(), default=0)
         many = sorted((node for node in standbys if standbys[node] >= fewest + 2), key=lambda node: -standbys[node])
         for most in many:
             few = {node for node in standbys if standbys[node] <= standbys[most] - 2}
             # By roles: a node with few standbys gives an active role to `most`, and is a standby for that task then.
             if any(
-                len(self._active_at[node]) > len(self._active_at[most]) and not self._pass_on(node, most.__eq__)
+                len(placed.active_at[node]) > len(placed.active_at[most]) and not self._pass_on(node, most.__eq__)
                 for node in sorted(few)
             ):
                 return True
             # By a replica: only to a node with fewer replicas, so that these stay even.
             for least in sorted(few, key=lambda node: standbys[node]):
-                movable = self._tasks_of[most] - self._active_at[most] - self._tasks_of[least]
-                if movable and len(self._tasks_of[least]) < len(self._tasks_of[most]):
+                movable = placed.tasks_of[most] - placed.active_at[most] - placed.tasks_of[least]
+                if movable and len(placed.tasks_of[least]) < len(placed.tasks_of[most]):
                     task = self._cheapest(movable, most, least)
-                    self._take(task, most)
-                    self._give(task, least)
+                    placed.take(task, most)
+                    placed.give(task, least)
                     return True
         return False
 
@@ -270,23 +269,24 @@ class Balance:
 
         Return the nodes that can be reached if there is no end among them; else nothing.
         """
-        found = find_path(start, is_end, self._active_at.__getitem__, lambda task: self._nodes_of[task] - self._away)
+        placed = self._placed
+        found = find_path(start, is_end, placed.active_at.__getitem__, lambda task: placed.nodes_of[task] - placed.away)
         for giver, task, taker in found.steps:
-            self._active_at[giver].remove(task)
-            self._set_active(task, taker)
+            placed.pass_role(task, giver, taker)
         return frozenset() if found.steps else frozenset(found.reached)
 
     def _pass_on_new(self, start: str, most: int) -> bool:
         """Move planned replicas, which no node has yet, along a path to a node with at most `most` replicas."""
+        placed = self._placed
         found = find_path(
             start,
-            lambda node: len(self._tasks_of[node]) <= most,
-            lambda node: {task for task in self._tasks_of[node] if node not in self._standings[task].everyone},
-            lambda task: self._tasks_of.keys() - self._nodes_of[task],
+            lambda node: len(placed.tasks_of[node]) <= most,
+            lambda node: {task for task in placed.tasks_of[node] if node not in placed.standings[task].everyone},
+            lambda task: placed.tasks_of.keys() - placed.nodes_of[task],
         )
         for giver, task, taker in found.steps:
-            self._take(task, giver)
-            self._give(task, taker)
+            placed.take(task, giver)
+            placed.give(task, taker)
         return bool(found.steps)
 
     def _pop_least(self, order: list[tuple[int, Rank]], task: str) -> str:
@@ -295,85 +295,34 @@ class Balance:
         Of equal nodes, prefer another zone, then fewest tasks in common with the other holders, so that the work of a
         node that dies is spread over all.
         """
+        placed = self._placed
         passed: list[tuple[int, Rank]] = []  # popped because they have the task; pushed back below
         equal: list[tuple[int, Rank]] = []
-        holders = self._nodes_of[task]
+        holders = placed.nodes_of[task]
         while order and len(equal) < MAX_TRIED and (not equal or order[0][0] == equal[0][0]):
             entry = heapq.heappop(order)
-            (passed if entry[1][1] in holders else equal).append(entry)
+            (passed if entry[1].node in holders else equal).append(entry)
         assert equal, f"no node is left for a replica of {task}"
-        preferred = ((self._in_its_zone(task, node), self._in_common(task, node)) for _, (_, node) in equal)
+        preferred = ((placed.in_its_zone(task, node), placed.in_common(task, node)) for _, (_, _, node) in equal)
         _, chosen = min(zip(preferred, equal, strict=True))
         for entry in passed + equal:
             if entry != chosen:
                 heapq.heappush(order, entry)
-        return chosen[1][1]
-
-    def _in_common(self, task: str, node: str) -> int:
-        """Count the tasks that a node shares with the holders of this one."""
-        return sum(self._shared[node, each] for each in self._nodes_of[task])
+        return chosen[1].node
 
     def _cheapest(self, tasks: Iterable[str], giver: str, taker: str) -> str:
-        """Return the replica with the least loss at `giver`; of equal ones, the one with its task in most zones."""
-        _, _, task = min(
-            (self._worth(task, giver), self._in_its_zone(task, taker) - self._in_its_zone(task, giver), task)
+        """Return the replica with the least loss at `giver`; of equal ones, the one with its task in most zones, then
+        the one that makes the loads most even.
+        """
+        placed = self._placed
+        half = (placed.load_bytes(giver) - placed.load_bytes(taker)) / 2
+        *_, task = min(
+            (
+                placed.worth(task, giver),
+                placed.in_its_zone(task, taker) - placed.in_its_zone(task, giver),
+                abs(placed.weights.bytes_of(task) - half),
+                task,
+            )
             for task in tasks
         )
         return task
-
-    def _in_its_zone(self, task: str, node: str) -> int:
-        """Count the other replicas of the task in a node's zone."""
-        if not self._has_zones:
-            return 0
-        zone = self._zones[node]
-        return sum(each != node and self._zones[each] == zone for each in self._nodes_of[task])
-
-    def _is_alone_elsewhere(self, task: str, node: str) -> bool:
-        """Whether all other replicas of the task are in one zone, and the node is in another."""
-        if not self._has_zones:
-            return False
-        others = {self._zones[each] for each in self._nodes_of[task] if each != node}
-        return len(others) == 1 and self._zones[node] not in others
-
-    def _worth(self, task: str, node: str) -> int:
-        """Return how much is lost with a task's replica at a node: 3 for the active, 2 for a caught-up or standby
-        replica, 1 for a warm-up.
-        """
-        replicas = self._standings[task]
-        if node == replicas.active:
-            return 3
-        if node in replicas.standbys or node in replicas.ready:
-            return 2
-        return 1 if node in replicas.warmups else 0
-
-    def _is_crowded(self, task: str) -> bool:
-        """Whether a task has all its replicas, two at least, in one zone."""
-        nodes = self._nodes_of[task]
-        return len(nodes) > 1 and len({self._zones[node] for node in nodes}) == 1
-
-    def _give(self, task: str, node: str) -> None:
-        self._touched.add(task)
-        self._count_shared(task, node, 1)
-        self._nodes_of[task].add(node)
-        self._tasks_of[node].add(task)
-
-    def _take(self, task: str, node: str) -> None:
-        self._tasks_of[node].remove(task)
-        self._withdraw(task, node)
-
-    def _withdraw(self, task: str, node: str) -> None:
-        self._touched.add(task)
-        self._nodes_of[task].remove(node)
-        self._count_shared(task, node, -1)
-
-    def _count_shared(self, task: str, node: str, change: int) -> None:
-        for other in self._nodes_of[task]:
-            for pair in ((node, other), (other, node)):
-                self._shared[pair] += change
-                if not self._shared[pair]:
-                    del self._shared[pair]
-
-    def _set_active(self, task: str, node: str) -> None:
-        self._touched.add(task)
-        self._active[task] = node
-        self._active_at[node].add(task)

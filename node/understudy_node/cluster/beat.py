@@ -21,7 +21,8 @@ from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listeners import HeartbeatListening
 from understudy_node.cluster.neighbours import outvoted
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.cluster.placement import Placement, TaskSet
+from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.task_replicas import TaskSet
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Heartbeat

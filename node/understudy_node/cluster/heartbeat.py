@@ -17,7 +17,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.plausible import Order
 from understudy_shared.base.words import ReplicaState
-from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, Restore
+from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, Load, Restore
 
 MAX_ERROR_CHARACTERS = 500
 """Most characters of a replica's error: enough to know where to look."""
@@ -83,6 +83,7 @@ def heartbeat_of(
     heartbeat_ms: int,
     catalogue: str | None,
     now_ms: float,
+    load: Load | None = None,
 ) -> Heartbeat:
     """Return the heartbeat of the node in its present state; `now_ms` is its monotonic clock."""
     generation = node.generation
@@ -123,6 +124,7 @@ def heartbeat_of(
         commits=node.history.newest(end.version),
         forks=dict(status.forks),
         waits_for=node.waits_for,
+        load=load,
     )
 
 

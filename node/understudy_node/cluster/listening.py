@@ -8,8 +8,9 @@ from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.remembering import Remembering
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import AgedHeartbeat, Spoken
-from understudy_shared.bus.messages import Announcement, Assignment, CommitHint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Assignment, CommitHint, Farewell, Heartbeat
 
 
 class NodeListener:

@@ -18,6 +18,7 @@ from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId, MemberStatus, State
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.listening import NodeListener
+from understudy_node.cluster.load import LoadMeter, ProcessLoad
 from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
@@ -56,12 +57,14 @@ class ClusterMember:
         remembered: Remembered | None = None,
         auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
+        process_load: ProcessLoad | None = None,
         is_alone: bool = True,
     ) -> None:
         """Set the parts of the member. `remembered` keeps its assignment for a start without the bus; None: the
         assignment is not kept. `auth` signs and verifies messages; without it they are not signed. `identity`
-        authenticates this node to other nodes. `is_alone`: it is the only one of its process; else the bus, which
-        others use, stays open when it stops.
+        authenticates this node to other nodes. `process_load` is that of all applications of the
+        process. `is_alone`: it is the only one of its process; else the bus, which others use, stays open when it
+        stops.
 
         Raises SettingsError for malformed seeds.
         """
@@ -98,7 +101,8 @@ class ClusterMember:
         self._check = HistoryCheck(context)
         self._memory = Memory(remembered)
         self._follower = AssignmentFollower(context, self._memory, check=self._check)
-        self._own = OwnMessages(context, zone=settings.zone)
+        self._load = LoadMeter(node, process_load or ProcessLoad())
+        self._own = OwnMessages(context, zone=settings.zone, load=self._load)
         self._remembering = Remembering(
             context, self._memory, seeds=parse_seeds(settings.seed), take=self._follower.follow
         )
@@ -143,6 +147,7 @@ class ClusterMember:
     async def stop(self) -> None:
         """End the tasks, say farewell, give the lease up, and close the bus if it is its own, in this order."""
         await self._tasks.stop()
+        self._load.stop()
         try:
             async with asyncio.timeout(2.0):
                 await self.gossip.leave(self._own.farewell())

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from understudy_node.cluster.catalogue import CatalogueWriter
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.heartbeat import MemberStatus, heartbeat_of, least_heartbeat
+from understudy_node.cluster.load import LoadMeter
 from understudy_node.degraded import OWN_MESSAGE
 from understudy_shared.base.plausible import Succession, succession
 from understudy_shared.bus.messages import Catalogue, Farewell, Heartbeat
@@ -19,13 +20,14 @@ from understudy_shared.bus.messages import Catalogue, Farewell, Heartbeat
 class OwnMessages:
     """The messages of one node, with their sequence numbers."""
 
-    def __init__(self, context: MemberContext, *, zone: str) -> None:
+    def __init__(self, context: MemberContext, *, zone: str, load: LoadMeter) -> None:
         self.unsaid: str | None = None
         """The reason why a message of this node cannot be sent, None if all can."""
         self._node = context.node
         self._gossip = context.gossip
         self._member_id = context.member_id
         self._zone = zone or None
+        self._load = load
         self._heartbeat_ms = context.heartbeat_ms
         self._clock = context.clock
         self._sequence = 0
@@ -39,7 +41,7 @@ class OwnMessages:
         """Return the next heartbeat, of the present state; the least heartbeat if it does not validate."""
         self._sequence += 1
         try:
-            catalogue = self.catalogue()
+            catalogue, now_ms = self.catalogue(), self._clock.monotonic_ms()
             return heartbeat_of(
                 self._node,
                 self._member_id,
@@ -48,7 +50,8 @@ class OwnMessages:
                 zone=self._zone,
                 heartbeat_ms=self._heartbeat_ms,
                 catalogue=None if catalogue is None else catalogue[0],
-                now_ms=self._clock.monotonic_ms(),
+                load=self._load.read(now_ms),
+                now_ms=now_ms,
             )
         except ValidationError as error:
             self.cannot_say("heartbeat", error)

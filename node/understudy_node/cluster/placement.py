@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from understudy_node.cluster.assignor import Assignor, Member
 from understudy_node.cluster.away import Away
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import Holdings, members_of
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.weighing import Weighing
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence
@@ -33,14 +34,6 @@ LOOK_AGAIN_HEARTBEATS = 30
 """Heartbeats between two checks that Redis still has the assignment: a starting node reads it there, and no message
 shows that it was deleted or damaged.
 """
-
-
-class TaskSet(NamedTuple):
-    """All tasks of one layout of one lineage, by their keys."""
-
-    lineage: str
-    partitions: int
-    keys: Sequence[str]
 
 
 class Placement:
@@ -76,6 +69,7 @@ class Placement:
             application_id=gossip.application_id,
         )
         self._away = Away(settings.rebalance_delay_ms)
+        self._weighing = Weighing(clock)
 
     def bus_came_back(self) -> None:
         """Forbid assignments for one expiry: the bus was away, and live nodes may not have sent a heartbeat yet."""
@@ -273,13 +267,14 @@ class Placement:
         """Return the next assignment; None if Redis has it already. Reads only state that the waiting turn changes."""
         # The two early returns compare inputs that are derived further each time: heartbeats without news cost
         # no search. Each step needs the results of the one before, which is why they are in one function.
-        said = (tasks, members, away, [_said(each.heartbeat) for each in nodes])
+        weighed = self._weighing.look([each.heartbeat for each in nodes], members, away, tasks)
+        said = (tasks, members, away, weighed, [_said(each.heartbeat) for each in nodes])
         if self._has_stored_known and said == self._said_at_rest:
             return None  # usual between two commits: thousands of tasks are not compared
         known = self._known
         endpoints = {each.heartbeat.node_id: each.heartbeat.endpoint for each in nodes}
         changed = self._holdings.look(nodes, {member.node_id for member in members}, tasks.lineage, tasks.partitions)
-        question = (self._order, tasks, endpoints, members, away)
+        question = (self._order, tasks, endpoints, members, away, weighed)
         if self._has_stored_known and not changed and question == self._at_rest:
             self._said_at_rest = said
             return None
@@ -290,6 +285,7 @@ class Placement:
             self._holdings,
             away=away,
             changed=changed,
+            weighed=weighed,
         )
         named = {node_id for task in assigned.values() for node_id in task.holders}
         found = Assignment(
@@ -304,7 +300,8 @@ class Placement:
             draining=sorted(member.node_id for member in members if member.draining),
         )
         if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):
-            self._at_rest, self._said_at_rest = question, said
+            if not self._weighing.at_rest(found.tasks):
+                self._at_rest, self._said_at_rest = question, said
             return None
         return found
 

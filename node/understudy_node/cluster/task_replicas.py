@@ -1,9 +1,10 @@
-"""The replicas that a task has, and those that it should have (values)."""
+"""The tasks of a layout, the replicas that each has, and those that it should have (values)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +37,11 @@ class Target:
 
     nodes: frozenset[str]
     active: str
+
+
+class TaskSet(NamedTuple):
+    """All tasks of one layout of one lineage, by their keys."""
+
+    lineage: str
+    partitions: int
+    keys: Sequence[str]

@@ -155,6 +155,10 @@ class ArenaBase:
         ordered = self._ordered
         return len(self._records) + self._index_bytes + (ordered.nbytes if ordered is not None else 0)
 
+    @property
+    def stored_bytes(self) -> int:
+        return len(self._records)
+
     def remove_when_unused(self) -> None:
         """Delete the directory once the last view and reader of this base is gone."""
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)

@@ -38,6 +38,10 @@ class Base(Protocol):
         """Its own memory, without the shared block cache."""
 
     @property
+    def stored_bytes(self) -> int:
+        """Size of its records, in files or memory."""
+
+    @property
     def damage(self) -> CorruptFileError | None:
         """The damage of its local files, once it was seen: they have to be made again."""
 
@@ -93,6 +97,10 @@ class WrappingBase:
         return self._base.resident_bytes
 
     @property
+    def stored_bytes(self) -> int:
+        return self._base.stored_bytes
+
+    @property
     def damage(self) -> CorruptFileError | None:
         return self._base.damage
 
@@ -117,6 +125,7 @@ class EmptyBase(SelfCheckingBase):
     """A base at version 0, before a store's first batch."""
 
     resident_bytes = 0
+    stored_bytes = 0
     families = NO_FAMILIES
 
     def get(self, key: bytes) -> bytes | None:

@@ -13,6 +13,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -142,6 +143,11 @@ class RocksBase(SelfCheckingBase):
     def resident_bytes(self) -> int:
         """Size of indexes and filters of the open tables, which RocksDB holds outside the cache."""
         return self._database.property_int_value("rocksdb.estimate-table-readers-mem") or 0
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """Size of its tables, as they are compressed."""
+        return sum(table["size"] for table in self._database.live_files())
 
     @property
     def open_files(self) -> int:

@@ -69,6 +69,10 @@ class Spill:
         return self._database.resident_bytes
 
     @property
+    def stored_bytes(self) -> int:
+        return self._database.stored_bytes
+
+    @property
     def open_files(self) -> int:
         return self._database.open_files
 

@@ -52,6 +52,11 @@ class View:
         """Overlay, spill and base together; the block cache that bases share is not in it."""
         return self.overlay_bytes + (self.spill.resident_bytes if self.spill else 0) + self.base.resident_bytes
 
+    @property
+    def stored_bytes(self) -> int:
+        """Size of its records, in files and memory: about what a new replica has to read."""
+        return self.overlay_bytes + (self.spill.stored_bytes if self.spill else 0) + self.base.stored_bytes
+
     def get(self, key: bytes) -> bytes | None:
         for changes in self._dicts:
             if key in changes:

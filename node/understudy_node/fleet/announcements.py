@@ -13,11 +13,11 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.base.reminders import Reminder
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS
 from understudy_shared.bus.base import MAX_KEYS_VISITED, Back, Bus, BusError
 from understudy_shared.bus.gossip import announcement_on, applications_on, let_go
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Announcement
 from understudy_shared.cluster.remembered import Memory, Remembered
 from understudy_shared.fleet.announced import MAX_KNOWN, AnnouncedLocations, AnnouncedQueries
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from understudy_node.cluster.claim import claim
 from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.load import ProcessLoad
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.serve import first_heartbeat, new_member_id
 from understudy_node.cluster.settings import ClusterNodeSettings
@@ -38,6 +39,7 @@ class Membership:
         identity: ClusterIdentity,
         clock: Clock,
         *,
+        load: ProcessLoad,
         is_draining: Callable[[], bool],
     ) -> None:
         self.member: ClusterMember | None = None
@@ -46,6 +48,7 @@ class Membership:
         self._bus = bus
         self._identity = identity.within(settings.application)
         self._clock = clock
+        self._load = load
         self._is_draining = is_draining
 
     @asynccontextmanager
@@ -81,6 +84,7 @@ class Membership:
             remembered=Remembered(node.settings.data_directory / "cluster", self._settings.application, auth),
             auth=auth,
             identity=self._identity,
+            process_load=self._load,
             is_alone=False,
         )
         self.member.draining = self._is_draining()

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.rooted_files import RootedFiles
+from understudy_node.cluster.load import ProcessLoad
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.serve import require_address, require_peers
 from understudy_node.engine.rocksdb_base import BlockCache
@@ -82,6 +83,7 @@ class FleetProcess:
         self._bus = bus
         self._clock = SystemClock()
         self._tasks = Supervisor()
+        self._load = ProcessLoad()
         self._named = settings.named()
         self._file = watched_applications(settings.applications)
         self.shared = Shared(
@@ -173,7 +175,13 @@ class FleetProcess:
             assert self._bus is not None, "a node has one"
             identity = self.shared.access.identity
             membership = Membership(
-                settings, self.host, self._bus, identity, self._clock, is_draining=lambda: self.draining
+                settings,
+                self.host,
+                self._bus,
+                identity,
+                self._clock,
+                load=self._load,
+                is_draining=lambda: self.draining,
             )
         shared, source = self.shared, Source("command" if spec in self._named else "file")
         if isinstance(spec, AnnouncedSpec):

@@ -139,6 +139,12 @@ class TaskReplica:
         return 0 if view is None else sum(store.resident_bytes for store in view.stores.values())
 
     @property
+    def stored_bytes(self) -> int | None:
+        """Size of its records, over all stores; None while it shows no version."""
+        view = self.view
+        return None if view is None else sum(store.stored_bytes for store in view.stores.values())
+
+    @property
     def overlay_bytes(self) -> int:
         view = self.view
         return 0 if view is None else sum(store.overlay_bytes for store in view.stores.values())

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import orjson
 
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED, ANNOUNCEMENT, KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.assignment_changes import AssignmentChange, change_between
 from understudy_shared.bus.base import Back, Bus, ChangeOn, Fence, Lost, NewChannel
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import (
-    Announcement,
     Assignment,
     BadMessageError,
     Catalogue,

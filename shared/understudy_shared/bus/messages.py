@@ -51,14 +51,6 @@ MAX_SCHEMAS = 32
 """Schemas of one store that are shown: the newest."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
-MAX_TYPE_CHARACTERS = 65_536
-"""Limit on the type of a result: an array of structs of some hundred columns."""
-
-MAX_ANNOUNCED = 256
-"""Limit on the stores of one announcement; each is tried against the checkpoint."""
-
-MAX_LOCATION_CHARACTERS = 4096
-
 MAX_FORKS = 16
 """Limit on the nodes that one heartbeat names as forks."""
 
@@ -185,6 +177,20 @@ class Applied(BaseModel):
     """Set while the replica restores."""
 
 
+class Load(BaseModel):
+    """The work of a node, by which the assignor balances: for this application, and for the others of its process."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    operator_bytes: dict[Annotated[str, StringConstraints(max_length=9)], Count] = Field(
+        default_factory=dict, max_length=MAX_STORES
+    )
+    """Mean size of the replicas of an operator's tasks that it holds, by the operator's id."""
+    reads_per_s: Count = 0
+    others_bytes: Count = 0
+    others_reads_per_s: Count = 0
+
+
 class Heartbeat(Message):
     """One node, now. Its size does not grow with the tasks that are in step: `applied` holds for every task that the
     node's epoch gives it, except for those in `exceptions`. Roles follow from the epoch.
@@ -232,6 +238,8 @@ class Heartbeat(Message):
     """The newest commits as this node read them; empty before the first."""
     forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
     """Nodes that this node found to follow another history of the same checkpoint id, with the evidence."""
+    load: Load | None = None
+    """None from nodes of earlier releases."""
 
     @property
     def standing(self) -> str:
@@ -364,42 +372,6 @@ class CommitHint(Message):
     """The query committed `version`: look at the commit log now. Only a hint; the commit log is the authority."""
 
     version: Count
-
-
-class ResultColumn(BaseModel):
-    """One output column that can be computed exactly from the stored buffers of an aggregate."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    name: Name
-    function: Name
-    """One of `ResultFunction`, or of a later release: a node leaves out the columns of those that it does not know."""
-    buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
-    """Indexes of the value columns it is made of, in Spark's order."""
-    type: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TYPE_CHARACTERS)]
-    """Spark's name of the output type; for an array its JSON."""
-
-
-class AnnouncedStore(BaseModel):
-    """Names that the job's author chose for one store, by its operator."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    operator_id: Count
-    name: Name | None = None
-    key: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
-    value: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
-    result: list[ResultColumn] = Field(default_factory=list, max_length=MAX_COLUMNS)
-
-
-class Announcement(Message):
-    """The names that the pipeline announces for its query, by one call in the user's job. Never needed to answer."""
-
-    query_id: Name
-    """The lineage it is about; ignored by nodes that follow another."""
-    stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
-    checkpoint: str | None = Field(default=None, min_length=1, max_length=MAX_LOCATION_CHARACTERS)
-    """The location of its checkpoint, as Spark resolved it; None from pipelines of earlier releases."""
 
 
 def _first_of(error: ValidationError) -> str:

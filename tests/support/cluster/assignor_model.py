@@ -14,6 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from understudy_node.cluster.assignor import Assignor, Member, Replica, assign
+from understudy_node.cluster.exchanges import UNWEIGHED, Weighed, next_exchange
+from understudy_node.cluster.weights import Weights
 from understudy_shared.bus.messages import AssignedTask
 
 END = 100
@@ -27,6 +29,16 @@ NODES = [f"n{number}" for number in range(8)]
 WHICH = st.integers(0, 7)
 """Picks a node, modulo those that live."""
 
+
+_LOADS = st.dictionaries(st.sampled_from(NODES), st.integers(0, 1 << 40))
+
+WEIGHTS = st.builds(
+    Weights,
+    operator_bytes=st.dictionaries(st.sampled_from(["0", "1"]), st.integers(0, 1 << 40)),
+    reads=st.floats(0, 1 << 20),
+    others_bytes=_LOADS,
+    others_reads=_LOADS,
+)
 
 APPLICATION = "orders"
 """Its nodes have another order than that of their ids."""
@@ -49,11 +61,30 @@ class Cluster:
             "max_warmup_replicas": warmups,
             "application_id": APPLICATION,
         }
+        self.weighed = UNWEIGHED
         self._assignor = Assignor(**self._limits)
         self._reported: dict[str, set[tuple[str, bool, bool]]] = {}
         """Which members reported which kinds of replicas at the last call, by task."""
 
+    def weigh(self, weights: Weights) -> None:
+        """A look at the weights. An exchange in progress goes on."""
+        self.weighed = Weighed(self.weighed.look + 1, weights, self.weighed.exchange)
+
+    def begin_exchange(self) -> bool:
+        """The assignment is at rest: whether there is something to exchange, which is in progress from now on."""
+        found = None
+        if not self.away and self.staying == self.members.keys():
+            found = next_exchange(
+                self.assignment, {node: self.zone(node) for node in self.members}, self.weighed.weights
+            )
+        self.weighed = self.weighed._replace(exchange=found)
+        return found is not None
+
+    def _end_exchange(self) -> None:
+        self.weighed = self.weighed._replace(exchange=None)
+
     def join(self, node: str) -> None:
+        self._end_exchange()
         self.members[node] = Member(node, self.zone(node))
         self.data[node] = {}
 
@@ -62,6 +93,7 @@ class Cluster:
 
     def die(self, node: str) -> None:
         """Gone for good: drained, or the delay is 0."""
+        self._end_exchange()
         del self.members[node], self.data[node]
 
     def go_away(self, node: str) -> None:
@@ -71,14 +103,17 @@ class Cluster:
 
     def come_back(self, node: str) -> None:
         """Within the delay; it finds what it is to have, and nothing of that is open yet."""
+        self._end_exchange()
         self.members[node] = self.away.pop(node)
         self.data[node] = {task: None for task, assigned in self.assignment.items() if node in assigned.holders}
 
     def wait_no_longer(self, node: str) -> None:
         """The delay is over."""
+        self._end_exchange()
         del self.away[node]
 
     def drain(self, node: str, draining: bool = True) -> None:
+        self._end_exchange()
         self.members[node] = Member(node, self.members[node].zone, draining)
 
     def restore(self, node: str, version: int = END) -> None:
@@ -103,8 +138,9 @@ class Cluster:
         }
         changed = {task for task in self.tasks if kinds.get(task) != self._reported.get(task)}
         self._reported = kinds
-        found = self._assignor.assign(members, self.tasks, self.assignment, held, away=away, changed=changed)
-        assert found == assign(members, self.tasks, self.assignment, held, away=away, **self._limits)
+        known: dict[str, Any] = {"away": away, "weighed": self.weighed}
+        found = self._assignor.assign(members, self.tasks, self.assignment, held, changed=changed, **known)
+        assert found == assign(members, self.tasks, self.assignment, held, **known, **self._limits)
         return found
 
     def turn(self) -> bool:

@@ -12,14 +12,8 @@ from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.bus.messages import (
-    AnnouncedStore,
-    Announcement,
-    Catalogue,
-    CatalogueStore,
-    CommitHint,
-    Message,
-)
+from understudy_shared.bus.announcement import AnnouncedStore, Announcement
+from understudy_shared.bus.messages import Catalogue, CatalogueStore, CommitHint, Message
 from understudy_shared.bus.signing import Keyring, SignedContent, Stamp, parse_line
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.changes import ChangesHop, decode_changes_hop

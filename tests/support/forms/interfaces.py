@@ -31,6 +31,7 @@ from understudy.terminal.exits import ExitCode
 from understudy_node.engine import arena_format, arena_sums
 from understudy_shared.auth.credentials import CredentialsFile
 from understudy_shared.bus import messages
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.assignment_changes import AssignmentChange
 from understudy_shared.cluster import remembered
 
@@ -50,7 +51,7 @@ def hop() -> Form:
 def gossip() -> Form:
     """Return the documents that processes send each other: both sides of a rolling upgrade read and write them."""
     kinds = (messages.Heartbeat, messages.Farewell, messages.Catalogue, messages.Assignment)
-    return _models(*kinds, AssignmentChange, messages.CommitHint, messages.Announcement)
+    return _models(*kinds, AssignmentChange, messages.CommitHint, Announcement)
 
 
 def redis_keys() -> Form:

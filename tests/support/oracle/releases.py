@@ -26,7 +26,7 @@ from tests.support.spark.formats import (
     StateFormat,
 )
 
-from understudy_shared.bus.messages import AnnouncedStore
+from understudy_shared.bus.announcement import AnnouncedStore
 
 RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 """The newest of a release line."""

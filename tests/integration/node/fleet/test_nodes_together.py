@@ -19,7 +19,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.fleet.settings import NodeFleetSettings
-from understudy_shared.bus.messages import Announcement
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.redis_sync import SyncPublisher
 
 APPLICATIONS = ("orders", "clicks", "visits")
@@ -85,6 +85,9 @@ def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, re
                 )
         assert one.states() == dict.fromkeys(sorted(APPLICATIONS), "serving")
         assert [one.application(each)["source"] for each in APPLICATIONS] == ["file", "file", "announced"]
+        loads = [member.heartbeat().load for node in (one, other) for member in node.process.members()]
+        assert len(loads) == 2 * len(APPLICATIONS)
+        assert all(load is not None and load.others_bytes > max(load.operator_bytes.values()) for load in loads)
         # One that is removed leaves its cluster, and its folder is free.
         write_applications(file, orders=tmp_path / "orders")
         for node in (one, other):

@@ -15,7 +15,7 @@ from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import served_stores
 from understudy_pipeline.announcing.query_plan import StatefulJoin, announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
-from understudy_shared.bus.messages import Announcement
+from understudy_shared.bus.announcement import Announcement
 
 
 def paired(rows: DataFrame) -> DataFrame:

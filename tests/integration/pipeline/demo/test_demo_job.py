@@ -21,8 +21,8 @@ from tests.support.spark.session import java_environment
 from understudy_node.stores.naming import naming_of
 from understudy_pipeline.demo.flights import Flight, flights_file, load_flights
 from understudy_pipeline.demo.streams import FlightStreams
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import Names
-from understudy_shared.bus.messages import Announcement
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 
 FLIGHTS = 3000

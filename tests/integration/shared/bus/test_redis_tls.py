@@ -20,9 +20,10 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import Announcement, CommitHint
+from understudy_shared.bus.messages import CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.bus.redis_tls import TlsOptions, context_of

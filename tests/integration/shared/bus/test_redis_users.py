@@ -24,9 +24,9 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
+from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import Back, BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip, sealed
-from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 

@@ -17,7 +17,7 @@ from understudy_node.stores.naming import naming_of
 from understudy_node.stores.stores import StoreAlias, served_stores
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.base.words import StoreKind, StoreName
-from understudy_shared.bus.messages import AnnouncedStore, Announcement
+from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.spark.types import parse_schema
 
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'

@@ -10,7 +10,9 @@ from random import Random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.support.cluster.assignor_model import END, LAG, NODES, WHICH, Cluster, check_rest, picked
+from tests.support.cluster.assignor_model import END, LAG, NODES, WEIGHTS, WHICH, Cluster, check_rest, picked
+
+from understudy_node.cluster.weights import Weights
 
 
 class AnySequence(RuleBasedStateMachine):
@@ -95,6 +97,10 @@ class AnySequence(RuleBasedStateMachine):
             for node in list(self.cluster.members)[:2]:
                 self.cluster.data[node].setdefault(task, END)
 
+    @rule(weights=WEIGHTS)
+    def weigh(self, weights: Weights) -> None:
+        self.cluster.weigh(weights)
+
     @rule()
     def turn(self) -> None:
         self.cluster.turn()
@@ -104,6 +110,7 @@ class AnySequence(RuleBasedStateMachine):
         if self.cluster.members:
             self.cluster.settle()
             check_rest(self.cluster)
+            self.cluster.begin_exchange()
 
     def teardown(self) -> None:
         if hasattr(self, "cluster") and self.cluster.members:

@@ -16,10 +16,10 @@ from understudy_node.fleet import following
 from understudy_node.fleet.announcements import Announcements
 from understudy_node.fleet.following import Announcing, Following
 from understudy_node.fleet.letting_go import let_go
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip, Names
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.signing import Keyring
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.announced import AnnouncedQueries

@@ -20,7 +20,7 @@ from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, read_aliases, served_stores
 from understudy_shared.base.words import StoreName
-from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 
 
 @pytest.fixture

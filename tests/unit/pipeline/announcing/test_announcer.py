@@ -21,8 +21,8 @@ from understudy_pipeline.announcing.query_plan import (
 )
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.messages import Announcement
 from understudy_shared.reads.position import Position, decode_position
 
 COUNT = PlanColumn(10, "count", "long")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from redis.asyncio.connection import Connection
 from tests.fuzz.hunting import peak_bytes
 
+from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import Back, BusError, BusGarbageError, Lost
-from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_pools import task_pool, thread_pool
 from understudy_shared.bus.redis_replies import (
