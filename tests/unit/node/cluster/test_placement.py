@@ -8,8 +8,9 @@ import pytest
 from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat
 
 from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.weighing import LOOK_MS
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Load
 
 
 async def test_nodes_that_start_together_share_from_the_beginning() -> None:
@@ -82,6 +83,37 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
     dead = await world.turn(placement, in_step[:1])
     assert dead is not None, "who is no more among the members is seen at once"
     assert all(duty.holders == ("a",) for duty in dead.tasks.values())
+
+
+async def test_a_role_moves_at_the_next_look_when_others_are_read_more_at_its_node() -> None:
+    world = World()
+    placement = world.placement()
+    tasks = TaskSet("l1", 1, ["0_0"])
+
+    async def written_within(time_ms: int, reads: dict[str, int]) -> Assignment | None:
+        for _ in range(time_ms // BEAT_MS):
+            order = world.known["a"].order if world.known else (0, 0)
+            nodes = [beat(node, at=order, partitions=1) for node in ("a", "b")]
+            loads = [Load(reads_per_s=300, others_reads_per_s=reads[each.heartbeat.node_id]) for each in nodes]
+            said = [
+                AgedHeartbeat(each.heartbeat.model_copy(update={"load": load}), 0)
+                for each, load in zip(nodes, loads, strict=True)
+            ]
+            written = await world.turn(placement, said, tasks=tasks)
+            if written is not None:
+                return written
+            world.clock.advance(BEAT_MS)
+        return None
+
+    first = await written_within(LOOK_MS, {"a": 0, "b": 0})
+    assert first is not None
+    active = str(first.tasks["0_0"].active)
+    (standby,) = first.tasks["0_0"].standbys
+    assert await written_within(2 * LOOK_MS, {"a": 0, "b": 0}) is None
+    moved = await written_within(2 * LOOK_MS, {active: 5000, standby: 0})
+    assert moved is not None
+    assert moved.tasks["0_0"] == AssignedTask(active=standby, standbys=(active,))
+    assert await written_within(3 * LOOK_MS, {active: 5000, standby: 0}) is None
 
 
 @pytest.mark.parametrize("state", ["starting", "failed"])
