@@ -300,7 +300,7 @@ class Placement:
             draining=sorted(member.node_id for member in members if member.draining),
         )
         if self._has_stored_known and self._stored is not None and says_the_same(self._stored, found):
-            if not self._weighing.at_rest(found.tasks):
+            if not self._weighing.no_step_left(found.tasks):
                 self._at_rest, self._said_at_rest = question, said
             return None
         return found

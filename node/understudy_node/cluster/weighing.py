@@ -57,8 +57,13 @@ class Weighing:
             self._last = self._last._replace(exchange=None)
         return self._last
 
-    def at_rest(self, tasks: Mapping[str, AssignedTask]) -> bool:
-        """Note that nothing is left to move in this assignment. Return whether an exchange begins."""
+    def no_step_left(self, tasks: Mapping[str, AssignedTask]) -> bool:
+        """Note that the assignor has no step left in this assignment. Return whether an exchange begins.
+
+        While a replica warms up, one in progress goes on.
+        """
+        if any(each.warmups for each in tasks.values()):
+            return False
         exchange, zones = None, self._zones
         if self._is_due and zones is not None and all(zones.keys() >= set(each.holders) for each in tasks.values()):
             exchange = next_exchange(tasks, zones, self._last.weights)

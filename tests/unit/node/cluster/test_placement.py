@@ -10,7 +10,7 @@ from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat
 from understudy_node.cluster.task_replicas import TaskSet
 from understudy_node.cluster.weighing import LOOK_MS
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Load
+from understudy_shared.bus.messages import Applied, AssignedTask, Load
 
 
 async def test_nodes_that_start_together_share_from_the_beginning() -> None:
@@ -85,35 +85,60 @@ async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_e
     assert all(duty.holders == ("a",) for duty in dead.tasks.values())
 
 
-async def test_a_role_moves_at_the_next_look_when_others_are_read_more_at_its_node() -> None:
-    world = World()
-    placement = world.placement()
-    tasks = TaskSet("l1", 1, ["0_0"])
+class Weighed:
+    """A world of one task, whose nodes say what they bear. `restoring` have nothing of it yet."""
 
-    async def written_within(time_ms: int, reads: dict[str, int]) -> Assignment | None:
+    def __init__(self, *nodes: str) -> None:
+        self.loads = {node: Load(operator_bytes={"0": 1 << 30}, reads_per_s=300) for node in nodes}
+        self.restoring: set[str] = set()
+        self._world = World()
+        self._placement = self._world.placement()
+
+    def others(self, node: str, **load: int) -> None:
+        """Other applications bear so much at a node."""
+        self.loads[node] = self.loads[node].model_copy(update=load)
+
+    async def written_within(self, time_ms: int) -> AssignedTask | None:
+        """The next assignment of the task; None if there is none in this time."""
         for _ in range(time_ms // BEAT_MS):
-            order = world.known["a"].order if world.known else (0, 0)
-            nodes = [beat(node, at=order, partitions=1) for node in ("a", "b")]
-            loads = [Load(reads_per_s=300, others_reads_per_s=reads[each.heartbeat.node_id]) for each in nodes]
-            said = [
-                AgedHeartbeat(each.heartbeat.model_copy(update={"load": load}), 0)
-                for each, load in zip(nodes, loads, strict=True)
-            ]
-            written = await world.turn(placement, said, tasks=tasks)
+            order = self._world.known["a"].order if self._world.known else (0, 0)
+            said = [self._beat(node, load, order) for node, load in self.loads.items()]
+            written = await self._world.turn(self._placement, said, tasks=TaskSet("l1", 1, ["0_0"]))
             if written is not None:
-                return written
-            world.clock.advance(BEAT_MS)
+                return written.tasks["0_0"]
+            self._world.clock.advance(BEAT_MS)
         return None
 
-    first = await written_within(LOOK_MS, {"a": 0, "b": 0})
+    def _beat(self, node: str, load: Load, order: tuple[int, int]) -> AgedHeartbeat:
+        unready = {"0_0": Applied(version=None, state="RESTORING")} if node in self.restoring else {}
+        said = beat(node, at=order, partitions=1, exceptions=unready)
+        return AgedHeartbeat(said.heartbeat.model_copy(update={"load": load}), 0)
+
+
+async def test_a_role_moves_at_the_next_look_when_others_are_read_more_at_its_node() -> None:
+    world = Weighed("a", "b")
+    first = await world.written_within(LOOK_MS)
     assert first is not None
-    active = str(first.tasks["0_0"].active)
-    (standby,) = first.tasks["0_0"].standbys
-    assert await written_within(2 * LOOK_MS, {"a": 0, "b": 0}) is None
-    moved = await written_within(2 * LOOK_MS, {active: 5000, standby: 0})
-    assert moved is not None
-    assert moved.tasks["0_0"] == AssignedTask(active=standby, standbys=(active,))
-    assert await written_within(3 * LOOK_MS, {active: 5000, standby: 0}) is None
+    (standby,) = first.standbys
+    assert await world.written_within(2 * LOOK_MS) is None
+    world.others(str(first.active), others_reads_per_s=5000)
+    assert await world.written_within(2 * LOOK_MS) == AssignedTask(active=standby, standbys=(str(first.active),))
+    assert await world.written_within(3 * LOOK_MS) is None
+
+
+async def test_a_replica_moves_where_others_have_less_however_long_its_restore_takes() -> None:
+    world = Weighed("a", "b", "c")
+    first = await world.written_within(LOOK_MS)
+    assert first is not None
+    active, (standby,) = str(first.active), first.standbys
+    (free,) = world.loads.keys() - set(first.holders)
+    world.others(standby, others_bytes=50 << 30)
+    world.restoring = {free}
+    assert await world.written_within(2 * LOOK_MS) == AssignedTask(active, standbys=(standby,), warmups=(free,))
+    assert await world.written_within(4 * LOOK_MS) is None, "it restores"
+    world.restoring = set()
+    assert await world.written_within(LOOK_MS) == AssignedTask(active, standbys=(free,))
+    assert await world.written_within(3 * LOOK_MS) is None
 
 
 @pytest.mark.parametrize("state", ["starting", "failed"])
