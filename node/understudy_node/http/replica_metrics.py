@@ -62,6 +62,9 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
         "Replicas of store partitions by store, role and state",
         labels=("store", "role", "state"),
     )
+    sizes = GaugeMetricFamily(
+        "understudy_store_stored_bytes", "Size of the records of the replicas that show a version", labels=labels
+    )
     unknown = GaugeMetricFamily(
         "understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels
     )
@@ -81,6 +84,8 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
         for role in Role:
             for state in ReplicaState:
                 counts.add_metric((name, role, state), alike[name, role, state])
+        views = [view for replica in reader.replicas.values() if (view := replica.view) is not None]
+        sizes.add_metric((name,), sum(view.stores[reader.store.store_name].stored_bytes for view in views))
         lags = shown.get(name, [])
         offset_lags = [lag.offset_lag for lag in lags if lag.offset_lag is not None]
         time_lags_ms = [lag.time_lag_ms for lag in lags if lag.time_lag_ms is not None]
@@ -89,7 +94,7 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
             batches.add_metric((name,), max(offset_lags))
         if time_lags_ms:
             seconds.add_metric((name,), max(time_lags_ms) / 1000)
-    yield from (partitions, counts, unknown, batches, seconds)
+    yield from (partitions, counts, sizes, unknown, batches, seconds)
 
 
 def _by_partition(held: list[_Held]) -> Iterator[Metric]:

@@ -53,6 +53,9 @@ def test_every_partition_has_its_version_lag_role_and_state(node: Node) -> None:
         == 1
     )
     assert found["understudy_store_partitions"] == {(("store", "op0"),): PARTITIONS}
+    assert node.generation is not None
+    sizes = [replica.stored_bytes or 0 for replica in node.generation.replicas]
+    assert found["understudy_store_stored_bytes"] == {(("store", "op0"),): sum(sizes)}
 
 
 def test_unknown_lag_has_a_series_of_its_own_and_none_of_the_lag(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
