@@ -194,10 +194,6 @@ def _parsed(name: str, schema: str, where: str) -> StructType:
         raise UnsupportedError(
             f"State variable {name} has a {error.where}: {error.what}", where=where, fix=error.fix
         ) from None
-    except RecursionError:
-        raise UnsupportedError(
-            f"State variable {name} is nested too deeply", where=where, fix="Store a flatter structure"
-        ) from None
 
 
 def _is_grouping_and(second: tuple[str, type], key: StructType) -> bool:

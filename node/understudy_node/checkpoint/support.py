@@ -190,8 +190,6 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
             parsed.append(parse_schema(schema))
         except UnsupportedError as error:
             return UnsupportedError(f"Its {part} has a {error.where}: {error.what}", where=where, fix=error.fix)
-        except RecursionError:
-            return UnsupportedError(f"Its {part} is nested too deeply", where=where, fix="Store a flatter structure")
     key, value = parsed
     collated = collated_columns(key)
     if collated:

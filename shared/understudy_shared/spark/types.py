@@ -206,9 +206,7 @@ def parse_schema(json_text: str) -> StructType:
         _refuse_excess(document)
         parsed = _parse_type(document, {}, "")
     except RecursionError as error:
-        raise UnsupportedError(
-            "the schema is nested too deeply", where=_clip(json_text), fix="Store a flatter structure"
-        ) from error
+        raise _too_deep() from error
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"it is not a Spark schema: {error!r}", where=_clip(json_text)) from error
     if not isinstance(parsed, StructType):
@@ -222,14 +220,24 @@ def _refuse_excess(document: object) -> None:
     while level:
         depth += 1
         parts += len(level)
-        if depth > MAX_SCHEMA_DEPTH or parts > MAX_SCHEMA_PARTS:
+        if depth > MAX_SCHEMA_DEPTH:
+            raise _too_deep()
+        if parts > MAX_SCHEMA_PARTS:
             raise UnsupportedError(
-                f"the schema has more than {MAX_SCHEMA_DEPTH} levels of JSON, or {MAX_SCHEMA_PARTS} parts",
-                where=_clip(json.dumps(document)) if depth <= MAX_SCHEMA_DEPTH else "the schema",
+                f"it has more than {MAX_SCHEMA_PARTS} parts",
+                where="schema",
                 fix="Keep fewer columns in the state of this operator, or in a binary one",
             )
         nodes = [node for node in level if isinstance(node, dict | list)]
         level = [part for node in nodes for part in (node.values() if isinstance(node, dict) else node)]
+
+
+def _too_deep() -> UnsupportedError:
+    return UnsupportedError(
+        f"it is nested too deeply: it has more than {MAX_SCHEMA_DEPTH} levels of JSON",
+        where="schema",
+        fix="Store a flatter structure",
+    )
 
 
 def field_count(struct: StructType) -> int:
@@ -346,7 +354,7 @@ def parse_atom(text: str, path: str = "") -> SparkType:
 def _unsupported(type_name: str, path: str) -> UnsupportedError:
     return UnsupportedError(
         f"type {type_name} is not supported",
-        where=f"column {path}" if path else "the schema",
+        where=f"column {path}" if path else "schema",
         fix="Cast the column to a supported type (for variant: to string, with to_json) before the stateful operator",
     )
 

@@ -29,13 +29,13 @@ class Authority:
         self._folder.mkdir()
         self.file, self._key = self._folder / "authority.pem", self._folder / "authority.key"
         new: list[str | Path] = ["-keyout", self._key, "-out", self.file, "-subj", f"/CN={name}", "-days", "2"]
-        _openssl("req", "-x509", *_NEW_KEY, *new)
+        _openssl("req", "-x509", *_NEW_KEY, *new, "-addext", "keyUsage=critical,keyCertSign,cRLSign")
 
     def issue(self, name: str, *, of: str = "IP:127.0.0.1", days: int = 2) -> Certificate:
         """A certificate for the subjects in `of`; with -1 day it has expired."""
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         request, extension = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
-        extension.write_text(f"subjectAltName={of}\n")
+        extension.write_text(f"subjectAltName={of}\nauthorityKeyIdentifier=keyid\n")
         _openssl("req", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
         signed: list[str | Path] = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", "-extfile", extension]
         _openssl("x509", "-req", "-in", request, *signed, "-out", certificate, "-days", days)

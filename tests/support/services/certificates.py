@@ -15,6 +15,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DOMAIN, APPLICATION = "test.local", "counting"
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""The usage of an authority's key. Python 3.13 and newer refuse one without it."""
+
 
 class Files(NamedTuple):
     """Two files in PEM format."""
@@ -38,9 +51,14 @@ class Signer:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.file = folder, folder / f"{name}.pem"
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
+        self._name, self._key_identifier = (
+            _name(name),
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()),
+        )
         made = _builder(self._name, self._name, self._key.public_key(), timedelta(days=30))
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        made = made.add_extension(_SIGNS, critical=True)
+        made = made.add_extension(self._key_identifier, critical=False)
         self._own = made.sign(self._key, hashes.SHA256())
         self.file.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
 
@@ -53,6 +71,8 @@ class Signer:
         names += [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         made = _builder(_name(name), self._name, key.public_key(), lasts, began)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_identifier)
+        made = made.add_extension(issuer, critical=False)
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         made = made.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         files = Files(self.folder / f"{name}.pem", self.folder / f"{name}.key")
@@ -69,6 +89,7 @@ class Signer:
     def client(self, shown: Files | None = None) -> ssl.SSLContext:
         """The context of a reader who trusts this authority, and shows a certificate if he has one."""
         context = ssl.create_default_context(cafile=str(self.file))
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does
         if shown is not None:
             context.load_cert_chain(*shown)
         return context
