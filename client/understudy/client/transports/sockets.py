@@ -18,12 +18,13 @@ from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply,
 from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
 from understudy.client.transports.resolving import addresses
 from understudy.client.transports.trust import Trust, failure_text
-from understudy.client.transports.wire import ReplyParser, StreamParser, request_bytes
+from understudy.client.transports.wire import KnownHeads, ReplyParser, StreamParser, request_bytes
 
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
+"""Bytes of one read: more would be memory that the kernel has to map for each."""
 
 
 class SocketTransport:
@@ -31,6 +32,7 @@ class SocketTransport:
 
     def __init__(self, trust: Trust, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
         self._trust, self._max_reply_bytes = trust, max_reply_bytes
+        self._known = KnownHeads()
         self._pid = os.getpid()
         self._idle: dict[Endpoint, deque[_Connection]] = {}
 
@@ -47,7 +49,7 @@ class SocketTransport:
             connection = opened
         is_kept = False
         try:
-            outcome, is_kept = connection.exchange(send, self._max_reply_bytes)
+            outcome, is_kept = connection.exchange(send, ReplyParser(self._max_reply_bytes, self._known))
         finally:
             if is_kept:
                 self._keep(send.endpoint, connection)
@@ -89,7 +91,7 @@ class SocketTransport:
         idle = self._idle.get(endpoint)
         if idle is None:
             idle = self._idle.setdefault(endpoint, deque())
-        if len(idle) < MAX_IDLE and self._pid == os.getpid():
+        if len(idle) < MAX_IDLE:
             idle.append(connection)
         else:
             connection.close()
@@ -147,13 +149,14 @@ class SocketTransport:
 class _Connection:
     """A connection, with one request at a time."""
 
-    __slots__ = ("_is_used", "_poll", "_socket")
+    __slots__ = ("_is_used", "_limit_ms", "_poll", "_socket")
 
     def __init__(self, made: socket.socket) -> None:
         self._socket = made
         self._poll = select.poll()
         self._poll.register(made, select.POLLIN)
         self._is_used = False
+        self._limit_ms = 0
 
     def is_quiet(self) -> bool:
         """Whether nothing came since the last reply: neither its end, nor bytes that would be taken for a reply."""
@@ -182,29 +185,35 @@ class _Connection:
                 self.close()
         return outcome
 
-    def exchange(self, send: Send, max_reply_bytes: int) -> tuple[Reply | Failure, bool]:
+    def exchange(self, send: Send, parser: ReplyParser) -> tuple[Reply | Failure, bool]:
         """Return what came of a request, and whether the connection can carry another."""
-        parser = ReplyParser(max_reply_bytes)
+        outcome: Reply | Failure | None = None
         try:
-            self._socket.settimeout(max(0.001, send.deadline_s - monotonic()))
+            self._limit(max(0.001, send.deadline_s - monotonic()))
             self._socket.sendall(request_bytes(send))
-            while not parser.is_done:
+            while outcome is None:
                 left_s = send.deadline_s - monotonic()
                 if left_s <= 0:
                     return self._late(parser), False
-                self._socket.settimeout(left_s)
+                self._limit(left_s)
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
                     return self._ended(parser, parser.end()), False
                 parser.feed(data)
+                outcome = parser.reply or parser.failure
         except TimeoutError:
             return self._late(parser), False
         except OSError as error:
             return self._ended(parser, Failure(FailureKind.CUT, failure_text(error))), False
         self._is_used = True
-        outcome = parser.reply or parser.failure
-        assert outcome is not None
         return outcome, parser.keeps_alive
+
+    def _limit(self, left_s: float) -> None:
+        """Let each wait take so many whole milliseconds: most calls have the same, and need not tell the kernel."""
+        limit_ms = int(left_s * 1000) or 1
+        if limit_ms != self._limit_ms:
+            self._limit_ms = limit_ms
+            self._socket.settimeout(limit_ms / 1000)
 
     def _late(self, parser: ReplyParser) -> Failure:
         return Failure(FailureKind.TIMEOUT, f"no reply in time, {parser.heard} bytes of one came")

@@ -18,7 +18,7 @@ from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply,
 from understudy.client.transports.base import MAX_REPLY_BYTES
 from understudy.client.transports.live_stream import LiveStream
 from understudy.client.transports.trust import Trust, failure_text
-from understudy.client.transports.wire import ReplyParser, request_bytes
+from understudy.client.transports.wire import KnownHeads, ReplyParser, request_bytes
 
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""
@@ -29,6 +29,7 @@ class StreamTransport:
 
     def __init__(self, trust: Trust, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
         self._trust, self._max_reply_bytes = trust, max_reply_bytes
+        self._known = KnownHeads()
         self._idle: dict[Endpoint, deque[_Connection]] = {}
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -46,7 +47,7 @@ class StreamTransport:
             if failure is not None:
                 return failure
         try:
-            outcome = await connection.exchange(send, self._max_reply_bytes, loop)
+            outcome = await connection.exchange(send, ReplyParser(self._max_reply_bytes, self._known), loop)
         except BaseException:
             connection.abort()
             raise
@@ -128,10 +129,10 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, send: Send, max_reply_bytes: int, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
+    async def exchange(self, send: Send, parser: ReplyParser, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
         """Return what came of a request."""
         assert self._transport is not None
-        self._parser, self._done = ReplyParser(max_reply_bytes), loop.create_future()
+        self._parser, self._done = parser, loop.create_future()
         self._transport.write(request_bytes(send))
         timer = loop.call_later(max(0.001, send.deadline_s - monotonic()), self._expire)
         try:

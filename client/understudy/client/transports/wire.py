@@ -3,27 +3,64 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
+from typing import Any
 
 import httptools
 
-from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
+from understudy.client.core.endpoints import Endpoint
+from understudy.client.core.exchange import Failure, FailureKind, Headers, Opened, Reply, Send
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest head of a reply in bytes; those of servers have some hundred."""
 
 _MAX_INTERIM_REPLIES = 8
+_END_OF_HEAD = b"\r\n\r\n"
+_MAX_KNOWN_HEADS, _MAX_KNOWN_HEAD_BYTES = 256, 1024
 _READ_HEADERS = (b"content-type", b"retry-after", b"etag")
 
 
 def request_bytes(send: Send) -> bytes:
     """Return the bytes of a request."""
-    request, body = send.request, send.request.body
-    lines = "".join([f"{name}: {value}\r\n" for name, value in send.headers])
-    target = send.endpoint.prefix + request.target
-    head = f"{request.method} {target} HTTP/1.1\r\nhost: {send.endpoint.authority}\r\n{lines}"
+    endpoint, request = send.endpoint, send.request
+    body = request.body
+    head = f"{request.method} {endpoint.prefix}{request.target} HTTP/1.1\r\n{_header_lines(endpoint, send.headers)}"
     if body is None:
         return f"{head}\r\n".encode("ascii")
     return f"{head}content-length: {len(body)}\r\n\r\n".encode("ascii") + body
+
+
+@lru_cache(maxsize=64)
+def _header_lines(endpoint: Endpoint, headers: Headers) -> str:
+    """Return the header lines that most requests to a server have in common."""
+    return "".join([f"host: {endpoint.authority}\r\n", *(f"{name}: {value}\r\n" for name, value in headers)])
+
+
+class KnownHeads:
+    """The heads of replies that were parsed: a reply with the same head, and a body as long, is not parsed again.
+
+    Rule: only heads of replies whose body is all that is behind them, on connections that are kept. Threads share it.
+    """
+
+    def __init__(self) -> None:
+        self._replies: dict[bytes, tuple[int, Reply]] = {}
+
+    def reply(self, data: bytes) -> Reply | None:
+        """Return the reply that these bytes are, if they are a whole one with a known head."""
+        start = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        known = self._replies.get(data[:start])
+        if known is None or known[0] != len(data):
+            return None
+        status, content_type, _, retry_after, etag = known[1]
+        return Reply(status, content_type, data[start:], retry_after, etag)
+
+    def keep(self, data: bytes, reply: Reply) -> None:
+        """Keep the head of a reply that these bytes were parsed to."""
+        start = len(data) - len(reply.body)
+        if data.find(_END_OF_HEAD) + len(_END_OF_HEAD) == start <= _MAX_KNOWN_HEAD_BYTES:
+            if len(self._replies) >= _MAX_KNOWN_HEADS:
+                self._replies.clear()
+            self._replies[data[:start]] = (len(data), reply._replace(body=b""))
 
 
 class ReplyParser:
@@ -33,12 +70,13 @@ class ReplyParser:
     """
 
     __slots__ = (
-        *("_body", "_headers", "_keeps_alive", "_max_body", "_parser", "_size", "_whole"),
+        *("_body", "_headers", "_keeps_alive", "_known", "_max_body", "_parser", "_size", "_whole"),
         *("failure", "heard", "reply"),
     )
 
-    def __init__(self, max_body_bytes: int) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+    def __init__(self, max_body_bytes: int, known: KnownHeads | None = None) -> None:
+        self._known = known
+        self._parser: Any = None
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._size, self._max_body = 0, max_body_bytes
@@ -59,7 +97,15 @@ class ReplyParser:
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes, which are not empty."""
+        is_first = not self.heard
         self.heard += len(data)
+        if is_first and self._known is not None:
+            self.reply = self._known.reply(data)
+            if self.reply is not None:
+                self._keeps_alive = True
+                return
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -70,6 +116,8 @@ class ReplyParser:
             self._fail(f"a head above {MAX_HEAD_BYTES} bytes")
         elif self._size > self._max_body:
             self._fail(f"a body above {self._max_body} bytes")
+        if is_first and self._known is not None and self.reply is not None and self._keeps_alive:
+            self._known.keep(data, self.reply)
 
     def end(self) -> Failure:
         """Return what the end of the connection means while the reply is not complete."""

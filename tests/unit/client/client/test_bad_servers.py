@@ -126,6 +126,23 @@ def test_an_answer_in_pieces_is_the_same(kind: str, size: int) -> None:
             assert server.connections == 1, "the connection is kept"
 
 
+def test_behind_a_head_that_came_before_only_a_whole_body_is_an_answer(kind: str) -> None:
+    replies = iter([WHOLE, WHOLE.replace(b'"count":7', b'"count":9'), WHOLE + b" ", WHOLE, WHOLE[:-5]])
+
+    def behave(connection: socket.socket, _: bytes, __: threading.Event) -> None:
+        reply = next(replies)
+        sending(reply, then_closes=len(reply) < len(WHOLE))(connection, _, __)
+
+    def count(client: Asking) -> object:
+        try:
+            return client.ask(lambda each: each.store("words").get("a")).value["count"]
+        except UnreachableError as error:
+            return type(error)
+
+    with bad_server(behave) as server, asking(kind, server.url, retries=0) as client:
+        assert [count(client) for _ in range(5)] == [7, 9, BadReplyError, 7, UnreachableError]
+
+
 def test_a_connection_that_the_server_closes_between_calls_costs_nothing(kind: str) -> None:
     with bad_server(sending(WHOLE, then_closes=True)) as server, asking(kind, server.url, retries=0) as client:
         for _ in range(5):
