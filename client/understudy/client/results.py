@@ -78,18 +78,16 @@ class ServedBy(NamedTuple):
 
 
 class Found(Generic[V]):
-    """The members that say what was found of one key; `raw` is its JSON."""
+    """The members that say what was found of one key; `raw` is its JSON.
 
-    __slots__ = ("_binding", "_error", "raw")
+    `error` is the reason for which this key could not be read, while others of the same request were.
+    """
+
+    __slots__ = ("_binding", "error", "raw")
 
     def __init__(self, raw: Json, binding: Binding | None, error: ServerProblemError | None = None) -> None:
         self.raw = raw
-        self._binding, self._error = binding, error
-
-    @property
-    def error(self) -> ServerProblemError | None:
-        """The reason for which this key could not be read, while others of the same request were."""
-        return self._error
+        self._binding, self.error = binding, error
 
     @property
     def key(self) -> Any:
@@ -137,8 +135,8 @@ class Found(Generic[V]):
 
     def _read(self) -> Json:
         """Return the JSON. Raises the error of a key that could not be read."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self.raw
 
     def _member(self, name: str) -> Any:
@@ -154,12 +152,12 @@ class Result(Found[V]):
         self, raw: Json, shared: Json, binding: Binding | None = None, error: ServerProblemError | None = None
     ) -> None:
         """Keep the JSON of a result. `shared` has the members that say how it was read, maybe those of other keys."""
-        super().__init__(raw, binding, error)
-        self._shared = shared
+        self.raw, self._shared = raw, shared  # without a call of the base: batches make hundreds
+        self._binding, self.error = binding, error
 
     def __repr__(self) -> str:
-        if self._error is not None:
-            return f"Result(error={self._error.type!r})"
+        if self.error is not None:
+            return f"Result(error={self.error.type!r})"
         what = "found" if self.found else "absent"
         return f"Result({what}, key={self.raw['key']!r}, value={self.raw.get('value')!r}, version={self.version})"
 

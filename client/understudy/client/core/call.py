@@ -22,33 +22,31 @@ class Call:
     `endpoint` is the server that answered, `document` what the steps end with, and `body` the JSON as it came.
     """
 
+    endpoint: Endpoint | None = None
+    document: Any = None
+    body = b""
+    _tried: frozenset[Endpoint] = frozenset()
+    _attempts: tuple[Attempt, ...] = ()
+    _paid = _not_sent = _renewals = 0
+    _has_resent = False
+    _said: ServerProblemError | None = None
+
     def __init__(self, state: ClientState, request: Request, deadline_s: float) -> None:
-        self.endpoint: Endpoint | None = None
-        self.document: Any = None
-        self.body = b""
         self._state, self._request, self._deadline_s = state, request, deadline_s
-        self._tried: set[Endpoint] = set()
-        self._attempts: list[Attempt] = []
-        self._paid = self._not_sent = 0
-        self._has_resent = False
-        self._said: ServerProblemError | None = None
-        self._renewals = 0
 
     def steps(self) -> Steps[Any]:
         """Make attempts until there is an answer, or no hope of one. Raises UnderstudyError."""
-        state = self._state
+        state, request = self._state, self._request
         state.budget.asked(1)
         endpoint = state.servers.best(state.now_s(), ())
         while True:
-            now_s = state.now_s()
-            left_s = self._deadline_s - now_s
-            can_go_elsewhere = len(self._tried | {endpoint}) < len(state.servers.endpoints)
-            until_s = now_s + attempt_s(
-                left_s, self._request.wait_s, can_go_elsewhere=can_go_elsewhere and state.settings.retries > 0
-            )
+            until_s = self._deadline_s
+            if state.settings.retries and len(self._tried | {endpoint}) < len(state.servers.endpoints):
+                now_s = state.now_s()
+                until_s = now_s + attempt_s(until_s - now_s, request.wait_s)
             shown = state.credential.key
-            outcome = yield Send(endpoint, state.named(self._request), state.headers(self._request), until_s)
-            judged = judge(outcome, self._request.streams)
+            outcome = yield Send(endpoint, state.named(request), state.headers(request), until_s)
+            judged = judge(outcome, request.streams)
             if judged.meaning is Meaning.ANSWER:
                 state.servers.answered(endpoint)
                 self.endpoint, self.document = endpoint, judged.document
@@ -85,9 +83,9 @@ class Call:
         return again.pause_s, state.servers.best(now_s + again.pause_s, self._tried)
 
     def _note(self, endpoint: Endpoint, judged: Judged, now_s: float) -> None:
-        self._tried.add(endpoint)
+        self._tried |= {endpoint}
         if len(self._attempts) < 100:
-            self._attempts.append(Attempt(endpoint.url, judged.why))
+            self._attempts += (Attempt(endpoint.url, judged.why),)
         self._not_sent += judged.meaning is Meaning.NOT_SENT
         if judged.blames_server:
             self._state.servers.failed(endpoint, now_s, judged.retry_after_s)

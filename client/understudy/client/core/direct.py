@@ -23,7 +23,7 @@ from understudy.client.core.node_answers import (
     lookup_of,
     usable_results,
 )
-from understudy.client.core.node_choice import Known, Members, NodeChoice, NodeRead
+from understudy.client.core.node_choice import Members, NodeChoice, NodeRead
 from understudy.client.core.state import ClientState
 from understudy.client.results import RoutingCounts, Why
 
@@ -60,27 +60,28 @@ class Direct:
 
         `end_s` is the end of the call, without what a bound lets the server wait.
         """
-        known = yield from self._known(store, end_s)
-        read = Why.NO_METADATA if known is None else self._choice.read_of(known, parts, given)
+        entry = self._metadata.of(store, self._state.now_s())
+        if entry.due_s <= self._state.now_s():
+            yield from self._metadata.fetch(entry, end_s)
+        read = self._choice.read_of(entry, parts, given)
         if isinstance(read, Why):
             self._choice.by_router(read)
             return None
         request = Request("GET", target(read.members), None, read.wait_s)
         judged = yield from self._ask(read, request, end_s, LOOKUP_S)
         answer = lookup_of(judged.document, store)
-        if answer is None or not is_trusted(answer, read.known.placement):
-            self._failed(read, judged, [0])
+        if answer is None or not is_trusted(answer, read.placement):
+            self._failed(read, judged, (0,))
             return None
-        self._succeeded(read, [answer], [0])
+        self._succeeded(read, (answer,), (0,))
         return answer
 
     def get_many(self, store: str, keys: Sequence[Any], given: Members, batch: Batch, end_s: float) -> Steps[Found]:
         """Return the results that nodes gave; routers have to be asked for the other keys."""
-        known = yield from self._known(store, end_s)
-        if known is None:
-            self._choice.by_router(Why.NO_METADATA, len(keys))
-            return {}
-        reads = self._choice.reads_of(known, keys, given)
+        entry = self._metadata.of(store, self._state.now_s())
+        if entry.due_s <= self._state.now_s():
+            yield from self._metadata.fetch(entry, end_s)
+        reads = self._choice.reads_of(entry, keys, given)
         calls = [self._ask_many(read, store, keys, batch, end_s) for read in reads]
         if len(calls) == 1:
             return (yield from calls[0])
@@ -98,7 +99,7 @@ class Direct:
         request = batch([keys[at] for at in places], read.members, read.wait_s)
         judged = yield from self._ask(read, request, end_s, end_s)
         answer = batch_of(judged.document, store, len(places))
-        found, shared = ({}, []) if answer is None else usable_results(answer, places, read.known.placement)
+        found, shared = ({}, []) if answer is None else usable_results(answer, places, read.placement)
         if found:
             self._succeeded(read, shared, [*found])
         if len(found) < len(places):
@@ -107,32 +108,23 @@ class Direct:
 
     def _ask(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Steps[Judged]:
         """Ask a node, once more where it had closed the connection. Half of the time left is kept for a router."""
-        judged = yield from self._attempt(read, request, end_s, limit_s)
+        judged = judge((yield self._attempt(read, request, end_s, limit_s)))
         if judged.meaning is Meaning.STALE:
-            judged = yield from self._attempt(read, request, end_s, limit_s)
+            judged = judge((yield self._attempt(read, request, end_s, limit_s)))
         return judged
 
-    def _attempt(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Steps[Judged]:
+    def _attempt(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Send:
         now_s = self._state.now_s()
         until_s = now_s + read.wait_s + min(limit_s, max(0.0, end_s - now_s) / 2)
-        return judge((yield Send(read.endpoint, self._state.named(request), self._state.headers(request), until_s)))
-
-    def _known(self, store: str, end_s: float) -> Steps[Known | None]:
-        """Return what is known of a store, fetched anew where it is due; None where that is nothing of use."""
-        now_s = self._state.now_s()
-        entry = self._metadata.of(store, now_s)
-        if now_s >= entry.due_s:
-            yield from self._metadata.fetch(entry, end_s)
-        placement = entry.usable(now_s)
-        return None if placement is None else Known(entry, placement)
+        return Send(read.endpoint, self._state.named(request), self._state.headers(request), until_s)
 
     def _succeeded(self, read: NodeRead, shared: Sequence[Answer], places: Sequence[int]) -> None:
         self._choice.succeeded(read, places)
         for each in shared:
             self._state.position.observe(each["position"])
-        if not all(map(is_by_active, shared)):  # another node has become active
-            self._metadata.changed(read.known.entry)
+            if not is_by_active(each):  # another node has become active
+                self._metadata.changed(read.entry)
 
     def _failed(self, read: NodeRead, judged: Judged, places: Sequence[int]) -> None:
         if self._choice.failed(read, judged, places):
-            self._metadata.changed(read.known.entry)
+            self._metadata.changed(read.entry)

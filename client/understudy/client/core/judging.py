@@ -52,6 +52,7 @@ class Judged(NamedTuple):
     kind: FailureKind | None = None
 
 
+_JSON_TYPE = "application/json"
 _OF_FAILURE = {FailureKind.NOT_SENT: Meaning.NOT_SENT, FailureKind.STALE: Meaning.STALE}
 _BLAMES_SERVER = {"not-initialised", "overloaded"}
 _NOT_AGAIN = {"internal", "too-many-viewers"}
@@ -71,11 +72,14 @@ def judge(outcome: Outcome | Results, streams: Collection[str] = ()) -> Judged:
     status, kind = outcome.status, outcome.content_type
     if status == 204 and not streams:
         return Judged(Meaning.ANSWER)
-    document = _json(outcome.body)
+    try:
+        document = orjson.loads(outcome.body)
+    except orjson.JSONDecodeError:
+        document = None
     if isinstance(document, dict):
-        kind = kind.partition(";")[0].strip().lower()
+        kind = kind if kind == _JSON_TYPE else kind.partition(";")[0].strip().lower()
         is_absent = status == 404 and document.get("found") is False
-        if kind == "application/json" and not streams and (200 <= status < 300 or is_absent):
+        if kind == _JSON_TYPE and not streams and (200 <= status < 300 or is_absent):
             return Judged(Meaning.ANSWER, document)
         if kind == "application/problem+json" and status >= 400:
             return _of_problem(document, outcome)
@@ -124,10 +128,3 @@ def _described(reply: Reply) -> str:
 
 def _media_type(text: str) -> str:
     return printable(text.partition(";")[0].strip().lower()[:60])
-
-
-def _json(body: bytes) -> object:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import orjson
@@ -10,7 +11,7 @@ import orjson
 from understudy.client.core.call import require
 from understudy.client.core.exchange import Request, Steps
 from understudy.client.core.reader import Given, StoreReader
-from understudy.client.core.values import MAX_TARGET_CHARS, key_json, key_target, query_of
+from understudy.client.core.values import MAX_TARGET_CHARS, key_json, key_target, keys_json, query_of
 from understudy.client.errors import UsageError, problem_error
 from understudy.client.results import Binding, Result
 
@@ -26,7 +27,8 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
     if store.is_bound:
         binding = yield from store.binding(deadline_s)
         parts = store.key(binding, parts)
-    given = store.reader.bounds(bounds)
+    reader = store.reader
+    given = reader.bounds(bounds)
     target, has_query = key_target(parts)
     if len(target) > MAX_TARGET_CHARS:
         (result,) = yield from _many(
@@ -37,9 +39,9 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
         return result
 
     def where(members: Mapping[str, Any]) -> str:
-        return f"{store.path}/{target}{query_of(members, begun=has_query)}"
+        return f"{store.path}/{target}{query_of(members, begun=has_query) if members else ''}"
 
-    direct = store.reader.state.direct
+    direct = reader.state.direct
     answer = None
     if direct is not None:
         answer = yield from direct.get(store.name, parts, given.members, where, deadline_s)
@@ -47,7 +49,7 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
         request = Request("GET", where(given.members), None, given.wait_s)
         answer = yield from store.read(request, given.session, deadline_s)
         require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
-    store.reader.state.position.observe(answer["position"])
+        reader.state.position.observe(answer["position"])
     return Result(answer, answer, binding)
 
 
@@ -60,7 +62,7 @@ def get_many(
             "a batch takes no cursor", where="cursor", fix="Ask for the rest of a key by get(..., cursor=)"
         )
     binding = yield from store.binding(deadline_s)
-    wanted = [key_json(store.key(binding, [key])[0]) for key in keys]
+    wanted = keys_json(keys if binding is None else [store.key(binding, [key])[0] for key in keys])
     state, found = store.reader.state, list[Result[Any]]()
     for start in range(0, len(wanted), MAX_BATCH_KEYS):
         given = store.reader.bounds(bounds)
@@ -110,6 +112,9 @@ def _batch(
     require(len(items) == len(keys), f"it has {len(items)} results for {len(keys)} keys")
     for each in reads:
         store.reader.state.position.observe(each.get("position"))
+    places = [item.get("read") for item in items]
+    if {*map(type, places)} == {int} and min(places) >= 0 and max(places) < len(reads):
+        return list(map(Result, items, map(reads.__getitem__, places), repeat(binding)))
     return [result_of(item, reads, binding) for item in items]
 
 

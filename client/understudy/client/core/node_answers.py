@@ -25,10 +25,14 @@ class BatchAnswer(NamedTuple):
 
 def lookup_of(document: Any, store: str) -> Answer | None:
     """Return a document if it is the answer to a lookup in that store."""
-    match document:
-        case {"store": str(name), "found": bool(), "key": dict(), "position": str()} if name == store:
-            answer: Answer = document
-            return answer
+    if (
+        type(document) is dict
+        and document.get("store") == store
+        and type(document.get("found")) is bool
+        and type(document.get("key")) is dict
+        and type(document.get("position")) is str
+    ):
+        return document
     return None
 
 
@@ -59,15 +63,16 @@ def is_trusted(read: Answer, placement: Placement) -> bool:
     """Whether an answer is of the history that is known, by a replica that runs and knows its lag. A router prefers
     another replica to one that is restored, or cut off from the checkpoint.
     """
-    match read:
-        case {"served_by": {"state": "RUNNING"}, "lag": {"offset_lag": int()}, "position": str(position)}:
-            return placement.is_of_history(position)
-    return False
+    by, lag = read.get("served_by"), read.get("lag")
+    return (
+        type(by) is dict
+        and by.get("state") == "RUNNING"
+        and type(lag) is dict
+        and isinstance(lag.get("offset_lag"), int)
+        and placement.is_of_history(read.get("position"))
+    )
 
 
 def is_by_active(read: Answer) -> bool:
-    """Whether the active replica answered; another one has become active if not."""
-    match read:
-        case {"served_by": {"role": "active"}}:
-            return True
-    return False
+    """Whether the active replica gave an answer that is trusted; another one has become active if not."""
+    return bool(read["served_by"].get("role") == "active")

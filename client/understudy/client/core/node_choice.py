@@ -30,21 +30,15 @@ Members = Mapping[str, Any]
 """Bounds as JSON."""
 
 
-class Known(NamedTuple):
-    """The knowledge of a store by which a call reads."""
-
-    entry: StoreMetadata
-    placement: Placement
-
-
 class NodeRead(NamedTuple):
-    """A read that a node is asked for.
+    """A read that a node is asked for, by what is known of the store.
 
     `members` are its bounds, with the store's defaults at the router; `partitions` has the partition of each key, by
     its place among those of the call.
     """
 
-    known: Known
+    entry: StoreMetadata
+    placement: Placement
     endpoint: Endpoint
     members: Members
     wait_s: float
@@ -77,44 +71,57 @@ class NodeChoice:
 
     # ---- before a node is asked
 
-    def read_of(self, known: Known, parts: Sequence[Any], given: Members) -> NodeRead | Why:
+    def read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members) -> NodeRead | Why:
         """Return the read of one key, or why a router is asked."""
-        bounds = _bounds(known.placement, given)
+        now_s = self._state.now_s()
+        placement = entry.usable(now_s)
+        if placement is None:
+            return Why.NO_METADATA
+        bounds = _bounds(placement, given)
         if isinstance(bounds, Why):
             return bounds
-        partition = known.placement.partition(parts)
+        partition = placement.partition(parts)
         if partition is None:
             return Why.KEY
-        endpoint = self._node_of(known, partition, self._state.now_s())
-        return endpoint if isinstance(endpoint, Why) else NodeRead(known, endpoint, *bounds, {0: partition})
+        node = self._node_of(entry, placement, partition, now_s)
+        return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
 
-    def reads_of(self, known: Known, keys: Sequence[Any], given: Members) -> list[NodeRead]:
+    def reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
         """Return a read for each node that is asked for some of the keys, and count those of routers."""
-        bounds = _bounds(known.placement, given)
+        now_s = self._state.now_s()
+        placement = entry.usable(now_s)
+        if placement is None:
+            self.by_router(Why.NO_METADATA, len(keys))
+            return []
+        bounds = _bounds(placement, given)
         if isinstance(bounds, Why):
             self.by_router(bounds, len(keys))
             return []
-        now_s = self._state.now_s()
-        found = known.placement.partitions(keys)
-        nodes = {each: Why.KEY if each is None else self._node_of(known, each, now_s) for each in set(found)}
-        reads: dict[Endpoint, dict[int, int]] = {}
+        found = placement.partitions(keys)
+        asked: dict[Endpoint | Why, dict[int, Any]] = {}
+        by_partition = {
+            each: asked.setdefault(Why.KEY if each is None else self._node_of(entry, placement, each, now_s), {})
+            for each in set(found)
+        }
         for at, partition in enumerate(found):
-            node = nodes[partition]
+            by_partition[partition][at] = partition
+        reads = []
+        for node, partition_of in asked.items():
             if isinstance(node, Why):
-                self.by_router(node)
-            elif partition is not None:
-                reads.setdefault(node, {})[at] = partition
-        return [NodeRead(known, endpoint, *bounds, partitions) for endpoint, partitions in reads.items()]
+                self.by_router(node, len(partition_of))
+            else:
+                reads.append(NodeRead(entry, placement, node, *bounds, partition_of))
+        return reads
 
-    def _node_of(self, known: Known, partition: int, now_s: float) -> Endpoint | Why:
+    def _node_of(self, entry: StoreMetadata, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
         """Return the node to ask for a partition, or why a router is asked."""
-        endpoint = known.placement.actives[partition]
+        endpoint = placement.actives[partition]
         if endpoint is None:
             return Why.NO_ACTIVE
         is_paused = (
             (self._all.failing and self._all.left_s(None, now_s))
             or (self._nodes.failing and self._nodes.left_s(endpoint, now_s))
-            or (self._partitions.failing and self._partitions.left_s((endpoint, known.entry, partition), now_s))
+            or (self._partitions.failing and self._partitions.left_s((endpoint, entry, partition), now_s))
         )
         return Why.PAUSED if is_paused else endpoint
 
@@ -131,7 +138,7 @@ class NodeChoice:
             self._all.succeeded(None)
         if self._partitions.failing:
             for partition in {read.partitions[at] for at in places}:
-                self._partitions.succeeded((read.endpoint, read.known.entry, partition))
+                self._partitions.succeeded((read.endpoint, read.entry, partition))
 
     def failed(self, read: NodeRead, judged: Judged, places: Collection[int]) -> bool:
         """Note that a node gave no answer to the keys at these places that can be used: routers are asked for them.
@@ -147,7 +154,7 @@ class NodeChoice:
             self._nodes.failed(read.endpoint, now_s, judged.retry_after_s)
         else:
             for partition in {read.partitions[at] for at in places}:
-                self._partitions.failed((read.endpoint, read.known.entry, partition), now_s)
+                self._partitions.failed((read.endpoint, read.entry, partition), now_s)
         if judged.meaning is not Meaning.NOT_SENT and not self._budget.try_spend(1, now_s * 1000):
             self._all.failed(None, now_s)
         return why is not Why.FAILED or judged.kind is not None

@@ -54,7 +54,7 @@ class Placement:
         """Return the partition of a key as `get` takes it, None for one that only a server can refuse."""
         try:
             if are_segments(parts):
-                row = self._codec.parse_segments([str(part) for part in parts])
+                row = self._codec.parse_segments([*map(str, parts)])
             else:
                 row = self._codec.parse_json(json_of(parts))
             return self._codec.partition(row, len(self.actives))

@@ -18,9 +18,12 @@ from understudy_shared.base.extras import install_fix
 class Given(NamedTuple):
     """The bounds of a read, as JSON. `session` is the position that the client added by itself."""
 
-    members: dict[str, Any]
+    members: Mapping[str, Any]
     wait_s: float
     session: str | None
+
+
+_NO_BOUNDS = Given({}, 0.0, None)
 
 
 class Reader:
@@ -48,12 +51,10 @@ class Reader:
 
     def bounds(self, given: Mapping[str, Any]) -> Given:
         """Return the bounds of one read. Raises UsageError."""
-        if not given and not self.named:
-            session = self.state.position.token if self.state.settings.session else None
-            members = {} if session is None else {"min_position": session}
-            return Given(members, wait_s(members), session)
-        both = {**self.named, **given}
         session = self.state.position.token if self.state.settings.session else None
+        if not given and not self.named and session is None:
+            return _NO_BOUNDS
+        both = {**self.named, **given}
         members = bound_members(both, session)
         used = session if session is not None and members.get("min_position") == session else None
         return Given(members, wait_s(members), used)

@@ -76,8 +76,8 @@ def _backoff_s(count: int, jitter: float) -> float:
     return min(LONGEST_PAUSE_S, pause_s) * (0.5 + jitter / 2)
 
 
-def attempt_s(left_s: float, wait_s: float, *, can_go_elsewhere: bool) -> float:
-    """Return the time of one attempt. While another server is untried, half of what is left is kept for it: a server
+def attempt_s(left_s: float, wait_s: float) -> float:
+    """Return the time of an attempt while another server is untried, for which half of what is left is kept: a server
     that hangs must not use up the call. The time that a server was asked to wait is its own.
     """
-    return min(left_s, wait_s + max(0.0, left_s - wait_s) / 2) if can_go_elsewhere else left_s
+    return min(left_s, wait_s + max(0.0, left_s - wait_s) / 2)

@@ -106,6 +106,8 @@ class ClientState:
 
     def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
         """Return the end of a call that begins now. Raises UsageError for a timeout that is no time."""
+        if timeout is None and not is_scan:  # nearly all calls
+            return self.now_s() + self.settings.timeout_s
         return self.now_s() + self.timeout_s(timeout, is_scan=is_scan)
 
     def timeout_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:

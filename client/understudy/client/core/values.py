@@ -181,6 +181,11 @@ def key_json(key: Any) -> Any:
     return value if isinstance(value, (list, dict)) else [value]
 
 
+def keys_json(keys: Sequence[Any]) -> list[Any]:
+    """Return the keys of a batch."""
+    return [[key] if type(key) is str else key_json(key) for key in keys]
+
+
 def key_target(parts: Sequence[Any]) -> tuple[str, bool]:
     """Return the end of a lookup's target, and whether it has a query.
 
@@ -193,7 +198,10 @@ def key_target(parts: Sequence[Any]) -> tuple[str, bool]:
 
 def are_segments(parts: Sequence[Any]) -> bool:
     """Whether a key is sent as segments of the path."""
-    return bool(parts) and all(type(part) is int or (type(part) is str and part) for part in parts)
+    for part in parts:
+        if type(part) is not int and (type(part) is not str or not part):
+            return False
+    return bool(parts)
 
 
 def json_of(parts: Sequence[Any]) -> Any:
