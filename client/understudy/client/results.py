@@ -78,16 +78,18 @@ class ServedBy(NamedTuple):
 
 
 class Found(Generic[V]):
-    """The members that say what was found of one key; `raw` is its JSON.
+    """The members that say what was found of one key; `raw` is its JSON."""
 
-    `error` is the reason for which this key could not be read, while others of the same request were.
-    """
-
-    __slots__ = ("_binding", "error", "raw")
+    __slots__ = ("_binding", "_error", "raw")
 
     def __init__(self, raw: Json, binding: Binding | None, error: ServerProblemError | None = None) -> None:
         self.raw = raw
-        self._binding, self.error = binding, error
+        self._binding, self._error = binding, error
+
+    @property
+    def error(self) -> ServerProblemError | None:
+        """The reason for which this key could not be read, while others of the same request were."""
+        return self._error
 
     @property
     def key(self) -> Any:
@@ -135,8 +137,8 @@ class Found(Generic[V]):
 
     def _read(self) -> Json:
         """Return the JSON. Raises the error of a key that could not be read."""
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise self._error
         return self.raw
 
     def _member(self, name: str) -> Any:
@@ -153,11 +155,11 @@ class Result(Found[V]):
     ) -> None:
         """Keep the JSON of a result. `shared` has the members that say how it was read, maybe those of other keys."""
         self.raw, self._shared = raw, shared  # without a call of the base: batches make hundreds
-        self._binding, self.error = binding, error
+        self._binding, self._error = binding, error
 
     def __repr__(self) -> str:
-        if self.error is not None:
-            return f"Result(error={self.error.type!r})"
+        if self._error is not None:
+            return f"Result(error={self._error.type!r})"
         what = "found" if self.found else "absent"
         return f"Result({what}, key={self.raw['key']!r}, value={self.raw.get('value')!r}, version={self.version})"
 
