@@ -128,11 +128,11 @@ def blocking(port: int, redis_url: str, keys: Sequence[Any], opened: ExitStack) 
 
     def at_socket(request: bytes) -> object:
         raw.sendall(request)
-        data = raw.recv(1 << 20)
+        data = raw.recv(clients_direct.READ_BYTES)
         head, _, rest = data.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
         while len(rest) < length:
-            rest += raw.recv(1 << 20)
+            rest += raw.recv(clients_direct.READ_BYTES)
         return orjson.loads(rest)
 
     def by_http_client(method: str, path: str, content: bytes | None = None) -> object:

@@ -20,6 +20,9 @@ from benchmarks.servers import Server
 from understudy import AsyncClient, Client
 from understudy.client.results import RoutingCounts
 
+READ_BYTES = 64 * 1024
+"""The bytes of one read of a bare socket: for more the kernel maps memory, which takes 9 us."""
+
 CONNECTIONS = 64
 BATCH_KEYS = 100
 WARM_LIMIT_S = 10.0
@@ -134,9 +137,9 @@ async def crowded(targets: Targets, calls: int) -> dict[str, Loaded]:
 
         async def at_socket(number: int, at: int) -> object:
             await loop.sock_sendall(sockets[number], targets.request(at))
-            data = await loop.sock_recv(sockets[number], 1 << 20)
+            data = await loop.sock_recv(sockets[number], READ_BYTES)
             while not _is_whole(data):
-                data += await loop.sock_recv(sockets[number], 1 << 20)
+                data += await loop.sock_recv(sockets[number], READ_BYTES)
             return orjson.loads(data.partition(b"\r\n\r\n")[2])
 
         found["get: bare sockets to the node"] = await loaded(targets, at_socket, calls)
@@ -227,9 +230,9 @@ def _directly(counts: RoutingCounts | None) -> int:
 
 def _at_socket(raw: socket.socket, request: bytes) -> object:
     raw.sendall(request)
-    data = raw.recv(1 << 20)
+    data = raw.recv(READ_BYTES)
     while not _is_whole(data):
-        data += raw.recv(1 << 20)
+        data += raw.recv(READ_BYTES)
     return orjson.loads(data.partition(b"\r\n\r\n")[2])
 
 
