@@ -57,6 +57,13 @@ ALSO = (
 )
 
 
+PYTHONS_TRIED = (
+    "all tests run on 3.11, the unit tests also on 3.12 and 3.13. Every dependency has a wheel for 3.14, "
+    "on which so far little was run"
+)
+"""What is known of each, said behind the list of the classifiers."""
+
+
 def support_matrix_page() -> str:
     """Render the tables."""
     lines = [Compared(**line) for line in json.loads(MEASURED.read_text())]
@@ -84,7 +91,7 @@ def support_matrix_page() -> str:
         table(
             ("part", "releases"),
             (
-                ("Python of services and clients", ", ".join(pythons)),
+                ("Python of services and clients", f"{', '.join(pythons)}: {PYTHONS_TRIED}"),
                 ("operating system", "Linux"),
                 ("Redis, Valkey", "Redis 6.2 to 8.2, Valkey 8.1 to 9.1: [which, with what limits](../how-to/redis.md)"),
                 ("Kubernetes", "1.29 and later: [how](../how-to/kubernetes.md)"),
