@@ -61,7 +61,7 @@ PYTHONS_TRIED = (
     "all tests run on 3.11, the unit tests also on 3.12 and 3.13. Every dependency has a wheel for 3.14, "
     "on which so far little was run"
 )
-"""What is known of each, said behind the list of the classifiers."""
+"""The tests that ran on each, for the line with the list of the classifiers."""
 
 
 def support_matrix_page() -> str:
