@@ -44,6 +44,7 @@ from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes, scans_in_front
+from understudy_shared.server.seeks import Seeks
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.server.watches import watch_routes
@@ -165,6 +166,7 @@ def _reading_routes(
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)
+    app.seeks = Seeks(scans)
     yield scan_hop_routes(scans)
     yield export_routes(scans)
     yield export_hop_routes(scans.exports)

@@ -38,6 +38,7 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes, scans_in_front
+from understudy_shared.server.seeks import Seeks
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.server.watch_streams import WatchStreams
@@ -98,6 +99,7 @@ def create_app(
     http.include_router(read_routes(router, reads, scans))
     http.include_router(scan_routes(scans))
     framework.in_front = scans_in_front(scans)
+    app.seeks = Seeks(scans)
     http.include_router(export_routes(scans))
     changes = RouterChanges(reads, scans, forwarder)
     http.include_router(changes_routes(changes))

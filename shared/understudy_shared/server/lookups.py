@@ -44,7 +44,14 @@ from understudy_shared.http.target import (
 from understudy_shared.server.batches import Batch, batch_form, parse_batch
 from understudy_shared.server.compression import Packer
 from understudy_shared.server.connection_limits import INTERNAL_PREFIX
-from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, ReaderLeftError, reply_problem
+from understudy_shared.server.direct import (
+    AnswersDirectly,
+    AsgiExchange,
+    DirectExchange,
+    Exchange,
+    ReaderLeftError,
+    reply_problem,
+)
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
@@ -87,6 +94,8 @@ class LookupsFirst(ABC):
         """The recorder of spans of requests, if spans are recorded."""
         self.long_reads = LongReads()
         """The scans and counts that the application answers, for the metrics."""
+        self.seeks: AnswersDirectly | None = None
+        """The pages of one key that are answered without ASGI, too."""
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
         self._packer = Packer(compression)
@@ -124,17 +133,21 @@ class LookupsFirst(ABC):
     # ---- entry points: without ASGI, and by ASGI
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
-        """Answer a GET without ASGI, if it is a lookup. Return whether it was; `AnswersDirectly` has the contract."""
+        """Answer a GET without ASGI, if it is a lookup, or a seek. Return whether it was; `AnswersDirectly` has the
+        contract.
+        """
         if target.startswith(APPLICATIONS):
             target = self._inner(target)
         if not target.startswith(STORES):
             return False
         at = target.find(b"/", len(STORES))  # in nearly all lookups the end of the store's name
         is_usual = target.startswith(b"keys/", at + 1) and target.find(b"?", 0, at) < 0
-        if b"#" in target or not (is_usual or _call(target.partition(b"?")[0]) is not None):
+        if b"#" in target:
             return False
-        self._answer(target, exchange)
-        return True
+        if is_usual or _call(target.partition(b"?")[0]) is not None:
+            self._answer(target, exchange)
+            return True
+        return self.seeks is not None and self.seeks.answer_directly(target, exchange)
 
     def _inner(self, target: bytes) -> bytes:
         """Return a target without the name of this application; one that names another stays as it is."""

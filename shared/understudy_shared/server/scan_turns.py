@@ -47,6 +47,10 @@ class Asker:
         """Wait until the client disconnects. The body of its request was read before."""
         while (await receive())["type"] != "http.disconnect":
             pass
+        self.leave()
+
+    def leave(self) -> None:
+        """Note that the client disconnected."""
         self.is_gone = True
 
     async def while_it_waits(self, receive: Receive, work: Coroutine[None, None, T]) -> T | None:

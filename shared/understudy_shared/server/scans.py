@@ -215,12 +215,15 @@ def scans_in_front(scans: Scans) -> Callable[[Scope], App | None]:
     answered = without_framework(answer)
 
     def in_front(scope: Scope) -> App | None:
-        path: bytes = scope["raw_path"]
-        store = path[len(STORES) : -len(_SCAN)]
-        is_page = path.startswith(STORES) and path.endswith(_SCAN) and store != b"" and b"/" not in store
-        return answered if is_page and scope["method"] == "GET" else None
+        return answered if is_page(scope["raw_path"]) and scope["method"] == "GET" else None
 
     return in_front
+
+
+def is_page(raw_path: bytes) -> bool:
+    """Whether a path is that of a scan."""
+    store = raw_path[len(STORES) : -len(_SCAN)]
+    return raw_path.startswith(STORES) and raw_path.endswith(_SCAN) and store != b"" and b"/" not in store
 
 
 _SCAN = b"/scan"
