@@ -51,6 +51,9 @@ granted by now.
 ISSUER_LIMIT_S = 3.0
 """Seconds for which a request waits for an issuer's signing keys."""
 
+_LOOKUPS = (b"keys/", b"keys?", b"lookup")
+"""The beginnings of a lookup's path, after its store."""
+
 
 class Access:
     """The access rules of a service. Without files no credential is needed (`is_on` is False).
@@ -110,6 +113,8 @@ class Access:
             granted = presented.granted = self._granted(target, presented)
             if granted is None:
                 return None
+        if not target.startswith(_LOOKUPS, len(granted.begins)):
+            return None  # another read of this store: it is decided, and counted, once
         if known.rates is not None and self._held(granted.authorization.principal, granted.application) is not None:
             return None
         return granted.authorization

@@ -1,4 +1,4 @@
-"""A lookup has the same answer whether the protocol hands it over directly or it comes by ASGI."""
+"""A lookup, and a page of one key, has the same answer whether the protocol hands it over or it comes by ASGI."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.support.spark.counting_query import WORDS
 
 from understudy_node.http.lookups import NodeLookups
 from understudy_shared.server.direct import DirectExchange, Exchange
+from understudy_shared.server.seeks import Seeks
 
 BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""
@@ -32,6 +33,7 @@ class BothWays:
 
     def __init__(self, node: ServedNode, clients: ExitStack) -> None:
         self.direct: list[bytes] = []
+        self.seeks: list[bytes] = []
         self._port = node.node.host.port
         self._clients = clients
         self._connections: dict[bytes, RawClient] = {}
@@ -71,6 +73,14 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
             answer(self, target, exchange)
 
         patched.setattr(NodeLookups, "answer", watched)
+        seek = Seeks.answer_directly
+
+        def watched_seek(self: Seeks, target: bytes, exchange: Exchange) -> bool:
+            taken = seek(self, target, exchange)
+            ways.seeks.extend([target] if taken else [])
+            return taken
+
+        patched.setattr(Seeks, "answer_directly", watched_seek)
         yield ways
 
 
@@ -95,6 +105,29 @@ TARGETS = {
     "an unknown store": "/v1/stores/op9/keys/a",
     "an empty store": "/v1/stores//keys/a",
 }
+
+
+SEEK = f"/v1/stores/op0/scan?prefix={quote(json.dumps([WORD]))}"
+
+
+@pytest.mark.parametrize("more", ["", "&max_lag=0", "&max_staleness_ms=0", "&limit=1", "&explain=true", "&partition=0"])
+def test_a_page_of_one_key_has_the_same_answer_directly_and_by_asgi(both: BothWays, more: str) -> None:
+    before = len(both.seeks)
+    directly, by_asgi = both.ask((SEEK + more).encode())
+    by_asgi[1].pop("vary", None)  # a page that is answered directly is never compressed
+    assert directly == by_asgi
+    assert len(both.seeks) - before == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "?prefix=%5B%5D", "?prefix=[", "?limit=1", f"?prefix={quote(json.dumps([WORD, 1]))}", "?prefix=1&prefix=2"],
+)
+def test_another_page_is_answered_by_asgi(both: BothWays, query: str) -> None:
+    before = len(both.seeks)
+    directly, by_asgi = both.ask(f"/v1/stores/op0/scan{query}".encode())
+    assert directly == by_asgi
+    assert len(both.seeks) == before
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())

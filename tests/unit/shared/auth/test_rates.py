@@ -41,6 +41,13 @@ class World:
         return self.access.decide("GET", path, presented_in([bearer(self.keys[who])]))
 
 
+def test_a_read_that_is_no_lookup_counts_once(tmp_path: Path) -> None:
+    world = World(tmp_path, "requests_per_s = 2")
+    path = b"/v1/stores/words/metadata"
+    assert not any(world.directly("ann", path + b"?key=a") for _ in range(9))
+    assert [isinstance(world.by_asgi("ann", path), Authorization) for _ in range(5)] == [True] * 4 + [False]
+
+
 def test_who_asks_too_often_is_told_when_to_ask_again_and_nobody_else_waits(tmp_path: Path) -> None:
     world = World(tmp_path, "requests_per_s = 2\nprincipals = {export = 0.1}")
     assert [world.directly("ann") for _ in range(5)] == [True] * 4 + [False]
