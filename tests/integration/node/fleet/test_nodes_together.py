@@ -85,9 +85,11 @@ def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, re
                 )
         assert one.states() == dict.fromkeys(sorted(APPLICATIONS), "serving")
         assert [one.application(each)["source"] for each in APPLICATIONS] == ["file", "file", "announced"]
-        loads = [member.heartbeat().load for node in (one, other) for member in node.process.members()]
-        assert len(loads) == 2 * len(APPLICATIONS)
-        assert all(load is not None and load.others_bytes > max(load.operator_bytes.values()) for load in loads)
+        loads = [node.process._load for node in (one, other)]
+        wait_until(
+            lambda: all(load.of_others(each).held_bytes > 0 for load in loads for each in APPLICATIONS),
+            what="what the others of each application bear at each node",
+        )
         # One that is removed leaves its cluster, and its folder is free.
         write_applications(file, orders=tmp_path / "orders")
         for node in (one, other):
