@@ -19,12 +19,14 @@ from understudy_node.node import Node
 from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
 from understudy_shared.bus.commits import NEWEST, SeenCommit
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.bus.messages import Catalogue, Heartbeat, QueryProgress
+from understudy_shared.bus.messages import Catalogue, Heartbeat, Load, QueryProgress
 
 APPLICATION = "scale"
 LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")
 CHECKPOINT = "/data/checkpoints/scale"
 HEARTBEAT_MS = 1000
+STORED_BYTES = 10_000_000
+_LOAD = Load(operator_bytes={"0": STORED_BYTES})
 _SCHEMA = '{"type":"struct","fields":[{"name":"key","type":"string","nullable":true,"metadata":{}}]}'
 _FILE = FileStat(mtime_ns=1, size=1, inode=1)
 
@@ -95,7 +97,9 @@ class SimulatedNode:
             not_served=list,
         )
         self._view = SimpleNamespace(version=0)
-        self.measures = SimpleNamespace(visible=SimpleNamespace(freshness=lambda now_ms: None))
+        self.measures = SimpleNamespace(
+            visible=SimpleNamespace(freshness=lambda now_ms: None), lags=SimpleNamespace(total=0)
+        )
 
     @property
     def as_node(self) -> Node:
@@ -120,6 +124,8 @@ class SimulatedNode:
         self.generation.replicas = tuple(
             SimpleNamespace(
                 key=task,
+                task=SimpleNamespace(operator_id=0),
+                stored_bytes=STORED_BYTES,
                 view=self._view,
                 state=ReplicaState.RUNNING,
                 error=None,
@@ -149,6 +155,7 @@ class SimulatedNode:
             heartbeat_ms=HEARTBEAT_MS,
             catalogue=catalogue,
             now_ms=now_ms,
+            load=_LOAD,
         )
 
 
