@@ -267,7 +267,7 @@ class Placement:
         """Return the next assignment; None if Redis has it already. Reads only state that the waiting turn changes."""
         # The two early returns compare inputs that are derived further each time: heartbeats without news cost
         # no search. Each step needs the results of the one before, which is why they are in one function.
-        weighed = self._weighing.look([each.heartbeat for each in nodes], members, away, tasks)
+        weighed = self._weighing.look([each.heartbeat for each in nodes], members, away, tasks, order[0])
         said = (tasks, members, away, weighed, [_said(each.heartbeat) for each in nodes])
         if self._has_stored_known and said == self._said_at_rest:
             return None  # usual between two commits: thousands of tasks are not compared

@@ -2,7 +2,7 @@
 
 An application begins one exchange at most for each look, while its assignment is at rest, and looks at moments of its
 own: the others see what it moved before they look. The exchange is an input of the assignor until it is complete, or
-until nodes come, go, or drain.
+until nodes come, go, or drain, or another node assigned meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Weighing:
         self._look_again_ms = float("-inf")
         self._last = UNWEIGHED
         self._circumstances: object = None
-        """The nodes and tasks for which an exchange is meant."""
+        """The term, nodes and tasks for which an exchange is meant."""
         self._zones: Mapping[str, str] | None = None
         """The nodes that may exchange; None while one is away or drains."""
         self._is_due = False
@@ -43,6 +43,7 @@ class Weighing:
         members: Sequence[Member],
         away: Sequence[Member],
         tasks: TaskSet,
+        term: int,
     ) -> Weighed:
         """Return the weights, of the reports that came before the last look, and the exchange in progress."""
         now_ms = self._clock.monotonic_ms()
@@ -50,7 +51,7 @@ class Weighing:
             self._look_again_ms = now_ms + self._random.uniform(0.5, 1.5) * LOOK_MS
             self._is_due = True
             self._last = Weighed(self._last.look + 1, weights_of(heartbeats, len(tasks.keys)), self._last.exchange)
-        if self._circumstances != (circumstances := (members, away, tasks)):
+        if self._circumstances != (circumstances := (term, members, away, tasks)):
             self._circumstances = circumstances
             is_steady = not away and not any(member.draining for member in members)
             self._zones = {member.node_id: member.zone for member in members} if is_steady else None

@@ -109,6 +109,7 @@ def _batch(
     answer = yield from store.read(request, given.session, deadline_s)
     reads, items = answer.get("reads"), answer.get("results")
     require(isinstance(reads, list) and isinstance(items, list), "it is no batch's")
+    require({*map(type, reads), *map(type, items)} <= {dict}, "its reads and results are not objects")
     require(len(items) == len(keys), f"it has {len(items)} results for {len(keys)} keys")
     for each in reads:
         store.reader.state.position.observe(each.get("position"))

@@ -14,7 +14,7 @@ from understudy.client import aio, sync
 from understudy.client.aio_watch import AsyncChanges, AsyncWatch
 from understudy.client.core.lookups import get, get_many
 from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.errors import BadRequestError, UsageError
+from understudy.client.errors import BadReplyError, BadRequestError, UsageError
 from understudy.client.results import Json
 from understudy.client.watch import Changes, Watch
 
@@ -78,6 +78,14 @@ def test_only_the_keys_that_could_not_be_read_are_asked_for_again() -> None:
     assert world.sent[1].request.body == b'{"keys":[["b"]]}'
     with pytest.raises(BadRequestError):
         results[2].found  # noqa: B018
+
+
+@pytest.mark.parametrize("member", ["reads", "results"])
+def test_a_batch_of_something_else_than_objects_is_refused(member: str) -> None:
+    world = scripted(answer({**batch({"key": {}, "found": False, "read": 0}), member: [7]}))
+    store = StoreReader(Reader(world.state()), "words")
+    with pytest.raises(BadReplyError, match="not objects"):
+        world.run(get_many(store, ["a"], {}, world.now_s + 5))
 
 
 def test_a_trace_that_is_active_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ class Weighed:
         self.loads[node] = self.loads[node].model_copy(update=load)
 
     async def written_within(self, time_ms: int) -> AssignedTask | None:
-        """The next assignment of the task; None if there is none in this time."""
+        """Return the next assignment of the task, None where this time passes without one."""
         for _ in range(time_ms // BEAT_MS):
             order = self._world.known["a"].order if self._world.known else (0, 0)
             said = [self._beat(node, load, order) for node, load in self.loads.items()]
