@@ -7,6 +7,9 @@ Real Spark writes the checkpoint. `raw` iterates over the same tables with rocks
 is the node without its process for exports, `redis` an application that streams a copy of the rows in Redis by SCAN and
 MGET. Lookups come at an equal rate, whether or not exports run beside them; a
 lookup counts from when it was due. Node and process share one core, readers and load the other.
+
+Beside exports both cores are busy, and what else the machine does has to wait for one of them. `idle` is the machine
+at rest; `busy` has processes of the same priorities instead, which only count, and ask the node nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import get, paced_load
 from benchmarks.redis_scan import redis_export, rows_per_second
 from benchmarks.report import write_report
-from benchmarks.servers import Server, fetch, pin_load, server
+from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, pin_load, server
 
 NODE = """
 import sys
@@ -39,6 +42,17 @@ from understudy_node.serve import main
 if sys.argv[4] == "row by row":
     process.MAX_WAITING = 0
 main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3], "max_exports_in_flight": 4})
+"""
+
+COUNTER = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+if sys.argv[2] == "export":
+    os.nice(10)
+else:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    sum(range(1000))
 """
 
 FORMS = ("ndjson", "csv", "arrow")
@@ -92,8 +106,12 @@ def measured(  # noqa: PLR0917  # what is measured, and for how long
     figures = {"spark_per_second": spark_rate, "raw_per_second": iterated(data)}
     figures |= {f"{form}_per_second": exported(node, form, checkpoint.keys) for form in FORMS}
     figures |= {f"plain_{form}_per_second": exported(plain, form, checkpoint.keys) for form in PLAIN_FORMS}
+    requests = asked(checkpoint)
     for exports in (0, 1, 4):
-        figures |= looked_up(node, checkpoint, exports, seconds)
+        with counting(exports):
+            figures |= looked_up(node, requests, seconds, f"busy_{exports}")
+        with exporting(node, exports):
+            figures |= looked_up(node, requests, seconds, f"{exports}")
     return figures
 
 
@@ -167,22 +185,47 @@ def read_until(port: int, until_s: float) -> None:
         read(port, "ndjson")
 
 
-def looked_up(node: Server, checkpoint: BigCheckpoint, exports: int, seconds: float) -> Figures:
-    """Return the latencies of lookups beside some exports."""
+def asked(checkpoint: BigCheckpoint) -> list[bytes]:
+    """Return lookups of keys of the whole store."""
     step = max(1, checkpoint.keys // ASKED_KEYS)
-    requests = [get(f"/v1/stores/op0/keys/{checkpoint.key(at)}") for at in range(0, checkpoint.keys, step)]
+    return [get(f"/v1/stores/op0/keys/{checkpoint.key(at)}") for at in range(0, checkpoint.keys, step)]
+
+
+def looked_up(node: Server, requests: list[bytes], seconds: float, beside: str) -> Figures:
+    """Return the latencies of lookups."""
+    load = paced_load(node.port, requests, per_second=LOOKUPS_PER_SECOND, seconds=seconds)
+    return {f"p50_ms_{beside}": load.p50_ms, f"p99_ms_{beside}": load.p99_ms}
+
+
+@contextmanager
+def exporting(node: Server, exports: int) -> Iterator[None]:
+    """Have so many exports read until the block ends."""
     command = [sys.executable, "-m", "benchmarks.exports", "--read", str(node.port), str(READERS_S)]
-    readers = [subprocess.Popen(command) for _ in range(exports)]
-    try:
+    with running_beside([command] * exports):
         wait_for_exports(node, exports)
-        load = paced_load(node.port, requests, per_second=LOOKUPS_PER_SECOND, seconds=seconds)
-        if any(reader.poll() is not None for reader in readers):
-            raise RuntimeError("a reader of exports failed")
+        yield
+
+
+@contextmanager
+def counting(exports: int) -> Iterator[None]:
+    """Have the cores as busy as by so many exports until the block ends."""
+    kinds = [(SERVER_CORE, "export"), *[(LOAD_CORE, "reader")] * exports] if exports else []
+    with running_beside([[sys.executable, "-c", COUNTER, str(core), kind] for core, kind in kinds]):
+        yield
+
+
+@contextmanager
+def running_beside(commands: list[list[str]]) -> Iterator[None]:
+    """Run commands until the block ends. Raises RuntimeError when one ended before."""
+    processes = [subprocess.Popen(command) for command in commands]
+    try:
+        yield
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError("a process beside the lookups failed")
     finally:
-        for reader in readers:
-            reader.kill()
-            reader.wait()
-    return {f"p50_ms_{exports}": load.p50_ms, f"p99_ms_{exports}": load.p99_ms}
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def wait_for_exports(node: Server, exports: int) -> None:
@@ -211,8 +254,9 @@ def show(rounds: list[Figures]) -> None:
     print(f"\n{LOOKUPS_PER_SECOND} lookups a second beside exports")
     for exports in (0, 1, 4):
         name = f"p99_ms_{exports}"
-        p50_ms, p99_ms, ratio = median(f"p50_ms_{exports}"), median(name), of(name, "p99_ms_0")
-        print(f"  {exports}: p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms, {ratio} x")
+        figures = f"p50 {median(f'p50_ms_{exports}'):.2f} ms, p99 {median(name):.2f} ms"
+        beside = f"{of(name, f'p99_ms_busy_{exports}')} x busy, {of(name, 'p99_ms_0')} x idle"
+        print(f"  {exports}: {figures}, {beside} (busy alone: p99 {median(f'p99_ms_busy_{exports}'):.2f} ms)")
 
 
 if __name__ == "__main__":
