@@ -224,6 +224,11 @@ class Result(Found[V]):
         return self._shared[name]
 
 
+def errors_of(results: Sequence[Result[Any]]) -> list[tuple[int, ServerProblemError]]:
+    """Return the errors of the keys that could not be read, each with its place."""
+    return [(at, each._error) for at, each in enumerate(results) if each._error is not None]  # noqa: SLF001  # of this module
+
+
 _ELEMENTS = ("sessions", "rows", "values", "entries", "timers")
 
 

@@ -69,7 +69,7 @@ class View:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return values in the order of `keys`. Keys that the overlay lacks are read from the base in one call."""
-        if not self._dicts and self.spill is None:
+        if self.spill is None and all(changes.keys().isdisjoint(keys) for changes in self._dicts):
             return self.base.get_many(keys)
         answers: list[bytes | None] = [None] * len(keys)
         unknown: list[int] = []

@@ -211,14 +211,13 @@ def _results(
         end = answer.end_of(reading.tail)
         part = [rows[index] for index in indexes]
         for index, found in zip(indexes, reader.find_many(part, reading, partition, bound.selection), strict=True):
-            if found is None:
-                results[index] = answer.absent + printed[index] + b"," + ABSENT + end
+            if type(found) is bytes:
+                results[index] = b"".join((answer.found, printed[index], b",", found, end))
             elif isinstance(found, Problem):
                 results[index] = problem_result(found)
-            elif isinstance(found, Hidden):
-                results[index] = answer.absent + printed[index] + b"," + found.members + end
             else:
-                results[index] = answer.found + printed[index] + b"," + found + end
+                said = found.members if isinstance(found, Hidden) else ABSENT
+                results[index] = b"".join((answer.absent, printed[index], b",", said, end))
     return results
 
 

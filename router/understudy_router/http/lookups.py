@@ -27,7 +27,7 @@ from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome
 from understudy_shared.server.batches import Batch, BatchAnswer, BatchKeys, problem_result, resolve_keys
-from understudy_shared.server.direct import AsgiExchange, Exchange
+from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
 from understudy_shared.settings.common import Compression
@@ -132,8 +132,8 @@ class RouterLookups(LookupsFirst):
         route = self._reads.route(batch.store)
         resolved = await resolved_keys(route, batch.keys, self._reads.max_key_bytes, batch.scope)
         bound = await self._moments.resolved(self._reads.bound(route, batch.params))
-        asked, reader = HopKeys(resolved.partitions, resolved.rows), AsgiExchange(batch.receive, batch.trace)
-        results = await self._forwarder.look_up_many(route, bound, asked, reader, resolved.problems)
+        asked = HopKeys(resolved.partitions, resolved.rows)
+        results = await self._forwarder.look_up_many(route, bound, asked, batch.exchange, resolved.problems)
         return batch_body(BatchAnswer(route.json_name, is_compact=batch.is_compact), resolved.printed, results)
 
 

@@ -10,7 +10,8 @@ from understudy_shared.auth.api_keys import Presented
 from understudy_shared.http.cors import Cors, origin_in
 from understudy_shared.http.edge import App, Scope
 from understudy_shared.http.target import named_application
-from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, DirectExchange, Headers
+from understudy_shared.server.compression import may_compress
+from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, DirectExchange, Headers
 from understudy_shared.server.known_heads import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.telemetry.trace import trace_of
@@ -30,6 +31,7 @@ class Answers:
 
     direct: AnswersDirectly | None = None
     bodies: AnswersBodies | None = None
+    batches: AnswersBatches | None = None
     access: Access | None = None
     cors: Cors | None = None
     heads: ParsedCache[ParsedHead] = field(default_factory=lambda: ParsedCache(max_key_bytes=MAX_HEAD_BYTES))
@@ -49,6 +51,21 @@ class Answers:
             if authorization is None:
                 return None
             exchange.authorization = authorization
+        if headers:
+            exchange.trace = trace_of(headers)
+        if self.cors is not None:
+            exchange.headers = self.cors.headers(origin_in(headers))
+        return exchange
+
+    def batch(self, target: bytes, size_bytes: int, headers: Headers, send: Sends) -> DirectExchange | None:
+        """Return the exchange of a batch with a body of that size; None in the same cases as `lookup`, and where its
+        answer may be compressed, or who asks has to show a credential: the ASGI way decides what a batch is granted.
+        """
+        if self.access is not None or self.batches is None or size_bytes <= 0 or may_compress(headers):
+            return None
+        if not self.batches.accepts_batch(target, size_bytes):
+            return None
+        exchange = DirectExchange(send)
         if headers:
             exchange.trace = trace_of(headers)
         if self.cors is not None:

@@ -16,28 +16,26 @@ from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.shown import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.http.edge import Receive
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query
 from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.reads.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
+from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.telemetry.trace import Trace
 
 _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
 
 
 class Batch(NamedTuple):
-    """A batch of keys of one store, and its reader, who may read the keys in `scope`."""
+    """A batch of keys of one store, and its reader, who may read the keys in `scope` and waits at `exchange`."""
 
     store: str
     keys: Sequence[object]
     params: ReadParams
     scope: KeyScope
-    receive: Receive
-    trace: Trace | None = None
+    exchange: Exchange
     is_compact: bool = False
 
 
@@ -120,7 +118,7 @@ def resolve_keys(
     A key outside of `scope` has a problem.
     """
     # A scope is compared with each printed key, so columns would save nothing then.
-    encoded = codec.encode_columns(keys, partitions) if scope.prefixes is None else None
+    encoded = codec.key_columns.encode(keys, partitions) if scope.prefixes is None else None
     if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:
         return BatchKeys(*encoded, {})
     resolved = BatchKeys([], [], [], {})

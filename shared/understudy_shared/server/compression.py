@@ -86,14 +86,15 @@ class Packer:
         if not self._is_on:
             return send
         is_batch = scope["method"] == "POST"
-        may_pack = scope["http_version"] == "1.1" and _may_pack(scope["headers"])
+        may_pack = scope["http_version"] == "1.1" and may_compress(scope["headers"])
         if is_batch and not may_pack:
             return send
         least = MIN_BATCH_BYTES if is_batch else MIN_BYTES
         return _Answer(send, self._slots, least if may_pack else None, is_head=scope["method"] == "HEAD").send
 
 
-def _may_pack(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def may_compress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a long answer to a request with these headers may be compressed."""
     named = {name: value for name, value in headers if name in _ASKED}
     if not accepts_gzip(named.get(b"accept-encoding", b"")):
         return False

@@ -81,6 +81,17 @@ class AnswersBodies(Protocol):
         """Answer a POST that `accepts_body` accepted. It does not raise."""
 
 
+@runtime_checkable
+class AnswersBatches(Protocol):
+    """An application that answers batches without ASGI."""
+
+    def accepts_batch(self, target: bytes, size_bytes: int, /) -> bool:
+        """Whether a POST with a body of that size goes to `answer_batch`; otherwise ASGI answers it."""
+
+    def answer_batch(self, target: bytes, body: bytes, exchange: DirectExchange, /) -> None:
+        """Answer a POST that `accepts_batch` accepted, later. It does not raise."""
+
+
 class DirectExchange:
     """A request that the protocol handed over. `send` writes the reply."""
 

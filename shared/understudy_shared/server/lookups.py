@@ -1,14 +1,16 @@
 """Lookups, which nodes and routers answer before the FastAPI application; FastAPI answers everything else.
 
 A framework's routing and validation cost four times what a lookup costs, and ASGI twice as much. So a GET of one key is
-answered by callback, without ASGI where the protocol allows it; a batch is plain ASGI.
+answered by callback, and a batch by a task, both without ASGI where the protocol allows it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from urllib.parse import quote
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
@@ -62,6 +64,9 @@ from understudy_shared.telemetry.trace import trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()
 _MAY_NAME = (APPLICATIONS, b"/admin/")
+MAX_DIRECT_BYTES = 64 * 1024
+"""Largest body of a batch that is answered without ASGI: some thousand keys."""
+
 KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
 
 
@@ -98,6 +103,7 @@ class LookupsFirst(ABC):
         """The pages of one key that are answered without ASGI, too."""
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
+        self._batches: set[asyncio.Task[bool]] = set()
         self._packer = Packer(compression)
         self._app = app
         self._max_in_flight = max_in_flight
@@ -149,6 +155,23 @@ class LookupsFirst(ABC):
             return True
         return self.seeks is not None and self.seeks.answer_directly(target, exchange)
 
+    def accepts_batch(self, target: bytes, size_bytes: int) -> bool:
+        """See `AnswersBatches`. A large batch is read as it comes, by ASGI."""
+        is_batch = _call(target.partition(b"?")[0]) == b"lookup" and b"#" not in target
+        return is_batch and size_bytes <= MAX_DIRECT_BYTES
+
+    def answer_batch(self, target: bytes, body: bytes, exchange: DirectExchange) -> None:
+        """See `AnswersBatches`."""
+
+        async def read() -> bytes:
+            return body
+
+        task = asyncio.get_running_loop().create_task(
+            self._batch(target, read, exchange, exchange.peer), name="a batch"
+        )
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
     def _inner(self, target: bytes) -> bytes:
         """Return a target without the name of this application; one that names another stays as it is."""
         named, inner = application_target(target)
@@ -180,7 +203,7 @@ class LookupsFirst(ABC):
         elif scope["method"] == "HEAD":
             await self._single(scope, receive, without_body(send))
         elif scope["method"] == "POST" and call == b"lookup":
-            await self._batch(scope, receive, self._packer.packing(scope, send))
+            await self._batch_by_asgi(scope, receive, self._packer.packing(scope, send))
         else:
             allow = "GET, HEAD, POST" if call == b"lookup" else "GET, HEAD"
             await self._refuse("lookup", not_allowed(scope["method"], allow), send)
@@ -233,26 +256,36 @@ class LookupsFirst(ABC):
         name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
         return name if self.has_store(name) else ""
 
-    async def _batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _batch_by_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = AsgiExchange(receive, trace_of(scope["headers"]), authorization_of(scope))
+        target = b"%b?%b" % (scope["raw_path"], scope["query_string"])
+        if await self._batch(target, partial(read_body, receive), exchange, peer_of(scope)):
+            reply = await exchange.replied()
+            if reply is not None:
+                await send_reply(send, reply.status, reply.body, reply.content_type, reply.headers)
+
+    async def _batch(
+        self, target: bytes, read: Callable[[], Awaitable[bytes]], exchange: AsgiExchange | DirectExchange, peer: str
+    ) -> bool:
+        """Answer a batch. Return False where its reader has left."""
         # Long, because every way out has to be counted, timed, audited and ended as a span at one place.
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
-        trace = trace_of(scope["headers"])
+        raw_path, _, query = target.partition(b"?")
         recorded = None
         if self.spans is not None:
-            known = self._known_store(scope["raw_path"])
-            recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, trace, known)
-        principal, keys = authorization_of(scope)
+            recorded = begin_request(self.spans, "POST", LOOKUP_ROUTE, exchange.trace, self._known_store(raw_path))
+            exchange.trace = recorded or exchange.trace
+        principal, keys = exchange.authorization
         keys = keys if keys.prefixes is None else NotingScope(keys.prefixes)
         try:
             self.begin()
             try:
-                form = batch_form(scope["query_string"])
-                store = _store_of_batch(scope["raw_path"])
-                asked, params = parse_batch(await read_body(receive))
-                batch = Batch(store, asked, params, keys, receive, recorded or trace, form.is_compact)
-                body = await self.look_up_many(batch)
+                form = batch_form(query)
+                store = _store_of_batch(raw_path)
+                asked, params = parse_batch(await read())
+                body = await self.look_up_many(Batch(store, asked, params, keys, exchange, form.is_compact))
                 body = shown_batch(principal, body)
                 if form.longs_as_text:
                     body = longs_as_text(body)
@@ -265,7 +298,7 @@ class LookupsFirst(ABC):
         except Exception as error:
             problem = bug(error)
         if isinstance(keys, NotingScope) and keys.refused:
-            self.access.key_refused(principal, peer_of(scope), "POST", scope["raw_path"])
+            self.access.key_refused(principal, peer, "POST", raw_path)
         counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         counts.count(outcome if problem is None else problem.type.slug)
@@ -273,9 +306,10 @@ class LookupsFirst(ABC):
             end_request(recorded.span, problem.status if problem else 200 if outcome == "answered" else None)
         if problem is not None:
             self._failed(problem)
-            await send_problem(send, shown_problem(principal, problem))
+            reply_problem(exchange, shown_problem(principal, problem))
         elif outcome == "answered":
-            await send_reply(send, 200, body, JSON_TYPE)
+            exchange.reply(200, JSON_TYPE, body)
+        return outcome == "answered"
 
     async def _refuse(self, operation: str, problem: Problem, send: Send) -> None:
         self.requests.of(operation).count(problem.type.slug)

@@ -8,6 +8,7 @@ It is uvicorn's httptools protocol with these differences:
 - Bytes are parsed in slices that end where a request's head or body does: one read never becomes thousands of requests.
 - There is no timer per request: the guard checks all connections at intervals.
 - Lookups and hops are answered without ASGI, where the application can (`direct.py`).
+- The head of other responses is sent with their first bytes (`joined_head.py`).
 
 "uvicorn:" marks its internals that this code relies on; `test_uvicorn_parts.py` names the versions for which they hold.
 """
@@ -33,6 +34,7 @@ from understudy_shared.server.connection_limits import ConnectionRefusal, Connec
 from understudy_shared.server.direct import DirectExchange, Headers, response
 from understudy_shared.server.held_flow import HeldFlow
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
+from understudy_shared.server.joined_head import JoinedHead
 from understudy_shared.server.known_heads import KnownHeads
 from understudy_shared.server.phases import Transition
 from understudy_shared.server.refusals import problem_response, refusing, says_why
@@ -224,22 +226,22 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._happens(phases.END)
-        received, bodies = self._incoming.received, self._answers.bodies
+        received = self._incoming.received
         if self._phase is phases.BUSY and self.cycle is not None:  # uvicorn: as its own method does, without upgrades
             self.cycle.more_body = False
             self.cycle.message_event.set()
         elif self._phase is phases.IDLE:
             self._since_s = self._now()
-        elif received and bodies is not None and self._exchange is not None:
+        elif received and self._exchange is not None:
             self._incoming.received = bytearray()
-            bodies.answer_body(bytes(received), self._exchange)
+            self._answer_body(bytes(received), self._exchange)
 
     # ---- requests that are answered directly
 
     def _takes_lookup(self, data: bytes) -> bool:
         """Hand over a lookup whose headers were parsed before."""
         target, known = self._known.lookup(data), self._known.last
-        if target is None or known is None or self._restricted or self._guard.pressure is Pressure.REFUSE:
+        if target is None or known is None or self._is_refusing():
             return False
         self.url = target
         exchange = self._exchange = self._answers.lookup(target, known.presented, (), self._reply)
@@ -250,15 +252,20 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _takes_post(self, data: bytes) -> bool:
         """Hand over a request whose head was parsed before, and whose whole body came in the same read."""
-        head, answers, access = self._known.post(data), self._answers, self._answers.access
-        if head is None or answers.bodies is None:
+        head, access = self._known.post(data), self._answers.access
+        if head is None:
             return False
-        if access is not None and not access.peer(head.presented, self._peer_trouble):
+        exchange: DirectExchange | None = None
+        if not head.target.startswith(_INTERNAL):
+            if not self._is_refusing():
+                exchange = self._answers.batch(head.target, head.body_bytes, (), self._reply)
+        elif access is None or access.peer(head.presented, self._peer_trouble):
+            exchange = DirectExchange(self._reply, head.application)
+        if exchange is None:
             return False
-        self.url = head.target
-        exchange = self._exchange = DirectExchange(self._reply, head.application)
+        self.url, self._exchange = head.target, exchange
         self._phase = phases.DIRECT  # the transition of TAKE
-        answers.bodies.answer_body(data[-head.body_bytes :], exchange)
+        self._answer_body(data[-head.body_bytes :], exchange)
         return True
 
     def _take(self, *, has_body: bool) -> bool:
@@ -270,13 +277,16 @@ class HttpProtocol(HttpToolsProtocol):
         if parser.get_http_version() != "1.1" or parser.should_upgrade():
             return False
         size_bytes, method = self._incoming.left_bytes, parser.get_method()
-        may_look_up = not (has_body or self._restricted or self._guard.pressure is Pressure.REFUSE)
         presented = None if answers.access is None else presented_in(headers)
         exchange: DirectExchange | None = None
         if method == b"POST" and url.startswith(_INTERNAL):
             exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, headers, self._reply)
-        elif method == b"GET" and url.startswith(_READ_BELOW) and may_look_up:
+        elif self._is_refusing():
+            return False
+        elif method == b"GET" and url.startswith(_READ_BELOW) and not has_body:
             exchange = answers.lookup(url, presented, headers, self._reply)
+        elif method == b"POST" and url.startswith(STORES):
+            exchange = answers.batch(url, size_bytes, headers, self._reply)
         if exchange is None:
             return False
         exchange.closes = not parser.should_keep_alive()
@@ -288,6 +298,20 @@ class HttpProtocol(HttpToolsProtocol):
         if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
             self._known.keep(url, size_bytes, presented, exchange.application)
         return True
+
+    def _is_refusing(self) -> bool:
+        """Whether ASGI has to answer, which says why requests are refused."""
+        return self._restricted or self._guard.pressure is Pressure.REFUSE
+
+    def _answer_body(self, body: bytes, exchange: DirectExchange) -> None:
+        """Let the application answer a request with a body, now that all of it is there."""
+        answers = self._answers
+        if not self.url.startswith(_INTERNAL):
+            assert answers.batches is not None, "it accepted this one"
+            answers.batches.answer_batch(self.url, body, exchange)
+        else:
+            assert answers.bodies is not None, "it accepted this one"
+            answers.bodies.answer_body(body, exchange)
 
     def _hand_over(self, target: bytes, exchange: DirectExchange) -> bool:
         """Let the application answer a lookup; it may reply at once. Return False if it declines."""
@@ -332,10 +356,13 @@ class HttpProtocol(HttpToolsProtocol):
             app = refusing(refusal)
         else:
             app = self._answers.by_asgi(scope, app)
+        cycle.transport = cast(asyncio.Transport, JoinedHead(self.transport, self.loop))
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Go on after an answer. uvicorn: called by the cycle after its last bytes; its own method starts a timer."""
+        if self.cycle is not None:
+            cast(JoinedHead, self.cycle.transport).flush()
         self._happens(phases.ANSWER)
         self.server_state.total_requests += 1
         if self.transport.is_closing():

@@ -35,7 +35,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard, file_limit, raise_file_limit
-from understudy_shared.server.direct import AnswersBodies, AnswersDirectly, EndsStreams
+from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, EndsStreams
 from understudy_shared.server.garbage import leave_out_what_stays
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
@@ -92,6 +92,7 @@ class Service(uvicorn.Server):
         answers = Answers(
             direct=app if isinstance(app, AnswersDirectly) else None,
             bodies=app if isinstance(app, AnswersBodies) else None,
+            batches=app if isinstance(app, AnswersBatches) else None,
             access=self._access if self._access.is_on else None,
             cors=self._access.cors,
         )

@@ -26,7 +26,7 @@ from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
 from understudy_shared.reads.position import Position
 from understudy_shared.server.batches import Batch
-from understudy_shared.server.direct import ReaderLeftError
+from understudy_shared.server.direct import AsgiExchange, ReaderLeftError
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.server.service_reads import ServiceReads
@@ -149,7 +149,9 @@ class SeveralStores:
         found = []
         for read, keys in zip(asked.reads, granted, strict=True):
             params = {**read.selection, "snapshot": token}
-            results = await self._lookups.look_up_many(Batch(read.store, read.keys, params, keys, receive))
+            results = await self._lookups.look_up_many(
+                Batch(read.store, read.keys, params, keys, AsgiExchange(receive))
+            )
             found.append(b'{"store":%b,%b' % (orjson.dumps(read.store), shown_batch(principal, results).rstrip()[1:]))
         if any(keys.refused for keys in granted):
             self._lookups.access.key_refused(principal, peer_of(scope), "POST", scope["raw_path"])

@@ -20,7 +20,7 @@ from understudy_shared.spark.json_values import (
     refuse_whole_key,
     refuse_whole_path,
 )
-from understudy_shared.spark.key_columns import KeyColumns, compile_key_columns
+from understudy_shared.spark.key_columns import KeyColumns
 from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.normalise import compile_normaliser
@@ -150,11 +150,9 @@ class KeyCodec:
         return self._decode(encoded)
 
     @cached_property
-    def encode_columns(self) -> KeyColumns:
-        """The function that parses, encodes, places and prints many keys at once; it returns None for keys that have to
-        be taken one by one.
-        """
-        return compile_key_columns(
+    def key_columns(self) -> KeyColumns:
+        """The keys, many at once."""
+        return KeyColumns(
             self.key,
             self.names,
             encode=self.encode,

@@ -28,11 +28,6 @@ class EncodedKeys(NamedTuple):
     printed: list[bytes]
 
 
-KeyColumns = Callable[[Sequence[object], int], EncodedKeys | None]
-"""A function from keys, as `orjson.loads` returns them, and a partition count; it returns None when the keys have to be
-taken key by key.
-"""
-
 _TEXT_HEAD = struct.Struct("<QII").pack
 _TEXT_OFFSET = 16
 """Offset of the text in a row of one string column: behind the null bitmap and one slot."""
@@ -40,42 +35,69 @@ _TEXT_OFFSET = 16
 _signed_murmur3 = mmh3.mmh3_32_sintdigest
 
 
-def compile_key_columns(
-    key: StructType,
-    names: Sequence[str],
-    *,
-    encode: Callable[[Row], bytes],
-    place: Callable[[Row, int], int],
-    num_hash_columns: int,
-) -> KeyColumns:
-    """Compile the function for the keys of one store. `encode` and `place` take a single row."""
-    kinds = [field.type for field in key.fields]
-    if not kinds or not all(_is_plain(kind) for kind in kinds):
-        return lambda keys, partitions: None
-    print_rows = _printer(names)
-    head = b'{%b:"' % orjson.dumps(names[0])
-    is_one_text = isinstance(kinds[0], StringType) and len(kinds) == num_hash_columns == 1
+class KeyColumns:
+    """The keys of one store, many at once, as `orjson.loads` returns them.
 
-    def encode_keys(keys: Sequence[object], partitions: int) -> EncodedKeys | None:
-        rows = _rows(keys, names)
+    Each method returns None where the keys have to be taken one by one.
+    """
+
+    def __init__(
+        self,
+        key: StructType,
+        names: Sequence[str],
+        *,
+        encode: Callable[[Row], bytes],
+        place: Callable[[Row, int], int],
+        num_hash_columns: int,
+    ) -> None:
+        """Compile what prints them. `encode` and `place` take a single row."""
+        self._kinds = [field.type for field in key.fields]
+        self._names = names
+        self._encode, self._place = encode, place
+        self._is_taken = bool(self._kinds) and all(map(_is_plain, self._kinds))
+        if self._is_taken:
+            self._print = _printer(names)
+            self._head = b'{%b:"' % orjson.dumps(names[0])
+            self._is_one_text = isinstance(self._kinds[0], StringType) and len(self._kinds) == num_hash_columns == 1
+
+    def encode(self, keys: Sequence[object], partitions: int) -> EncodedKeys | None:
+        """Parse, encode, place and print keys, of so many partitions."""
+        rows, columns = self._columns(keys)
         if rows is None:
             return None
-        columns = list(zip(*rows, strict=True))
-        if not all(_fits(kind, column) for kind, column in zip(kinds, columns, strict=True)):
-            return None
         try:
-            if is_one_text:
+            if self._is_one_text:
                 texts = list(map(str.encode, columns[0]))
                 # If their JSON adds only quotes and commas to the texts' bytes, nothing in them is escaped.
                 is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
-                printed = [head + text + b'"}' for text in texts] if is_plain else print_rows(rows)
+                printed = [self._head + text + b'"}' for text in texts] if is_plain else self._print(rows)
                 return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
             whole = list(map(tuple, rows))
-            return EncodedKeys([place(row, partitions) for row in whole], list(map(encode, whole)), print_rows(rows))
+            placed = [self._place(row, partitions) for row in whole]
+            return EncodedKeys(placed, list(map(self._encode, whole)), self._print(rows))
         except (UnicodeEncodeError, orjson.JSONEncodeError):  # a lone surrogate
             return None
 
-    return encode_keys
+    def partitions(self, keys: Sequence[object], partitions: int) -> list[int] | None:
+        """Return the partition of each key, of so many."""
+        rows, columns = self._columns(keys)
+        if rows is None:
+            return None
+        try:
+            if self._is_one_text:
+                return _text_partitions(list(map(str.encode, columns[0])), partitions)
+            return [self._place(tuple(row), partitions) for row in rows]
+        except UnicodeEncodeError:  # a lone surrogate
+            return None
+
+    def _columns(self, keys: Sequence[object]) -> tuple[Sequence[Sequence[object]] | None, Sequence[Sequence[Any]]]:
+        """Return rows and columns; no rows where the keys have to be taken one by one."""
+        rows = _rows(keys, self._names) if self._is_taken else None
+        if rows is None:
+            return None, ()
+        columns = list(zip(*rows, strict=True))
+        are_fit = all(_fits(kind, column) for kind, column in zip(self._kinds, columns, strict=True))
+        return (rows, columns) if are_fit else (None, ())
 
 
 def _is_plain(kind: SparkType) -> bool:

@@ -13,7 +13,7 @@ from understudy.client.core.exchange import Request, Steps
 from understudy.client.core.reader import Given, StoreReader
 from understudy.client.core.values import MAX_TARGET_CHARS, key_json, key_target, keys_json, query_of
 from understudy.client.errors import UsageError, problem_error
-from understudy.client.results import Binding, Result
+from understudy.client.results import Binding, Result, errors_of
 
 MAX_BATCH_KEYS = 1000
 """Keys of one request: the server's limit."""
@@ -68,7 +68,7 @@ def get_many(
         given = store.reader.bounds(bounds)
         part = wanted[start : start + MAX_BATCH_KEYS]
         results = yield from _many(store, part, given, deadline_s, binding)
-        failed = [at for at, each in enumerate(results) if each.error is not None and each.error.status in _RETRYABLE]
+        failed = [at for at, error in errors_of(results) if error.status in _RETRYABLE]
         if failed and state.settings.retries and state.budget.try_spend(1, state.now_s() * 1000):
             again = yield from _batch(store, [part[at] for at in failed], given, deadline_s, binding)
             for at, result in zip(failed, again, strict=True):
@@ -89,7 +89,8 @@ def _many(
         return _request(store, some, members, waits_s)
 
     items = yield from direct.get_many(store.name, keys, given.members, batch, deadline_s)
-    found: dict[int, Result[Any]] = {at: Result(result, read, binding) for at, (result, read) in items.items()}
+    made: list[Result[Any]] = [Result(result, read, binding) for result, read in items.values()]
+    found = dict(zip(items, made, strict=True))
     if len(found) < len(keys):
         rest = [at for at in range(len(keys)) if at not in found]
         routed = yield from _batch(store, [keys[at] for at in rest], given, deadline_s, binding)

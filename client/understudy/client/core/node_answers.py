@@ -5,7 +5,7 @@ A node may be a stranger that got its address, follow another history, or just b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from understudy.client.core.placement import Placement
@@ -40,21 +40,23 @@ def batch_of(document: Any, store: str, number: int) -> BatchAnswer | None:
     """Return a document if it is the answer to a compact batch of so many keys of that store."""
     match document:
         case {"store": str(name), "reads": [*reads], "results": [*results]} if name == store and len(results) == number:
-            if all(type(each) is dict for each in reads) and all(type(each) is dict for each in results):
+            if {*map(type, reads), *map(type, results)} <= {dict}:
                 return BatchAnswer(reads, results)
     return None
 
 
-def usable_results(answer: BatchAnswer, places: Iterable[int], placement: Placement) -> tuple[Found, list[Answer]]:
+def usable_results(answer: BatchAnswer, places: Sequence[int], placement: Placement) -> tuple[Found, Sequence[Answer]]:
     """Return the results that can be used, and the reads that they share."""
-    reads = answer.reads
+    reads, results = answer
     trusted = [is_trusted(each, placement) for each in reads]
+    shared: list[Any] = [
+        each.get("read") if type(each.get("found")) is bool and "key" in each else None for each in results
+    ]
+    if all(trusted) and {*map(type, shared)} == {int} and min(shared) >= 0 and max(shared) < len(reads):
+        return dict(zip(places, zip(results, map(reads.__getitem__, shared), strict=True), strict=True)), reads
     found: Found = {}
-    for place, result in zip(places, answer.results, strict=True):
-        at = result.get("read")
-        if type(at) is not int or not 0 <= at < len(reads) or not trusted[at]:
-            continue
-        if type(result.get("found")) is bool and "key" in result:
+    for place, result, at in zip(places, results, shared, strict=True):
+        if type(at) is int and 0 <= at < len(reads) and trusted[at]:
             found[place] = result, reads[at]
     return found, [each for each, is_used in zip(reads, trusted, strict=True) if is_used]
 

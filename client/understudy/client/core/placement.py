@@ -64,10 +64,10 @@ class Placement:
     def partitions(self, keys: Sequence[Any]) -> Sequence[int | None]:
         """Return the partitions of keys as a batch has them."""
         try:
-            encoded = self._codec.encode_columns(keys, len(self.actives))
+            found = self._codec.key_columns.partitions(keys, len(self.actives))
         except _NO_KEY:
-            encoded = None
-        return [self._partition_of(key) for key in keys] if encoded is None else encoded.partitions
+            found = None
+        return [self._partition_of(key) for key in keys] if found is None else found
 
     def _partition_of(self, key: Any) -> int | None:
         try:

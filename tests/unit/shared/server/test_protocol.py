@@ -22,13 +22,26 @@ A, B = (f"GET /v1/stores/s/keys/{key} HTTP/1.1\r\nhost: x\r\n\r\n".encode() for 
 C, D = (
     f"POST {HOP} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n{body}".encode() for body in ("ccccc", "\r\n\r\nd")
 )
+E, F = (
+    f"POST /v1/stores/s/lookup{query} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n{body}".encode()
+    for query, body in (("", "eeeee"), ("?compact=true", "fffff"))
+)
 EMPTY, TWO_EMPTY = b"\r\n", b"\r\n\r\n"
-ANSWERS = {A: [b"a"], B: [b"b"], C: [b"ccccc"], D: [b"\r\n\r\nd"], EMPTY: [], TWO_EMPTY: []}
+ANSWERS = {
+    A: [b"a"],
+    B: [b"b"],
+    C: [b"ccccc"],
+    D: [b"\r\n\r\nd"],
+    E: [b"eeeee"],
+    F: [b"fffff"],
+    EMPTY: [],
+    TWO_EMPTY: [],
+}
 CONNECTIONS, REPLY = 2, -1
 
 
 class Later:
-    """Answers a request when the test says so: with the key of a lookup, or with the body of a post."""
+    """Answers a request when the test says so: with the key of a lookup, or with the body of a post or a batch."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Exchange, bytes]] = []
@@ -47,6 +60,13 @@ class Later:
         return target == HOP.encode()
 
     def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        self.open.append((exchange, body))
+
+    def accepts_batch(self, target: bytes, size_bytes: int) -> bool:
+        return target.startswith(b"/v1/stores/s/lookup")
+
+    def answer_batch(self, target: bytes, body: bytes, exchange: Exchange) -> None:
+        assert body == {E: b"eeeee", F: b"fffff"}[F if target.endswith(b"=true") else E]
         self.open.append((exchange, body))
 
     def reply_once(self) -> None:
@@ -89,7 +109,7 @@ def test_every_request_gets_its_own_answer_in_order(steps: list[tuple[int, bytes
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("first", [A, C])
+@pytest.mark.parametrize("first", [A, C, E])
 async def test_a_read_that_ends_within_a_blank_line_lets_no_later_request_begin(first: bytes, cut: int) -> None:
     app, wires, (connection, _) = opened()
     end = first.index(TWO_EMPTY) + len(TWO_EMPTY) - cut
@@ -104,7 +124,7 @@ async def test_a_read_that_ends_within_a_blank_line_lets_no_later_request_begin(
 
 async def test_a_body_of_blank_lines_leaves_turns_of_the_loop_to_others() -> None:
     app, wires, (attacker, reader) = opened()
-    head = b"POST /v1/stores/s/lookup HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /v1/stores/s/scan HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     chunk = TWO_EMPTY * 10_000
     app.by_asgi = never
     attacker.data_received(head)
@@ -132,7 +152,7 @@ def opened() -> tuple[Later, list[Written], list[HttpProtocol]]:
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
     wires = [Written() for _ in range(CONNECTIONS)]
-    answers = Answers(direct=app, bodies=app)
+    answers = Answers(direct=app, bodies=app, batches=app)
     connections = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):
         connection.connection_made(wire)

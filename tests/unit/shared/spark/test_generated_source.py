@@ -42,7 +42,7 @@ def test_whatever_columns_are_called_their_names_stay_names(names: list[str]) ->
     key = {name: f"v{number}" for number, name in enumerate(names)}
     row = codec.parse_json(key)
     assert codec.to_json(codec.encode(row)) == key
-    columns = codec.encode_columns([key], 7)
+    columns = codec.key_columns.encode([key], 7)
     assert columns is None or [orjson.loads(each) for each in columns[2]] == [key]
     assert not hasattr(builtins, "exploded")
 

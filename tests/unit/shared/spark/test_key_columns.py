@@ -53,7 +53,7 @@ def test_plain_keys_are_taken_by_columns_and_become_what_each_alone_becomes(
     codec = KeyCodec(struct_of(*kinds), num_hash_columns=num_hash_columns)
     rows = data.draw(st.lists(st.tuples(*(VALUES[kind] for kind in kinds)), min_size=1, max_size=9))
     keys: Sequence[object] = [dict(zip(codec.names, row, strict=True)) if by_name else list(row) for row in rows]
-    assert codec.encode_columns(keys, PARTITIONS) == one_by_one(codec, keys)
+    assert codec.key_columns.encode(keys, PARTITIONS) == one_by_one(codec, keys)
 
 
 @given(st.data(), schemas)
@@ -64,7 +64,7 @@ def test_what_is_taken_by_columns_is_what_each_alone_becomes_whatever_stands_amo
     cells = [VALUES[kind] | wrong for kind in kinds]
     whole = st.tuples(*cells).map(list) | st.fixed_dictionaries(dict(zip(codec.names, cells, strict=True)))
     keys = data.draw(st.lists(whole | wrong | st.lists(wrong, max_size=4), max_size=4))
-    encoded = codec.encode_columns(keys, PARTITIONS)
+    encoded = codec.key_columns.encode(keys, PARTITIONS)
     if encoded is not None:
         assert encoded == one_by_one(codec, keys)
 
@@ -76,7 +76,7 @@ def test_keys_of_every_other_type_are_left_to_the_codec_or_become_the_same(
     schema, row = schema_and_row
     codec = KeyCodec(schema)
     key = orjson.loads(orjson.dumps(codec.to_json(codec.encode(row))))
-    encoded = codec.encode_columns([key, key], PARTITIONS)
+    encoded = codec.key_columns.encode([key, key], PARTITIONS)
     if encoded is not None:
         assert encoded == one_by_one(codec, [key, key])
 
@@ -99,25 +99,25 @@ def test_keys_of_every_other_type_are_left_to_the_codec_or_become_the_same(
 )
 def test_a_column_with_anything_unusual_in_it_is_left_to_the_codec(kind: SparkType, values: list[object]) -> None:
     codec = KeyCodec(struct_of(kind))
-    assert codec.encode_columns([[value] for value in values], PARTITIONS) is None
+    assert codec.key_columns.encode([[value] for value in values], PARTITIONS) is None
 
 
 def test_a_global_aggregate_and_an_empty_batch_are_left_to_the_codec() -> None:
-    assert KeyCodec(struct_of()).encode_columns([[], []], PARTITIONS) is None
-    assert KeyCodec(struct_of(StringType())).encode_columns([], PARTITIONS) is None
+    assert KeyCodec(struct_of()).key_columns.encode([[], []], PARTITIONS) is None
+    assert KeyCodec(struct_of(StringType())).key_columns.encode([], PARTITIONS) is None
 
 
 def test_texts_of_every_length_get_their_own_padding_and_hash() -> None:
     codec = KeyCodec(struct_of(StringType()))
     keys: Sequence[object] = [["é" * (size // 2) + "x" * (size % 2)] for size in range(40)]
-    assert codec.encode_columns(keys, PARTITIONS) == one_by_one(codec, keys)
+    assert codec.key_columns.encode(keys, PARTITIONS) == one_by_one(codec, keys)
 
 
 @pytest.mark.parametrize("text", ['"', "\\", "\n", "\x00", "\x7f", "é", "</script>"], ids=repr)
 def test_what_json_escapes_is_escaped_in_the_keys_that_are_printed(text: str) -> None:
     codec = KeyCodec(struct_of(StringType()))
     for keys in ([[text]], [["a"], [text], ["b"]]):
-        encoded = codec.encode_columns(keys, PARTITIONS)
+        encoded = codec.key_columns.encode(keys, PARTITIONS)
         assert encoded == one_by_one(codec, keys)
         assert [orjson.loads(printed) for printed in encoded.printed] == [{"c0": key} for (key,) in keys]
 
@@ -125,6 +125,6 @@ def test_what_json_escapes_is_escaped_in_the_keys_that_are_printed(text: str) ->
 def test_a_key_with_a_wrong_name_is_refused_as_it_is_alone() -> None:
     codec = KeyCodec(struct_of(StringType()))
     keys: Sequence[object] = [{"c0": "a"}, {"c1": "b"}]
-    assert codec.encode_columns(keys, PARTITIONS) is None
+    assert codec.key_columns.encode(keys, PARTITIONS) is None
     with pytest.raises(BadKeyError, match="missing c0; unknown c1"):
         one_by_one(codec, keys)
