@@ -9,7 +9,7 @@ MGET. Lookups come at an equal rate, whether or not exports run beside them; a
 lookup counts from when it was due. Node and process share one core, readers and load the other.
 
 Beside exports both cores are busy, and what else the machine does has to wait for one of them. `idle` is the machine
-at rest; `busy` has processes of the same priorities instead, which only count, and ask the node nothing.
+at rest; `busy` has processes of the same priorities instead, which only count, and ask the node nothing. Q13 and Q14.
 """
 
 from __future__ import annotations

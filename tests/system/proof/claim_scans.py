@@ -1,4 +1,4 @@
-"""Claims (h) and (i): scans, and reads of several stores, are of one version, and what Spark has of it (pure)."""
+"""Claims (h) and (i): scans, and reads of several stores, are of one version, and what Spark has of it (pure; Q63)."""
 
 from __future__ import annotations
 

@@ -60,15 +60,19 @@ class Direct:
 
         `end_s` is the end of the call, without what a bound lets the server wait.
         """
-        entry = self._metadata.of(store, self._state.now_s())
-        if entry.due_s <= self._state.now_s():
+        now_s = self._state.now_s()
+        entry = self._metadata.of(store, now_s)
+        if entry.due_s <= now_s:
             yield from self._metadata.fetch(entry, end_s)
-        read = self._choice.read_of(entry, parts, given)
+            now_s = self._state.now_s()
+        read = self._choice.read_of(entry, parts, given, now_s)
         if isinstance(read, Why):
             self._choice.by_router(read)
             return None
         request = Request("GET", target(read.members), None, read.wait_s)
-        judged = yield from self._ask(read, request, end_s, LOOKUP_S)
+        judged = judge((yield self._attempt(read, request, end_s, LOOKUP_S)))
+        if judged.meaning is Meaning.STALE:
+            judged = judge((yield self._attempt(read, request, end_s, LOOKUP_S)))
         answer = lookup_of(judged.document, store)
         if answer is None or not is_trusted(answer, read.placement):
             self._failed(read, judged, (0,))
@@ -78,8 +82,9 @@ class Direct:
 
     def get_many(self, store: str, keys: Sequence[Any], given: Members, batch: Batch, end_s: float) -> Steps[Found]:
         """Return the results that nodes gave; routers have to be asked for the other keys."""
-        entry = self._metadata.of(store, self._state.now_s())
-        if entry.due_s <= self._state.now_s():
+        now_s = self._state.now_s()
+        entry = self._metadata.of(store, now_s)
+        if entry.due_s <= now_s:
             yield from self._metadata.fetch(entry, end_s)
         reads = self._choice.reads_of(entry, keys, given)
         calls = [self._ask_many(read, store, keys, batch, end_s) for read in reads]
@@ -97,7 +102,9 @@ class Direct:
         """Ask one node for its keys of a batch, and return the results that can be used."""
         places = list(read.partitions)
         request = batch([keys[at] for at in places], read.members, read.wait_s)
-        judged = yield from self._ask(read, request, end_s, end_s)
+        judged = judge((yield self._attempt(read, request, end_s, end_s)))
+        if judged.meaning is Meaning.STALE:
+            judged = judge((yield self._attempt(read, request, end_s, end_s)))
         answer = batch_of(judged.document, store, len(places))
         found, shared = ({}, []) if answer is None else usable_results(answer, places, read.placement)
         if found:
@@ -106,14 +113,8 @@ class Direct:
             self._failed(read, judged, [at for at in places if at not in found])
         return found
 
-    def _ask(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Steps[Judged]:
-        """Ask a node, once more where it had closed the connection. Half of the time left is kept for a router."""
-        judged = judge((yield self._attempt(read, request, end_s, limit_s)))
-        if judged.meaning is Meaning.STALE:
-            judged = judge((yield self._attempt(read, request, end_s, limit_s)))
-        return judged
-
     def _attempt(self, read: NodeRead, request: Request, end_s: float, limit_s: float) -> Send:
+        """Return the step to ask a node. Half of the time left is kept for a router."""
         now_s = self._state.now_s()
         until_s = now_s + read.wait_s + min(limit_s, max(0.0, end_s - now_s) / 2)
         return Send(read.endpoint, self._state.named(request), self._state.headers(request), until_s)

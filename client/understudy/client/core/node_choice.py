@@ -71,9 +71,8 @@ class NodeChoice:
 
     # ---- before a node is asked
 
-    def read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members) -> NodeRead | Why:
+    def read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
         """Return the read of one key, or why a router is asked."""
-        now_s = self._state.now_s()
         placement = entry.usable(now_s)
         if placement is None:
             return Why.NO_METADATA

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -24,6 +25,9 @@ from understudy_shared.spark.key_encoding import parse_encoding
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_PARTITIONS = 65_536
 """Limits on metadata that is read: about 150 bytes for each partition."""
+
+KNOWN_KEYS = 1024
+"""Keys whose partition is remembered: many programs ask for a few keys again and again."""
 
 _MAX_TOKENS = 8
 
@@ -46,12 +50,16 @@ class Placement:
         self.bounds: Mapping[str, Any] = bounds
         self._history, self._codec = history, codec
         self._own: dict[str, bool] = {}
+        self._partition_of_parts = lru_cache(KNOWN_KEYS, typed=True)(self._placed)  # 1 and True are two keys
 
     def __repr__(self) -> str:
         return f"Placement(term and epoch {self.order}, {len(self.actives)} partitions)"
 
     def partition(self, parts: Sequence[Any]) -> int | None:
         """Return the partition of a key as `get` takes it, None for one that only a server can refuse."""
+        return self._partition_of_parts(*parts) if are_segments(parts) else self._placed(*parts)
+
+    def _placed(self, *parts: Any) -> int | None:
         try:
             if are_segments(parts):
                 row = self._codec.parse_segments([*map(str, parts)])

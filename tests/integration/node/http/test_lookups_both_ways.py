@@ -1,4 +1,4 @@
-"""A lookup, and a page of one key, has the same answer whether the protocol hands it over or it comes by ASGI."""
+"""Lookups, batches and pages of one key have the same answer whether the protocol hands them over or ASGI does."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from understudy_shared.server.seeks import Seeks
 BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""
 
+BATCH_BY_ASGI = b"accept-encoding: gzip\r\n"
+"""An answer that may be compressed is made by ASGI."""
+
 PASSING = re.compile(rb'"time_lag_ms":\d+')
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -34,6 +37,7 @@ class BothWays:
     def __init__(self, node: ServedNode, clients: ExitStack) -> None:
         self.direct: list[bytes] = []
         self.seeks: list[bytes] = []
+        self.batches: list[bytes] = []
         self._port = node.node.host.port
         self._clients = clients
         self._connections: dict[bytes, RawClient] = {}
@@ -42,11 +46,18 @@ class BothWays:
         """The answers to a GET, directly and by ASGI, without what time changes."""
         return self._ask(target, b""), self._ask(target, BY_ASGI)
 
-    def _ask(self, target: bytes, headers: bytes) -> Answer:
+    def send(self, target: bytes, body: bytes) -> tuple[Answer, Answer]:
+        """The answers to a batch, the same two ways."""
+        length = b"content-length: %d\r\n" % len(body)
+        ways = (length, length + BATCH_BY_ASGI)
+        directly, by_asgi = (self._ask(target, headers, b"POST", body) for headers in ways)
+        return directly, by_asgi
+
+    def _ask(self, target: bytes, headers: bytes, method: bytes = b"GET", body: bytes = b"") -> Answer:
         client = self._connections.get(headers)
         if client is None:
             client = self._connections[headers] = self._clients.enter_context(RawClient(self._port))
-        client.send(b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (target, headers))
+        client.send(b"%b %b HTTP/1.1\r\nhost: x\r\n%b\r\n%b" % (method, target, headers, body))
         status, head, body = client.reply()
         if "connection" in head:  # it was closed
             del self._connections[headers]
@@ -81,6 +92,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
             return taken
 
         patched.setattr(Seeks, "answer_directly", watched_seek)
+        batch = NodeLookups.answer_batch
+
+        def watched_batch(self: NodeLookups, target: bytes, body: bytes, exchange: DirectExchange) -> None:
+            ways.batches.append(target)
+            batch(self, target, body, exchange)
+
+        patched.setattr(NodeLookups, "answer_batch", watched_batch)
         yield ways
 
 
@@ -136,6 +154,37 @@ def test_a_lookup_has_the_same_answer_directly_and_by_asgi(both: BothWays, targe
     directly, by_asgi = both.ask(target.encode())
     assert directly == by_asgi
     assert both.direct[before:] == [target.encode()]
+
+
+ONE, COMPACT = json.dumps({"keys": [[WORD]]}), "/v1/stores/op0/lookup?compact=true"
+BATCHES = {
+    "in full": ("/v1/stores/op0/lookup", ONE),
+    "compact": (COMPACT, ONE),
+    "of many keys": (COMPACT, json.dumps({"keys": [[word] for word in (*WORDS, "nowhere")] * 100})),
+    "of keys by column": (COMPACT, json.dumps({"keys": [{"word": WORD}]})),
+    "with a key that is none": (COMPACT, json.dumps({"keys": [[WORD], [1], [WORD, WORD]]})),
+    "without keys": (COMPACT, json.dumps({"keys": []})),
+    "of too many keys": (COMPACT, json.dumps({"keys": [[WORD]] * 1001})),
+    "whole numbers as text": (COMPACT + "&longs=string", ONE),
+    "a bound that holds": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"max_lag": 0}})),
+    "a bound that does not": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"max_staleness_ms": 0}})),
+    "a bound that is none": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"lag": 0}})),
+    "an unknown parameter": (COMPACT + "&lag=1", ONE),
+    "no JSON": (COMPACT, "{"),
+    "another document": (COMPACT, "[]"),
+    "an unknown store": ("/v1/stores/op9/lookup", ONE),
+    "an empty store": ("/v1/stores//lookup", ONE),
+    "a broken escape": ("/v1/stores/%zz/lookup", ONE),
+}
+
+
+@pytest.mark.parametrize(("target", "body"), BATCHES.values(), ids=BATCHES.keys())
+def test_a_batch_has_the_same_answer_directly_and_by_asgi(both: BothWays, target: str, body: str) -> None:
+    before = len(both.batches)
+    directly, by_asgi = both.send(target.encode(), body.encode())
+    by_asgi[1].pop("vary", None)  # nor is a batch that is answered directly
+    assert directly == by_asgi
+    assert both.batches[before:] == [target.encode()]
 
 
 SEGMENTS = st.one_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,23 @@ def test_many_watchers_of_a_key_cost_one_read_for_each_version(
     assert _metric(node, 'understudy_watches_ended_total{reason="left"}') == 50
 
 
+def test_watchers_that_leave_at_once_and_come_back_get_what_comes_next(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q28, of some hundred: `benchmarks.watches` has ten thousand."""
+    before = _open_sockets()
+    for version in range(FIRST + 1, FIRST + 4):
+        with ExitStack() as together:
+            watchers = [Watcher(node.port, WATCH) for _ in range(200)]
+            for watcher in watchers:
+                together.callback(watcher.close)
+            assert {watcher.take().version for watcher in watchers} == {version - 1}
+            checkpoint.add(version)
+            assert {watcher.take().version for watcher in watchers} == {version}
+    wait_until(lambda: _metric(node, "understudy_watches") == 0, what="all to have left")
+    wait_until(lambda: _open_sockets() <= before, what="their connections to be closed")
+
+
 def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
     """Q23."""
     with served_node(checkpoint.path, tmp_path / "data") as node:
@@ -348,3 +366,12 @@ def _metric(node: ServedNode, name: str) -> float:
         if line.startswith(f"{name} "):
             return float(line.rpartition(" ")[2])
     raise AssertionError(f"there is no {name}")
+
+
+def _open_sockets() -> int:
+    """The sockets of this process: those of the node, and those of its watchers."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found += each.readlink().name.startswith("socket:")
+    return found

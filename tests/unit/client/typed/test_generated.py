@@ -1,4 +1,4 @@
-"""`understudy types`: the classes that it prints compile, are typed strictly, and bind to the store they are of."""
+"""`understudy types`: the classes that it prints compile, are typed strictly, and bind to their store (Q56)."""
 
 from __future__ import annotations
 
