@@ -7,8 +7,8 @@ import sys
 
 def traceparent() -> str | None:
     """Return the header of the active span; None without one. OpenTelemetry is asked only where it is loaded."""
-    api = sys.modules.get("opentelemetry.trace")
-    if api is None:
+    current, api = sys.modules.get("opentelemetry.context"), sys.modules.get("opentelemetry.trace")
+    if current is None or api is None or not current.get_current():  # an empty context has no span
         return None
     context = api.get_current_span().get_span_context()
     if not context.is_valid:

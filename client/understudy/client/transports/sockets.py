@@ -49,7 +49,7 @@ class SocketTransport:
             connection = opened
         is_kept = False
         try:
-            outcome, is_kept = connection.exchange(send, ReplyParser(self._max_reply_bytes, self._known))
+            outcome, is_kept = connection.exchange(send, self._known, self._max_reply_bytes)
         finally:
             if is_kept:
                 self._keep(send.endpoint, connection)
@@ -185,28 +185,34 @@ class _Connection:
                 self.close()
         return outcome
 
-    def exchange(self, send: Send, parser: ReplyParser) -> tuple[Reply | Failure, bool]:
+    def exchange(self, send: Send, known: KnownHeads, max_reply_bytes: int) -> tuple[Reply | Failure, bool]:
         """Return what came of a request, and whether the connection can carry another."""
-        outcome: Reply | Failure | None = None
+        parser: ReplyParser | None = None
         try:
             self._limit(max(0.001, send.deadline_s - monotonic()))
             self._socket.sendall(request_bytes(send))
-            while outcome is None:
-                left_s = send.deadline_s - monotonic()
-                if left_s <= 0:
-                    return self._late(parser), False
-                self._limit(left_s)
-                data = self._socket.recv(_READ_BYTES)
-                if not data:
-                    return self._ended(parser, parser.end()), False
+            data = self._socket.recv(_READ_BYTES)
+            outcome: Reply | Failure | None = known.reply(data)
+            if outcome is not None:  # nearly all replies
+                self._is_used = True
+                return outcome, True
+            parser = ReplyParser(max_reply_bytes, known)
+            while data:
                 parser.feed(data)
                 outcome = parser.reply or parser.failure
+                if outcome is not None:
+                    self._is_used = True
+                    return outcome, parser.keeps_alive
+                left_s = send.deadline_s - monotonic()
+                if left_s <= 0:
+                    return _late(parser), False
+                self._limit(left_s)
+                data = self._socket.recv(_READ_BYTES)
+            return self._ended(parser, parser.end()), False
         except TimeoutError:
-            return self._late(parser), False
+            return _late(parser), False
         except OSError as error:
             return self._ended(parser, Failure(FailureKind.CUT, failure_text(error))), False
-        self._is_used = True
-        return outcome, parser.keeps_alive
 
     def _limit(self, left_s: float) -> None:
         """Let each wait take so many whole milliseconds: most calls have the same, and need not tell the kernel."""
@@ -215,13 +221,15 @@ class _Connection:
             self._limit_ms = limit_ms
             self._socket.settimeout(limit_ms / 1000)
 
-    def _late(self, parser: ReplyParser) -> Failure:
-        return Failure(FailureKind.TIMEOUT, f"no reply in time, {parser.heard} bytes of one came")
-
-    def _ended(self, parser: ReplyParser, failure: Failure) -> Failure:
+    def _ended(self, parser: ReplyParser | None, failure: Failure) -> Failure:
         """Return the failure of a connection that ended. One that was used before may have been closed meanwhile."""
-        is_stale = self._is_used and not parser.heard
+        is_stale = self._is_used and not (parser and parser.heard)
         return Failure(FailureKind.STALE, failure.why) if is_stale else failure
+
+
+def _late(parser: ReplyParser | None) -> Failure:
+    heard = 0 if parser is None else parser.heard
+    return Failure(FailureKind.TIMEOUT, f"no reply in time, {heard} bytes of one came")
 
 
 class SocketStream:

@@ -47,7 +47,7 @@ class StreamTransport:
             if failure is not None:
                 return failure
         try:
-            outcome = await connection.exchange(send, ReplyParser(self._max_reply_bytes, self._known), loop)
+            outcome = await connection.exchange(send, self._known, self._max_reply_bytes, loop)
         except BaseException:
             connection.abort()
             raise
@@ -122,6 +122,8 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: ReplyParser | None = None
+        self._known: KnownHeads | None = None
+        """The known heads until the first bytes of a reply come."""
         self._done: asyncio.Future[Reply | Failure] | None = None
         self._is_used = False
 
@@ -129,10 +131,12 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, send: Send, parser: ReplyParser, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
+    async def exchange(
+        self, send: Send, known: KnownHeads, max_reply_bytes: int, loop: asyncio.AbstractEventLoop
+    ) -> Reply | Failure:
         """Return what came of a request."""
         assert self._transport is not None
-        self._parser, self._done = parser, loop.create_future()
+        self._known, self._parser, self._done = known, ReplyParser(max_reply_bytes, known), loop.create_future()
         self._transport.write(request_bytes(send))
         timer = loop.call_later(max(0.001, send.deadline_s - monotonic()), self._expire)
         try:
@@ -155,8 +159,13 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         parser = self._parser
-        if parser is None or parser.is_done:
+        if parser is None or self._done is None or self._done.done():
             self.abort()  # bytes that answer no request
+            return
+        known, self._known = self._known, None
+        reply = None if known is None else known.reply(data)
+        if reply is not None:
+            self._finish(reply)
             return
         parser.feed(data)
         outcome = parser.reply or parser.failure

@@ -87,10 +87,6 @@ class ReplyParser:
         self.failure: Failure | None = None
 
     @property
-    def is_done(self) -> bool:
-        return self.reply is not None or self.failure is not None
-
-    @property
     def keeps_alive(self) -> bool:
         """Whether the connection can carry another request."""
         return self.failure is None and self._keeps_alive
@@ -99,11 +95,6 @@ class ReplyParser:
         """Read the next bytes, which are not empty."""
         is_first = not self.heard
         self.heard += len(data)
-        if is_first and self._known is not None:
-            self.reply = self._known.reply(data)
-            if self.reply is not None:
-                self._keeps_alive = True
-                return
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
         try:
