@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import is_typeddict
 
 from tools.reference.markdown import GENERATED, code, fence, page, plain, table
-from typing_extensions import get_original_bases
 
 import understudy
 from understudy import Client, Result, UnderstudyError, WatchEvent
@@ -110,13 +110,22 @@ def _options() -> Iterator[str]:
             if is_typeddict(each) and each.__module__ == module.__name__:
                 yield f"### {name}"
                 yield from _paragraphs(each)
-                parents = [base for base in get_original_bases(each) if is_typeddict(base)]
+                parents = _parents(each)
                 inherited = {key for parent in parents for key in parent.__annotations__}
                 kinds = {key: kind for key, kind in each.__annotations__.items() if key not in inherited}
                 yield table(("keyword", "type"), ((code(key), code(_type_text(kind))) for key, kind in kinds.items()))
                 if parents:
                     named = (f"[{base.__name__}](#{base.__name__.lower()})" for base in parents)
                     yield f"And those of {', '.join(named)}."
+
+
+def _parents(each: type) -> list[type]:
+    """Return the typed dictionaries that one extends. It is read in its source: Python 3.11 does not keep them."""
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+    assert isinstance(defined, ast.ClassDef)
+    module = vars(inspect.getmodule(each))
+    bases = [module[base.id] for base in defined.bases if isinstance(base, ast.Name)]
+    return [base for base in bases if is_typeddict(base)]
 
 
 def _type_text(kind: object) -> str:
