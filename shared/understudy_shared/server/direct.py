@@ -178,15 +178,19 @@ class AsgiExchange:
             self._replied.set_result(None)
 
 
-def response(status: int, content_type: bytes, body: bytes, headers: Headers, *, close: bool) -> bytes:
-    """Return the bytes of a whole response; with `close` the connection ends after it."""
+def response_head(status: int, content_type: bytes, body_bytes: int, headers: Headers, *, close: bool) -> bytes:
+    """Return the head of a response with a body of that size; with `close` the connection ends after it."""
     more = b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
     if close:
         more += b"connection: close\r\n"
-    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (
+    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
         STATUS_LINE[status],
         _TYPE_LINES.get(content_type, content_type),
-        len(body),
+        body_bytes,
         more,
-        body,
     )
+
+
+def response(status: int, content_type: bytes, body: bytes, headers: Headers, *, close: bool) -> bytes:
+    """Return the bytes of a whole response."""
+    return response_head(status, content_type, len(body), headers, close=close) + body

@@ -31,7 +31,7 @@ from understudy_shared.server import phases
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, Pressure
-from understudy_shared.server.direct import DirectExchange, Headers, response
+from understudy_shared.server.direct import DirectExchange, Headers, response_head
 from understudy_shared.server.held_flow import HeldFlow
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
 from understudy_shared.server.joined_head import JoinedHead
@@ -42,6 +42,9 @@ from understudy_shared.telemetry.trace import is_traced
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 
 _INTERNAL = limits.INTERNAL_PREFIX.encode()
+_JOINED_BYTES = 64 * 1024
+"""Largest body that is copied behind its head, to be one write."""
+
 _READ_BELOW = (STORES, APPLICATIONS)
 _TAKEN_BELOW = (*_READ_BELOW, _INTERNAL)
 
@@ -336,7 +339,11 @@ class HttpProtocol(HttpToolsProtocol):
         if exchange.headers:
             headers = (*headers, *exchange.headers)
         closes = exchange.closes or bool(self.server_state.default_headers)  # the service is stopping
-        transport.write(response(status, content_type, body, headers, close=closes))
+        head = response_head(status, content_type, len(body), headers, close=closes)
+        if len(body) <= _JOINED_BYTES:
+            transport.write(head + body)
+        else:
+            transport.writelines((head, body))  # a large body is not copied
         self._since_s = self._now()
         if closes:
             transport.close()
