@@ -78,9 +78,9 @@ class Changes:
             for key in self._keys[version]:
                 yield version, key
 
-    def is_one(self, key: str, version: int) -> bool:
-        """Whether a version changed a key."""
-        return key in self._keys.get(version, ())
+    def is_any(self, key: str, first: int, last: int) -> bool:
+        """Whether one of these versions changed a key."""
+        return any(key in self._keys.get(version, ()) for version in range(first, last + 1))
 
 
 def _look(tally: Tally, watch: Watch) -> None:
@@ -130,6 +130,10 @@ class _Judged:
         self._last: dict[str, int] = {}
         self._told: set[tuple[str, int]] = set()
         self._skipped: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._passed_over: dict[tuple[str, int], int] = {}
+        """The first of the versions that were passed over, by a key and the last one, at which the key has what any of
+        them gave it.
+        """
         self._position = watch.after
         self._snapshot: dict[str, Value | None] = {}
 
@@ -166,7 +170,8 @@ class _Judged:
             return
         if version <= self._last.get(key, 0):
             yield f"{key} at {version} comes behind its version {self._last[key]}"
-        if self._watch.prefix is None and not self._changes.is_one(key, version):
+        first = self._passed_over.get((key, version), version)
+        if self._watch.prefix is None and not self._changes.is_any(key, first, version):
             yield f"version {version} did not change {key}"
         if self._position is not None and version <= self._position:
             yield f"{key} at {version} comes behind the position {self._position}"
@@ -178,6 +183,8 @@ class _Judged:
         assert event.version is not None
         if event.changes is None and not self._may_pass_over(event.at_ms):
             yield f"versions {event.first_version} to {event.version} of {event.key} were passed over"
+        elif event.changes is None:
+            self._passed_over[event.key, event.version] = event.first_version
         self._skipped[event.key].append((event.first_version, event.version))
 
     def _may_pass_over(self, at_ms: float) -> bool:

@@ -101,6 +101,25 @@ def test_versions_may_be_passed_over_where_a_changelog_is_lost(fault: str, is_ex
     assert (check(history, GOOD.truth).claims["watches"].found == 0) is is_excused
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_behind_versions_that_are_passed_over_comes_the_value_that_one_of_them_gave(is_told: bool) -> None:
+    """Only the last of them is named, though another one changed the key."""
+    changed = {(each.key, each.version) for each in WATCH.events}
+    place, told, version = next(
+        (place, each, each.version)
+        for place, each in enumerate(WATCH.events)
+        if each.kind == "value" and not each.position and each.version and (each.key, each.version + 1) not in changed
+    )
+    later_ms = next(each.at_ms for each in WATCH.events if each.version == version + 1)
+    value = replace(told, version=version + 1, at_ms=later_ms)
+    passed = replace(value, kind="coalesced", first_version=version, value=None)
+    history = copy(GOOD.history)
+    history.faults = [FaultEvent(0, "delete-changelog", "node-1", "injected")]
+    history.watches = [at(WATCH, place, *([passed, value] if is_told else [value]))]
+    claim = check(history, GOOD.truth).claims["watches"]
+    assert any("did not change" in each.text for each in claim.violations) is not is_told
+
+
 @pytest.mark.parametrize(
     ("after", "prefix", "fault", "is_excused"),
     [
