@@ -363,6 +363,7 @@ class HttpProtocol(HttpToolsProtocol):
             app = refusing(refusal)
         else:
             app = self._answers.by_asgi(scope, app)
+        # uvicorn: the cycle writes to it, the head of its response first, and closes it
         cycle.transport = cast(asyncio.Transport, JoinedHead(self.transport, self.loop))
         super()._start_asgi_task(cycle, app)
 

@@ -26,7 +26,7 @@ PROTOCOL = """
 app_state config connections cycle client expect_100_continue flow headers loop parser scheme scope server server_state
 tasks transport url
 """
-CYCLE = "disconnected keep_alive message_event response_complete response_started scope"
+CYCLE = "disconnected keep_alive message_event response_complete response_started scope transport"
 FLOW = "_transport read_paused write_paused"
 
 
