@@ -34,6 +34,7 @@ from benchmarks.load import get, paced_load
 from benchmarks.redis_scan import redis_export, rows_per_second
 from benchmarks.report import write_report
 from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, pin_load, server
+from understudy_node.bulk.worker import PRIORITY
 
 NODE = """
 import sys
@@ -47,10 +48,10 @@ main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[
 COUNTER = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
-if sys.argv[2] == "export":
-    os.nice(10)
-else:
+if sys.argv[2] == "idle":
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+else:
+    os.nice(int(sys.argv[2]))
 while True:
     sum(range(1000))
 """
@@ -209,7 +210,7 @@ def exporting(node: Server, exports: int) -> Iterator[None]:
 @contextmanager
 def counting(exports: int) -> Iterator[None]:
     """Have the cores as busy as by so many exports until the block ends."""
-    kinds = [(SERVER_CORE, "export"), *[(LOAD_CORE, "reader")] * exports] if exports else []
+    kinds = [(SERVER_CORE, str(PRIORITY)), *[(LOAD_CORE, "idle")] * exports] if exports else []
     with running_beside([[sys.executable, "-c", COUNTER, str(core), kind] for core, kind in kinds]):
         yield
 

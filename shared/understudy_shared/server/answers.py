@@ -45,16 +45,12 @@ class Answers:
         """
         if self.direct is None:
             return None
-        exchange = DirectExchange(send)
+        exchange = self._exchange(headers, send)
         if self.access is not None:
             authorization = self.access.lookup(target, presented)
             if authorization is None:
                 return None
             exchange.authorization = authorization
-        if headers:
-            exchange.trace = trace_of(headers)
-        if self.cors is not None:
-            exchange.headers = self.cors.headers(origin_in(headers))
         return exchange
 
     def batch(self, target: bytes, size_bytes: int, headers: Headers, send: Sends) -> DirectExchange | None:
@@ -63,14 +59,7 @@ class Answers:
         """
         if self.access is not None or self.batches is None or size_bytes <= 0 or may_compress(headers):
             return None
-        if not self.batches.accepts_batch(target, size_bytes):
-            return None
-        exchange = DirectExchange(send)
-        if headers:
-            exchange.trace = trace_of(headers)
-        if self.cors is not None:
-            exchange.headers = self.cors.headers(origin_in(headers))
-        return exchange
+        return self._exchange(headers, send) if self.batches.accepts_batch(target, size_bytes) else None
 
     def hop(  # noqa: PLR0917  # one call from the hottest path
         self,
@@ -86,6 +75,15 @@ class Answers:
             return None
         is_granted = self.access is None or self.access.peer(presented, trouble)
         return DirectExchange(send, named_application(headers)) if is_granted else None
+
+    def _exchange(self, headers: Headers, send: Sends) -> DirectExchange:
+        """Return the exchange of a read, with what its headers say."""
+        exchange = DirectExchange(send)
+        if headers:
+            exchange.trace = trace_of(headers)
+        if self.cors is not None:
+            exchange.headers = self.cors.headers(origin_in(headers))
+        return exchange
 
     def by_asgi(self, scope: Scope, app: App) -> App:
         """Return the application that answers a request: `app` if it is authorized, else a refusal."""

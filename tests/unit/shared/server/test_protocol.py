@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.http.edge import App, Receive, Scope, Send, send_reply
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
@@ -140,6 +140,21 @@ async def test_a_body_of_blank_lines_leaves_turns_of_the_loop_to_others() -> Non
         assert turns <= len(chunk)
     assert turns > 10
     attacker.connection_lost(None)
+
+
+async def test_a_response_without_a_body_is_sent_when_it_ends_and_not_behind_the_next_answer() -> None:
+    app, wires, (connection, _) = opened()
+    sent: list[int] = []
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_reply(send, 200, b"x", b"text/plain")
+        sent.append(len(wires[0].bodies))
+
+    app.by_asgi = answer
+    connection.data_received(b"HEAD /v1/stores HTTP/1.1\r\nhost: x\r\n\r\n")
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert sent == [1]
 
 
 async def never(scope: Scope, receive: Receive, send: Send) -> None:
