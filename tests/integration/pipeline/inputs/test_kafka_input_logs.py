@@ -279,10 +279,11 @@ def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBrok
 
 def test_a_topic_that_is_not_there_is_reported_with_names_like_it_and_is_not_made(broker: KafkaBroker) -> None:
     there = broker.make_topic()
-    for name in (there[:-1], "zzz"):
+    # The broker has the topics of other tests as well, more of them than an error lists: it names one that is similar.
+    for name, said in ((there[:-1], f"Did you mean .*{there}"), ("zzz", "There are: t")):
         with (
             reading(KafkaConfig(broker.servers, (there, name))) as reads,
-            pytest.raises(UnknownTopicError, match=there) as message,
+            pytest.raises(UnknownTopicError, match=said) as message,
         ):
             reads.input.partitions(timeout_ms=10_000)
         assert f"there is no topic '{name}'" in str(message.value)
