@@ -30,7 +30,7 @@ from understudy_node.engine.arena_format import (
     records_path,
     sums_path,
 )
-from understudy_node.engine.arena_order import sorted_offsets
+from understudy_node.engine.arena_order import key_order
 from understudy_node.engine.arena_sums import DamagedError, FileCheck, read_sums
 from understudy_node.engine.base import NO_FAMILIES
 from understudy_shared.base.errors import CorruptFileError
@@ -61,7 +61,8 @@ class ArenaBase:
         self._starts = whole[HEADER_BYTES : self._offsets_at].cast("I")
         self._offsets = whole[self._offsets_at :].cast("I" if header.offset_bytes == 4 else "Q")
         self._ordered: memoryview | None = None
-        self._ordering = threading.Lock()
+        self._ordering = key_order(directory, header, np.frombuffer(records.data, np.uint8), np.asarray(self._offsets))
+        self._working = threading.Lock()
 
     @classmethod
     def open(cls, directory: Path) -> ArenaBase:
@@ -114,10 +115,22 @@ class ArenaBase:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(key) for key in keys]
 
-    def check_some(self) -> None:
-        """Compare some of the blocks that no reader came to. `damage` holds what is found."""
-        with suppress(CorruptFileError), self._finding_damage():
-            self.is_unchecked = self._index_check.check_some() or self._records_check.check_some()
+    @property
+    def has_background_work(self) -> bool:
+        """Whether there are blocks that were not compared with their sums, or keys that were not sorted."""
+        return self.damage is None and (self.is_unchecked or self._ordered is None)
+
+    def work_in_background(self) -> None:
+        """Compare some of the blocks that no reader came to, or else go on sorting the keys."""
+        with self._working, suppress(CorruptFileError):
+            if self.is_unchecked:
+                with self._finding_damage():
+                    self.is_unchecked = self._index_check.check_some() or self._records_check.check_some()
+            elif self._ordered is None:
+                try:
+                    next(self._ordering)
+                except StopIteration as end:
+                    self._ordered = end.value
 
     def look_for_damage(self) -> None:
         """See whether a file was cut off, before a reader touches what is not there."""
@@ -126,7 +139,7 @@ class ArenaBase:
             self._is_cut_off = self.is_unchecked = True
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the records from `start` to `end`. The first scan sorts all keys (`prepare_scan`)."""
+        """Yield the records from `start` to `end`. The first scan waits for all work in background."""
         ordered = self.prepare_scan()
         first = 0 if start is None else bisect_left(ordered, start, key=self._key_at)
         last = len(ordered) if end is None else bisect_left(ordered, end, key=self._key_at)
@@ -135,16 +148,13 @@ class ArenaBase:
                 yield self._record_at(offset)
 
     def prepare_scan(self) -> memoryview:
-        """Sort the keys, once: about a second per million, mostly without the GIL, so best in a worker thread."""
-        with self._ordering:
-            while self.is_unchecked:  # Compare all blocks: a scan reads them.
-                if self.damage is not None:
-                    raise self.damage
-                self.check_some()
-            if self._ordered is None:
-                data = np.frombuffer(self._records, np.uint8)
-                self._ordered = sorted_offsets(data, np.asarray(self._offsets)).data
-            return self._ordered
+        """Do all work that is left for the background, best in a worker thread: a scan reads all blocks, in order."""
+        while self.has_background_work:
+            self.work_in_background()
+        if self.is_unchecked or self._ordered is None:
+            assert self.damage is not None, "nothing else ends the work"
+            raise self.damage
+        return self._ordered
 
     def count(self) -> int:
         return self._header.keys
@@ -164,6 +174,7 @@ class ArenaBase:
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
     def close(self) -> None:
+        self._ordering.close()
         self._starts.release()
         self._offsets.release()
         self._records_check.release()

@@ -63,6 +63,10 @@ def sums_path(directory: Path) -> Path:
     return directory / "arena.sums"
 
 
+def order_path(directory: Path) -> Path:
+    return directory / "arena.order"
+
+
 def boot_id() -> bytes:
     """Return an id that changes with every boot; zeros where the system has no such id."""
     try:

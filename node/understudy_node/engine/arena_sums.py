@@ -60,19 +60,31 @@ class BlockSums:
 
 def write_sums(path: Path, records: array[int], index: array[int]) -> None:
     """Write the sums of both files, and the sum of these sums."""
-    body = _COUNTS.pack(_MAGIC, len(records), len(index)) + records.tobytes() + index.tobytes()
-    path.write_bytes(body + xxh3_64_digest(body))
+    write_sealed(path, _COUNTS.pack(_MAGIC, len(records), len(index)) + records.tobytes() + index.tobytes())
 
 
 def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
     """Read the sums of records and index; None when the file is not whole."""
-    data = path.read_bytes()
-    body = data[:-_DIGEST_BYTES]
-    if len(body) < _COUNTS.size or not body.startswith(_MAGIC) or data[-_DIGEST_BYTES:] != xxh3_64_digest(body):
+    body = read_sealed(path)
+    if body is None or len(body) < _COUNTS.size or not body.startswith(_MAGIC):
         return None
     _, count, _ = _COUNTS.unpack_from(body)
     sums = array("Q", body[_COUNTS.size :])
     return sums[:count], sums[count:]
+
+
+def write_sealed(path: Path, body: bytes | memoryview) -> None:
+    """Write `body` and its sum."""
+    with path.open("wb") as file:
+        file.write(body)
+        file.write(xxh3_64_digest(body))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """Read what `write_sealed` wrote; None when it is not that."""
+    data = path.read_bytes()
+    body = data[:-_DIGEST_BYTES]
+    return body if data[-_DIGEST_BYTES:] == xxh3_64_digest(body) else None
 
 
 class DamagedError(Exception):

@@ -46,11 +46,11 @@ class Base(Protocol):
         """The damage of its local files, once it was seen: they have to be made again."""
 
     @property
-    def is_unchecked(self) -> bool:
-        """Whether `check_some` has blocks left to compare."""
+    def has_background_work(self) -> bool:
+        """Whether `work_in_background` has something left to do."""
 
-    def check_some(self) -> None:
-        """Compare some of its local files with their sums, in one short step; set `damage`."""
+    def work_in_background(self) -> None:
+        """Compare some of its local files with their sums, or sort some of its keys, in one step; set `damage`."""
 
     def look_for_damage(self) -> None:
         """Check everything that needs no reading; set `damage`."""
@@ -66,10 +66,10 @@ class SelfCheckingBase:
     """A base without local files, or one whose library compares sums at each read."""
 
     damage = None
-    is_unchecked = False
+    has_background_work = False
 
-    def check_some(self) -> None:
-        """Do nothing: nothing is left to compare."""
+    def work_in_background(self) -> None:
+        """Do nothing: nothing is left to compare or to sort."""
 
     def look_for_damage(self) -> None:
         """Do nothing: each read compares sums itself."""
@@ -105,11 +105,11 @@ class WrappingBase:
         return self._base.damage
 
     @property
-    def is_unchecked(self) -> bool:
-        return self._base.is_unchecked
+    def has_background_work(self) -> bool:
+        return self._base.has_background_work
 
-    def check_some(self) -> None:
-        self._base.check_some()
+    def work_in_background(self) -> None:
+        self._base.work_in_background()
 
     def look_for_damage(self) -> None:
         self._base.look_for_damage()

@@ -79,9 +79,9 @@ class StoreReplica:
         return None if self.view is None else self.view.base.damage
 
     @property
-    def is_unchecked(self) -> bool:
-        """Whether parts of its local copy were not compared with their sums yet."""
-        return self.view is not None and self.damage is None and self.view.base.is_unchecked
+    def has_background_work(self) -> bool:
+        """Whether parts of its local copy were not compared with their sums yet, or its keys not sorted."""
+        return self.view is not None and self.view.base.has_background_work
 
     @property
     def has_read_ahead(self) -> bool:
@@ -203,10 +203,10 @@ class StoreReplica:
         self._replace(view.with_base(base, newer.version))
         return True
 
-    def check_some(self) -> Steps:
-        """Compare a part of the local copy with its sums."""
-        assert self.view is not None, "check follows restore"
-        self.view.base.check_some()
+    def work_in_background(self) -> Steps:
+        """Compare a part of the local copy with its sums, or sort some of its keys."""
+        assert self.view is not None, "background work follows restore"
+        self.view.base.work_in_background()
         yield
 
     def look_for_damage(self) -> None:

@@ -74,7 +74,7 @@ class TaskStores:
 
     def has_work(self, target: int) -> bool:
         return any(
-            store.version < target or store.over_budget or store.outgrown or store.is_unchecked
+            store.version < target or store.over_budget or store.outgrown or store.has_background_work
             for store in self._stores
         )
 
@@ -103,8 +103,8 @@ class TaskStores:
             if store.over_budget:
                 return store.shrink()
         for store in self._stores:
-            if store.is_unchecked:
-                return store.check_some()
+            if store.has_background_work:
+                return store.work_in_background()
         return None
 
     def prefetch(self) -> Job:

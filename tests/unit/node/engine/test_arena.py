@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
-from understudy_node.engine import arena_base, arena_format
+from understudy_node.engine import arena_base, arena_format, arena_order
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
-from understudy_node.engine.arena_order import sorted_offsets
+from understudy_node.engine.arena_order import sort_offsets
 from understudy_shared.base.errors import CorruptFileError
 
 # Long equal beginnings, zeros and every length around a word's end are what the ordering could get wrong.
@@ -38,9 +38,27 @@ def _offsets(snapshot: bytes, count: int) -> list[int]:
 def test_keys_are_ordered_as_bytes_whatever_their_lengths(records: dict[bytes, bytes]) -> None:
     snapshot = hdfs_snapshot(records)
     offsets = np.array(_offsets(snapshot, len(records)), np.uint32)
-    ordered = sorted_offsets(np.frombuffer(snapshot, np.uint8), offsets)
     by_offset = dict(zip(offsets.tolist(), records, strict=True))
-    assert [by_offset[offset] for offset in ordered.tolist()] == sorted(records)
+    for _ in sort_offsets(np.frombuffer(snapshot, np.uint8), offsets):
+        pass
+    assert [by_offset[offset] for offset in offsets.tolist()] == sorted(records)
+
+
+def test_keys_are_sorted_once_and_again_where_their_order_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = {number.to_bytes(3, "little"): b"value" for number in range(1_000)}
+    made = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
+    while made.has_background_work:
+        made.work_in_background()
+    order = (tmp_path / "arena.order").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(arena_order, "sort_offsets", None)  # none of these sorts
+        assert list(made.scan()) == list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
+    for damaged in (b"", order[:-1], order[:500] + b"\xff" + order[501:], bytes(len(order))):
+        (tmp_path / "arena.order").write_bytes(damaged)
+        assert list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
+        assert (tmp_path / "arena.order").read_bytes() == order
 
 
 @settings(deadline=None)

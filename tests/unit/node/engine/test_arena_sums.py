@@ -66,8 +66,8 @@ def test_only_what_lies_in_a_damaged_block_is_an_error_and_the_sweep_finds_it_be
     found = answers(read, MANY)
     assert any(found)
     assert not all(found)
-    while swept.is_unchecked and swept.damage is None:
-        swept.check_some()
+    while swept.has_background_work:
+        swept.work_in_background()
     assert swept.damage is not None
     with pytest.raises(CorruptFileError):
         list(swept.scan())
@@ -75,8 +75,8 @@ def test_only_what_lies_in_a_damaged_block_is_an_error_and_the_sweep_finds_it_be
 
 def test_a_sound_arena_is_swept_to_its_end_once(tmp_path: Path) -> None:
     base = ArenaBase.build(tmp_path, [hdfs_snapshot(MANY)])
-    while base.is_unchecked:
-        base.check_some()
+    while base.has_background_work:
+        base.work_in_background()
     assert base.damage is None
     assert all(answers(base, MANY))
     assert dict(base.scan()) == MANY

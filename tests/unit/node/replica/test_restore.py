@@ -60,8 +60,8 @@ class Restoring:
 def test_a_restored_snapshot_holds_its_records_and_keeps_no_compressed_copy(codec: str, tmp_path: Path) -> None:
     restoring = Restoring(tmp_path, CODECS[codec](hdfs_snapshot(RECORDS)))
     base = restoring.run()
-    assert dict(base.scan()) == RECORDS
     assert sorted(restoring.files()) == ["arena.index", "arena.records", "arena.sums", "base.json"]
+    assert dict(base.scan()) == RECORDS
     assert restoring.path.stat().st_nlink == 1
 
 
