@@ -13,9 +13,9 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Final
 
 import mmh3
 import numpy as np
@@ -31,11 +31,10 @@ from understudy_node.engine.arena_format import (
     sums_path,
 )
 from understudy_node.engine.arena_order import key_order
+from understudy_node.engine.arena_scan import pages_of_records
 from understudy_node.engine.arena_sums import DamagedError, FileCheck, read_sums
 from understudy_node.engine.base import NO_FAMILIES
 from understudy_shared.base.errors import CorruptFileError
-
-_PAGE_RECORDS: Final = 1_024
 
 
 class ArenaBase:
@@ -139,13 +138,14 @@ class ArenaBase:
             self._is_cut_off = self.is_unchecked = True
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the records from `start` to `end`. The first scan waits for all work in background."""
-        ordered = self.prepare_scan()
-        first = 0 if start is None else bisect_left(ordered, start, key=self._key_at)
-        last = len(ordered) if end is None else bisect_left(ordered, end, key=self._key_at)
-        for page in range(first, last, _PAGE_RECORDS):
-            for offset in ordered[page : min(page + _PAGE_RECORDS, last)]:
-                yield self._record_at(offset)
+        """Return the records from `start` to `end`. The first scan waits for all work in background."""
+        order = self.prepare_scan()
+        first = 0 if start is None else bisect_left(order, start, key=self._key_at)
+        last = len(order) if end is None else bisect_left(order, end, key=self._key_at)
+        return chain.from_iterable(self._pages(order[first:last]))
+
+    def _pages(self, order: memoryview) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        yield from pages_of_records(self._records, order)  # whoever reads on keeps the files
 
     def prepare_scan(self) -> memoryview:
         """Do all work that is left for the background, best in a worker thread: a scan reads all blocks, in order."""
@@ -221,12 +221,6 @@ class ArenaBase:
     def _key_at(self, offset: int) -> bytes:
         records = self._records
         return records[offset + 4 : offset + 4 + int.from_bytes(records[offset : offset + 4], "big")]
-
-    def _record_at(self, offset: int) -> tuple[bytes, bytes]:
-        records = self._records
-        key_end = offset + 4 + int.from_bytes(records[offset : offset + 4], "big")
-        value_end = key_end + 4 + int.from_bytes(records[key_end : key_end + 4], "big")
-        return records[offset + 4 : key_end], records[key_end + 4 : value_end]
 
 
 def _unfinished(directory: Path, reason: str) -> CorruptFileError:
