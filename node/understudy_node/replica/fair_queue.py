@@ -2,11 +2,11 @@
 
 A group is an application; a process of one application has one group. Each line of waiting tasks serves the groups in
 turn, so an application of a thousand tasks delays one of two tasks by a step each time. A group has no more steps in
-flight than the process has workers, one less of restores: steps that hang take a bounded number of threads.
+flight than the process has workers, one less of those in background: steps that hang take a bounded number of threads.
 
-Every task has at most one step in flight and at most one place in the queue. Tailing comes before restoring, and
-restores never take the last worker, so a restore of minutes delays no tailing task. Tailing tasks that never catch up
-do not starve a restore: it gets one turn in `TAILING_TURNS` + 1.
+Every task has at most one step in flight and at most one place in the queue. Tailing comes before background, which are
+restores, and the checks and sorting of local copies. Background never takes the last worker, so a restore of minutes
+delays no tailing task. Tailing tasks that never catch up do not starve it: it gets one turn in `TAILING_TURNS` + 1.
 Size: at most one entry per task, so the queue is bounded by what the node holds.
 """
 
@@ -19,13 +19,13 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 TAILING_TURNS = 8
-"""Number of tailing steps in a row while a restore waits: the restore delays tailing by an eighth, and never stalls."""
+"""Number of tailing steps in a row while background waits: it delays tailing by an eighth, and never stalls."""
 
 
 class Place(NamedTuple):
-    """The place of a task: in the line of restores or of tailing, as one of its group."""
+    """The place of a task: in the line of background or of tailing, as one of its group."""
 
-    restoring: bool
+    background: bool
     group: Hashable
 
 
@@ -87,14 +87,14 @@ class _Line(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """A round-robin of tasks in two classes, tailing and restoring."""
+    """A round-robin of tasks in two classes, tailing and background."""
 
     def __init__(self, *, workers: int) -> None:
         if workers < 2:
-            raise ValueError("the queue needs two workers at least: one restores while the other tails")
-        self._restore_limit = workers - 1
+            raise ValueError("the queue needs two workers at least: one works in background while the other tails")
+        self._background_limit = workers - 1
         self._tailing: _Line[T] = _Line(workers)
-        self._restoring: _Line[T] = _Line(self._restore_limit)
+        self._background: _Line[T] = _Line(self._background_limit)
         self._queued: dict[T, Place] = {}
         self._running: dict[T, Place] = {}
         self._hanging: set[T] = set()
@@ -103,10 +103,10 @@ class FairQueue(Generic[T]):
         self._tailed_in_a_row = 0
 
     def __repr__(self) -> str:
-        running = self._restores_running
+        running = self._background_running
         return (
-            f"<FairQueue tailing={len(self._tailing)} restoring={len(self._restoring)} "
-            f"running={len(self._running)} of which restoring={running}>"
+            f"<FairQueue tailing={len(self._tailing)} background={len(self._background)} "
+            f"running={len(self._running)} of which background={running}>"
         )
 
     def __len__(self) -> int:
@@ -115,55 +115,55 @@ class FairQueue(Generic[T]):
     @property
     def is_ready(self) -> bool:
         """Whether `take` would give a task."""
-        return self._tailing.is_ready or self._may_restore
+        return self._tailing.is_ready or self._may_run_background
 
     @property
     def tails_only(self) -> bool:
-        """Whether a tailing step runs and no restore waits."""
-        return not len(self._restoring) and self._restores_running < len(self._running) - len(self._hanging)
+        """Whether a tailing step runs and nothing waits in background."""
+        return not len(self._background) and self._background_running < len(self._running) - len(self._hanging)
 
     @property
-    def _may_restore(self) -> bool:
-        return self._restoring.is_ready and self._restores_running < self._restore_limit
+    def _may_run_background(self) -> bool:
+        return self._background.is_ready and self._background_running < self._background_limit
 
     @property
-    def _restores_running(self) -> int:
-        return sum(place.restoring and task not in self._hanging for task, place in self._running.items())
+    def _background_running(self) -> int:
+        return sum(place.background and task not in self._hanging for task, place in self._running.items())
 
-    def put(self, task: T, *, restoring: bool, group: Hashable = None) -> None:
+    def put(self, task: T, *, background: bool, group: Hashable = None) -> None:
         """Queue a step. While one runs, this queues one more; a second call for a queued task does nothing.
 
         A task that changed its class while it was queued goes to the end of the other line.
         """
         if task in self._running:
             self._again.add(task)
-        elif (place := self._queued.get(task)) is None or place.restoring is not restoring:
+        elif (place := self._queued.get(task)) is None or place.background is not background:
             self._leave_line(task)
-            self._queued[task] = Place(restoring, group)
-            self._line(restoring).append(task, group)
+            self._queued[task] = Place(background, group)
+            self._line(background).append(task, group)
 
     def take(self) -> T | None:
         """Take the task whose step runs next; None when no step may run."""
-        may_restore = self._may_restore
+        may_run_background = self._may_run_background
         may_tail = self._tailing.is_ready
-        if not may_tail and not may_restore:
+        if not may_tail and not may_run_background:
             return None
-        restoring = may_restore and (not may_tail or self._tailed_in_a_row >= TAILING_TURNS)
-        self._tailed_in_a_row = 0 if restoring or not len(self._restoring) else self._tailed_in_a_row + 1
-        task = self._line(restoring).popleft()
+        background = may_run_background and (not may_tail or self._tailed_in_a_row >= TAILING_TURNS)
+        self._tailed_in_a_row = 0 if background or not len(self._background) else self._tailed_in_a_row + 1
+        task = self._line(background).popleft()
         self._running[task] = self._queued.pop(task)
         return task
 
-    def done(self, task: T, *, more: bool, restoring: bool) -> None:
+    def done(self, task: T, *, more: bool, background: bool) -> None:
         """End a step; with `more` work the task goes to the end of its line."""
-        was_restoring, group = self._running.pop(task)
+        was_background, group = self._running.pop(task)
         self._hanging.discard(task)
-        self._line(was_restoring).ended(group)
+        self._line(was_background).ended(group)
         wanted = task in self._again or (more and task not in self._discarded)
         self._again.discard(task)
         self._discarded.discard(task)
         if wanted:
-            self.put(task, restoring=restoring, group=group)
+            self.put(task, background=background, group=group)
 
     def hang(self, task: T) -> None:
         """Count a step in flight no more: its worker waits for storage that does not answer, and another takes its
@@ -195,7 +195,7 @@ class FairQueue(Generic[T]):
     def _leave_line(self, task: T) -> None:
         place = self._queued.pop(task, None)
         if place is not None:
-            self._line(place.restoring).remove(task, place.group)
+            self._line(place.background).remove(task, place.group)
 
-    def _line(self, restoring: bool) -> _Line[T]:
-        return self._restoring if restoring else self._tailing
+    def _line(self, background: bool) -> _Line[T]:
+        return self._background if background else self._tailing

@@ -110,8 +110,13 @@ class TaskReplica:
 
     @property
     def restoring(self) -> bool:
-        """Whether its next step belongs to a restore and not to tailing."""
+        """Whether its next step belongs to a restore."""
         return self.state in (ReplicaState.CREATED, ReplicaState.RESTORING)
+
+    @property
+    def in_background(self) -> bool:
+        """Whether its next step does not tail: it restores, or checks or sorts a local copy."""
+        return self.restoring or self._stores.only_works_in_background(self.target)
 
     @property
     def not_ready(self) -> str | None:

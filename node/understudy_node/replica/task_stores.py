@@ -78,6 +78,12 @@ class TaskStores:
             for store in self._stores
         )
 
+    def only_works_in_background(self, target: int) -> bool:
+        """Whether all that there is to do can wait."""
+        return any(store.has_background_work for store in self._stores) and not any(
+            store.version < target or store.over_budget or store.outgrown for store in self._stores
+        )
+
     def look_for_damage(self) -> None:
         """Check whether a local file was cut off."""
         for store in self._stores:

@@ -38,7 +38,8 @@ class SteppedTask(Hashable, Protocol):
     """A task that can be advanced by one bounded step."""
 
     @property
-    def restoring(self) -> bool: ...
+    def in_background(self) -> bool:
+        """Whether its next step may wait for those of tasks that tail."""
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
@@ -65,7 +66,7 @@ class Ended(NamedTuple):
 
     task: SteppedTask
     more: bool
-    restoring: bool
+    background: bool
     took_s: float
 
 
@@ -95,7 +96,7 @@ class Workers:
         """Queue a step of each of these."""
         with self._changed:
             for task in tasks:
-                self._queue.put(task, restoring=task.restoring, group=share)
+                self._queue.put(task, background=task.in_background, group=share)
             if self._shared:
                 self._replace_those_that_hang()
             if self._queue.is_ready:
@@ -142,13 +143,13 @@ class Workers:
         while (task := self._next(ended)) is not None:
             began_s = time.perf_counter()
             try:
-                more, restoring = task.step(), task.restoring
+                more, background = task.step(), task.in_background
             except BaseException as error:
                 log.exception("a step failed unexpectedly", extra={"action": "worker-failed"})
                 if not self._failed(task, error):
                     return
-                more, restoring = False, False
-            ended = Ended(task, more, restoring, time.perf_counter() - began_s)
+                more, background = False, False
+            ended = Ended(task, more, background, time.perf_counter() - began_s)
 
     def _failed(self, task: SteppedTask, error: BaseException) -> bool:
         """Note a bug. Return whether the workers go on: it was in a share, whose steps end."""
@@ -187,7 +188,7 @@ class Workers:
 
     def _done(self, ended: Ended) -> bool:
         """Report a step that ended; return whether its thread ends, too, because another took its place."""
-        self._queue.done(ended.task, more=ended.more, restoring=ended.restoring)
+        self._queue.done(ended.task, more=ended.more, background=ended.background)
         self._are_short = ended.took_s < SHORT_STEP_S
         share, _ = self._shared.pop(ended.task, (None, 0.0))
         if share is not None and share.has_ended:

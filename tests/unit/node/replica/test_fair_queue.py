@@ -12,12 +12,12 @@ from understudy_node.replica.fair_queue import TAILING_TURNS, FairQueue
 TASKS = "abcdefgh"
 
 
-def queue_of(*, workers: int = 2, tailing: str = "", restoring: str = "") -> FairQueue[str]:
+def queue_of(*, workers: int = 2, tailing: str = "", background: str = "") -> FairQueue[str]:
     queue: FairQueue[str] = FairQueue(workers=workers)
-    for task in restoring:
-        queue.put(task, restoring=True)
+    for task in background:
+        queue.put(task, background=True)
     for task in tailing:
-        queue.put(task, restoring=False)
+        queue.put(task, background=False)
     return queue
 
 
@@ -30,18 +30,18 @@ def test_one_worker_alone_cannot_be_fair() -> None:
         FairQueue(workers=1)
 
 
-def test_tailing_comes_before_restoring_and_each_in_the_order_of_asking() -> None:
-    queue = queue_of(workers=4, restoring="xy", tailing="abc")
+def test_tailing_comes_before_background_and_each_in_the_order_of_asking() -> None:
+    queue = queue_of(workers=4, background="xy", tailing="abc")
     assert taken(queue, 6) == ["a", "b", "c", "x", "y", None]
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_restores_leave_one_worker(workers: int) -> None:
-    queue = queue_of(workers=workers, restoring="abcdefgh")
+    queue = queue_of(workers=workers, background="abcdefgh")
     assert taken(queue, workers) == [*"abcdefgh"[: workers - 1], None]
-    queue.put("t", restoring=False)
+    queue.put("t", background=False)
     assert queue.take() == "t"
-    queue.done("a", more=False, restoring=True)
+    queue.done("a", more=False, background=True)
     assert queue.take() == "abcdefgh"[workers - 1]
 
 
@@ -52,7 +52,7 @@ def test_a_task_with_more_to_do_waits_for_the_others_first() -> None:
         task = queue.take()
         assert task is not None
         order.append(task)
-        queue.done(task, more=True, restoring=False)
+        queue.done(task, more=True, background=False)
     assert order == list("abcabca")
 
 
@@ -64,33 +64,33 @@ def test_asking_twice_is_asking_once() -> None:
 def test_asking_while_a_step_runs_means_exactly_one_more() -> None:
     queue = queue_of(tailing="a")
     assert queue.take() == "a"
-    queue.put("a", restoring=False)
-    queue.put("a", restoring=False)
+    queue.put("a", background=False)
+    queue.put("a", background=False)
     assert queue.take() is None
-    queue.done("a", more=True, restoring=False)
+    queue.done("a", more=True, background=False)
     assert taken(queue, 2) == ["a", None]
-    queue.done("a", more=False, restoring=False)
+    queue.done("a", more=False, background=False)
     assert queue.take() is None
     assert len(queue) == 0
 
 
 def test_a_queued_task_that_changes_its_class_changes_the_line() -> None:
-    queue = queue_of(workers=2, restoring="r", tailing="a")
-    queue.put("a", restoring=True)
+    queue = queue_of(workers=2, background="r", tailing="a")
+    queue.put("a", background=True)
     assert taken(queue, 2) == ["r", None]
-    queue.put("a", restoring=False)
+    queue.put("a", background=False)
     assert taken(queue, 2) == ["a", None]
 
 
 def test_a_running_task_that_changes_its_class_joins_the_other_line() -> None:
-    queue = queue_of(restoring="rs")
+    queue = queue_of(background="rs")
     assert taken(queue, 2) == ["r", None]
-    queue.done("r", more=True, restoring=False)
+    queue.done("r", more=True, background=False)
     assert taken(queue, 3) == ["r", "s", None]
 
 
 def test_a_discarded_task_gets_no_step() -> None:
-    queue = queue_of(tailing="ab", restoring="r")
+    queue = queue_of(tailing="ab", background="r")
     queue.discard("a")
     queue.discard("r")
     queue.discard("unknown")
@@ -103,9 +103,9 @@ def test_a_task_discarded_in_flight_gets_no_other_step_even_with_more_to_do(aske
     queue = queue_of(tailing="a")
     assert queue.take() == "a"
     if asked_meanwhile:
-        queue.put("a", restoring=False)
+        queue.put("a", background=False)
     queue.discard("a")
-    queue.done("a", more=True, restoring=False)
+    queue.done("a", more=True, background=False)
     assert queue.take() is None
     assert len(queue) == 0
 
@@ -114,27 +114,27 @@ def test_a_task_that_comes_back_while_its_last_step_runs_goes_on() -> None:
     queue = queue_of(tailing="a")
     queue.take()
     queue.discard("a")
-    queue.put("a", restoring=True)
-    queue.done("a", more=False, restoring=True)
+    queue.put("a", background=True)
+    queue.done("a", more=False, background=True)
     assert queue.take() == "a"
 
 
 def test_tailing_that_never_catches_up_does_not_stop_a_restore() -> None:
-    queue = queue_of(tailing="ab", restoring="r")
+    queue = queue_of(tailing="ab", background="r")
     order = []
     for _ in range(3 * (TAILING_TURNS + 1)):
         task = queue.take()
         assert task is not None
         order.append(task)
-        queue.done(task, more=True, restoring=task == "r")
+        queue.done(task, more=True, background=task == "r")
     assert order.count("r") == 3
     assert order.index("r") == TAILING_TURNS
 
 
 def test_it_shows_what_is_in_it() -> None:
-    queue = queue_of(tailing="ab", restoring="rs")
+    queue = queue_of(tailing="ab", background="rs")
     taken(queue, 3)
-    assert repr(queue) == "<FairQueue tailing=0 restoring=1 running=3 of which restoring=1>"
+    assert repr(queue) == "<FairQueue tailing=0 background=1 running=3 of which background=1>"
 
 
 class Workshop(RuleBasedStateMachine):
@@ -150,21 +150,21 @@ class Workshop(RuleBasedStateMachine):
         self.again: set[str] = set()
         self.left: set[str] = set()
 
-    @rule(task=st.sampled_from(TASKS), restoring=st.booleans())
-    def put(self, task: str, restoring: bool) -> None:
-        self.queue.put(task, restoring=restoring)
+    @rule(task=st.sampled_from(TASKS), background=st.booleans())
+    def put(self, task: str, background: bool) -> None:
+        self.queue.put(task, background=background)
         if task in self.running:
             self.again.add(task)
             self.left.discard(task)
         else:
-            self._wait(task, restoring)
+            self._wait(task, background)
 
     @precondition(lambda self: len(self.running) < self.workers)
     @rule()
     def take(self) -> None:
         task = self.queue.take()
-        may_restore = sum(self.running.values()) < self.workers - 1
-        candidates = {name for name, restoring in self.waiting.items() if may_restore or not restoring}
+        may_run_background = sum(self.running.values()) < self.workers - 1
+        candidates = {name for name, background in self.waiting.items() if may_run_background or not background}
         if task is None:
             assert not candidates
             return
@@ -178,13 +178,13 @@ class Workshop(RuleBasedStateMachine):
             assert self.patience[other] <= (TAILING_TURNS + 1) * len(TASKS)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), more=st.booleans(), restoring=st.booleans())
-    def done(self, data: st.DataObject, more: bool, restoring: bool) -> None:
+    @rule(data=st.data(), more=st.booleans(), background=st.booleans())
+    def done(self, data: st.DataObject, more: bool, background: bool) -> None:
         task = data.draw(st.sampled_from(sorted(self.running)))
-        self.queue.done(task, more=more, restoring=restoring)
+        self.queue.done(task, more=more, background=background)
         del self.running[task]
         if task in self.again or (more and task not in self.left):
-            self._wait(task, restoring)
+            self._wait(task, background)
         self.again.discard(task)
         self.left.discard(task)
 
@@ -210,13 +210,13 @@ class Workshop(RuleBasedStateMachine):
             if taken_now is None:
                 break
             expected.discard(taken_now)
-            self.queue.done(taken_now, more=True, restoring=classes[taken_now])
+            self.queue.done(taken_now, more=True, background=classes[taken_now])
         assert not expected
         self.patience = dict.fromkeys(self.waiting, 0)
 
     def done_with(self, task: str) -> None:
         self.queue.discard(task)
-        self.queue.done(task, more=False, restoring=False)
+        self.queue.done(task, more=False, background=False)
         del self.running[task]
         self.again.discard(task)
         self.left.discard(task)
@@ -227,10 +227,10 @@ class Workshop(RuleBasedStateMachine):
         assert not set(self.waiting) & set(self.running)
         assert len(self.queue) == len(self.waiting) + len(self.running)
 
-    def _wait(self, task: str, restoring: bool) -> None:
-        if self.waiting.get(task) is not restoring:
+    def _wait(self, task: str, background: bool) -> None:
+        if self.waiting.get(task) is not background:
             self.patience[task] = 0
-        self.waiting[task] = restoring
+        self.waiting[task] = background
 
 
 TestWorkshop = Workshop.TestCase
@@ -239,28 +239,28 @@ TestWorkshop = Workshop.TestCase
 def test_groups_take_turns_whatever_the_number_of_their_tasks() -> None:
     queue: FairQueue[str] = FairQueue(workers=8)
     for task in "abcdef":
-        queue.put(task, restoring=False, group="large")
-    queue.put("x", restoring=False, group="small")
-    queue.put("y", restoring=False, group="small")
+        queue.put(task, background=False, group="large")
+    queue.put("x", background=False, group="small")
+    queue.put("y", background=False, group="small")
     assert taken(queue, 6) == ["a", "x", "b", "y", "c", "d"]
 
 
 def test_a_group_whose_steps_hang_keeps_a_bounded_number_of_workers_and_others_go_on() -> None:
     queue: FairQueue[str] = FairQueue(workers=3)
     for task in "abcd":
-        queue.put(task, restoring=True, group="hangs")
+        queue.put(task, background=True, group="hangs")
     assert taken(queue, 3) == ["a", "b", None]
     for task in "ab":
         queue.hang(task)
-    queue.put("x", restoring=True, group="well")
-    queue.put("t", restoring=False, group="hangs")
+    queue.put("x", background=True, group="well")
+    queue.put("t", background=False, group="hangs")
     assert taken(queue, 3) == ["t", "x", None]
-    queue.done("a", more=False, restoring=True)
+    queue.done("a", more=False, background=True)
     assert queue.take() == "c"
     queue.discard_group("hangs")
-    queue.done("b", more=True, restoring=True)
-    queue.done("c", more=True, restoring=True)
-    queue.done("t", more=True, restoring=False)
+    queue.done("b", more=True, background=True)
+    queue.done("c", more=True, background=True)
+    queue.done("t", more=True, background=False)
     assert taken(queue, 1) == [None]
     assert queue.running("hangs") == []
 
@@ -271,7 +271,7 @@ def test_a_task_waits_for_one_step_of_each_other_group_for_each_of_its_own_befor
 ) -> None:
     queue: FairQueue[str] = FairQueue(workers=9)
     for task, group in given:
-        queue.put(task, restoring=False, group=group)
+        queue.put(task, background=False, group=group)
     order = list(iter(queue.take, None))
     group_of = dict(given)
     assert sorted(order) == sorted(group_of)

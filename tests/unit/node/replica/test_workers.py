@@ -18,8 +18,8 @@ PATIENCE_S = 60.0
 class Task:
     """Runs `body` in each step and counts; never two steps of it at once."""
 
-    def __init__(self, body: Callable[[int], bool], *, restoring: bool = False) -> None:
-        self.restoring = restoring
+    def __init__(self, body: Callable[[int], bool], *, in_background: bool = False) -> None:
+        self.in_background = in_background
         self.steps = 0
         self.overlapped = False
         self._body = body
@@ -59,7 +59,7 @@ def workers() -> Iterator[Workers]:
     assert not any(thread.is_alive() for thread in workers._threads)
 
 
-def finished(workers: Workers, *, restoring: bool = False) -> threading.Event:
+def finished(workers: Workers, *, in_background: bool = False) -> threading.Event:
     """Set when a task that is submitted now has run."""
     event = threading.Event()
 
@@ -67,7 +67,7 @@ def finished(workers: Workers, *, restoring: bool = False) -> threading.Event:
         event.set()
         return False
 
-    workers.submit(Task(body, restoring=restoring))
+    workers.submit(Task(body, in_background=in_background))
     return event
 
 
@@ -97,12 +97,12 @@ def test_a_submitted_task_runs_until_it_has_no_more_to_do(workers: Workers) -> N
 
 def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
     gate = Gate()
-    workers.submit(Task(gate, restoring=True))
-    workers.submit(Task(gate, restoring=True))
+    workers.submit(Task(gate, in_background=True))
+    workers.submit(Task(gate, in_background=True))
     assert gate.begun.wait(PATIENCE_S)
     for _ in range(20):
         assert finished(workers).wait(PATIENCE_S)
-    waiting = finished(workers, restoring=True)
+    waiting = finished(workers, in_background=True)
     assert finished(workers).wait(PATIENCE_S)
     assert not waiting.is_set()
     gate.let_go.set()
@@ -156,7 +156,7 @@ def test_short_steps_do_not_hold_a_restore_up(monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setattr("understudy_node.replica.workers.HELP_AFTER_S", PATIENCE_S)
     assert finished(workers).wait(PATIENCE_S)
     tailing, restoring = Gate(), Gate()
-    workers.submit(Task(tailing), Task(restoring, restoring=True))
+    workers.submit(Task(tailing), Task(restoring, in_background=True))
     assert tailing.begun.wait(PATIENCE_S)
     assert restoring.begun.wait(PATIENCE_S)
     for gate in (tailing, restoring):
@@ -165,7 +165,7 @@ def test_short_steps_do_not_hold_a_restore_up(monkeypatch: pytest.MonkeyPatch, w
 
 def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_ends(workers: Workers) -> None:
     first, second, tailing = Gate(), Gate(), Gate()
-    workers.submit(Task(first, restoring=True), Task(second, restoring=True), Task(tailing))
+    workers.submit(Task(first, in_background=True), Task(second, in_background=True), Task(tailing))
     assert first.begun.wait(PATIENCE_S)
     assert tailing.begun.wait(PATIENCE_S)
     assert not second.begun.is_set()
@@ -210,7 +210,7 @@ def test_no_task_is_in_two_steps_at_once() -> None:
 
         return body
 
-    tasks = [Task(body_of(event), restoring=index % 2 == 0) for index, event in enumerate(done)]
+    tasks = [Task(body_of(event), in_background=index % 2 == 0) for index, event in enumerate(done)]
     for _ in range(10):
         for task in tasks:
             workers.submit(task)
@@ -283,7 +283,7 @@ def test_a_task_that_cannot_say_its_class_after_a_step_is_a_failure_too(caplog: 
         stepped = False
 
         @property
-        def restoring(self) -> bool:
+        def in_background(self) -> bool:
             if self.stepped:
                 raise ZeroDivisionError("torn")
             return False
