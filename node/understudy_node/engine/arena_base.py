@@ -145,7 +145,7 @@ class ArenaBase:
         return chain.from_iterable(self._pages(order[first:last]))
 
     def _pages(self, order: memoryview) -> Iterator[Iterable[tuple[bytes, bytes]]]:
-        yield from pages_of_records(self._records, order)  # whoever reads on keeps the files
+        yield from pages_of_records(self._records, order)  # an iterator in use keeps the files
 
     def prepare_scan(self) -> memoryview:
         """Do all work that is left for the background, best in a worker thread: a scan reads all blocks, in order."""

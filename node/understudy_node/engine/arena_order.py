@@ -25,7 +25,7 @@ U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 Offsets = npt.NDArray[Any]
-"""Where records begin, as unsigned integers of 4 or 8 bytes."""
+"""The offsets of records, as unsigned integers of 4 or 8 bytes."""
 
 _WORD_BYTES: Final = 8
 _BLOCK: Final = 65_536
@@ -145,8 +145,8 @@ def _words(data: U8, position: int, offsets: Offsets) -> U64:
 def _last_words(data: U8, position: int, offsets: Offsets) -> U64:
     """Return the same where keys may end: with zeros behind their end."""
     lengths = _lengths(data, offsets).view(np.int64)
-    # Where a key ends at or before `position`, any word will do: nothing is kept of it. Of the others none reaches the
-    # end of the file: eight bytes or more follow each key.
+    # Of a key that ends before `position` no bit is kept: any bytes will do. No word of others reaches the end of the
+    # file: eight bytes or more follow each key.
     words = _words(data, position, np.minimum(offsets, len(data) - 12 - position))
     missing_bits = (np.clip(position + _WORD_BYTES - lengths, 0, _WORD_BYTES) * 8).astype(np.uint64)
     for _ in range(2):  # a shift by 64 bits at once is not defined
