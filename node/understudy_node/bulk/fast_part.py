@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from understudy_node.bulk.cells import AnyCells, UnfitRowsError
-from understudy_node.bulk.slices import slices
 from understudy_node.bulk.table import Projection
 from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.slices import slices
 from understudy_node.engine.view import View
 from understudy_node.stores.bulk_parts import MadePart
 from understudy_shared.reads.scan_page import Room

@@ -75,6 +75,12 @@ class RowMaker:
         return self.prefix is not None or bool(self.of_key or self.of_members)
 
     @property
+    def counts_records(self) -> bool:
+        """Whether it counts all keys of a store in which each key is one record."""
+        is_plain = self.reader.store.make_finder is None
+        return self.only_counts and is_plain and not self.is_filtered and self.selection.include_expired
+
+    @property
     def access(self) -> Access:
         """The way in which a partition is read for it."""
         return "seek" if self.starts is not None or self.is_sought else "filtered-pass" if self.is_filtered else "pass"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from time import monotonic
+from typing import Final
 
 import orjson
 
+from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.slices import slices
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.gathered import Gathered, JsonRows
+from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_keys import keys_after
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.scan_page import Access, PartPage, Place, Room, Stamp
+
+COUNTED_BYTES: Final = 64 * 1024
+"""Size of the records that are counted without a break, in a fraction of a millisecond."""
 
 
 def scan_part(  # noqa: PLR0917  # the last two have defaults
@@ -32,6 +39,8 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     """
     if maker.prefix is not None and maker.prefix.whole is not None:
         return (yield from _sought(maker, maker.prefix.whole, reading, place, rows or JsonRows()))
+    if maker.counts_records:
+        return (yield from _counted(maker, reading, place, room, has_left))
     rows = rows or JsonRows()
     # One loop with all its branches, because it runs for each key: calls between them would cost every scan.
     found, looked_at, size_bytes, after = 0, 0, 0, place.after
@@ -62,6 +71,29 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
         yield
     yield from rows.finish()
     return _part(reading.view, rows, found, looked_at, maker.access, next_after=after, is_end=is_end)
+
+
+def _counted(
+    maker: RowMaker, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
+) -> Generator[None, None, PartPage]:
+    """Count records, a thousand at a time."""
+    found, after, is_end = 0, place.after, True
+    for records in _records_behind(maker.reader, reading.view, after):
+        if found and (monotonic() >= room.until_s or has_left()):
+            is_end = False
+            break
+        found += len(records) // 2
+        after = records[-2]
+        yield
+    return _part(reading.view, JsonRows(), found, found, maker.access, next_after=after, is_end=is_end)
+
+
+def _records_behind(reader: StoreReader, view: TaskView, after: bytes | None) -> Iterator[list[bytes]]:
+    first = reader.first_bytes(view)
+    start = first if after is None else after_prefix(after)
+    if first is None or start is None:
+        return iter(())
+    return slices(view.stores[reader.store.store_name], start, after_prefix(first), slice_bytes=COUNTED_BYTES)
 
 
 def _sought(
