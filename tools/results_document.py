@@ -52,10 +52,9 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
 _OWN_FORM = "the state is in a binary form of Spark's own"
 
 NOT_FINISHED: Mapping[str, str] = {
-    "an expression over aggregates, `sum(x) / count(*)`": "the state has the aggregates; what is made of them has only "
-    "the plan",
-    "`percentile`, `median`, `mode`": "the state has every value with its count, not which percentile is wanted",
-    "`percentile_approx`": "the state is a digest, and does not say which percentile is wanted",
+    "an expression over aggregates, `sum(x) / count(*)`": "only the plan has the expression",
+    "`percentile`, `median`, `mode`": "the state has every value with its count, without the wanted percentile",
+    "`percentile_approx`": "the state is a digest, without the wanted percentile",
     "`listagg`, `string_agg`": "the state has no delimiter and no order",
     "`hll_sketch_agg`, `kll_sketch_agg_*`, `theta_sketch_agg`": "what the query puts out is the sketch, which `value` "
     "has; another function makes its estimate",
@@ -73,9 +72,9 @@ _BEGIN = """\
 
 `python -m tools.results_document` writes this file.
 
-Spark stores aggregation buffers, with generated names: an average is its sum and its count. `value` is always what
-Spark stores. [`announce`](pipeline.md) in the job, or a TOML file (`--aliases`), gives names, and says which output
-columns are made of which buffers; then `result` stands beside `value` with exactly what the query outputs:
+Spark stores aggregation buffers, with generated names: an average is its sum and its count. `value` has them. With
+[`announce`](pipeline.md) in the job, or a TOML file (`--aliases`) that names columns and says which output columns are
+made of which buffers, `result` has exactly what the query outputs:
 
 ```toml
 [op0]                                  # a store by its default name, as `GET /v1/stores` shows it
@@ -91,13 +90,10 @@ last_seen = { function = "max", buffers = [3], type = "timestamp" }
 
 A file that does not fit the checkpoint stops the start with the reason. Where file and announcement both say something
 the file wins, and what of an announcement does not fit is left out with a `names left out` event in `/admin/v1/lag`.
-`type` follows from the buffers, and is checked when it is given. It must be given for lists and sets (`array<...>`),
-for sums of longs that are decimals (Spark adds decimals of up to 8 digits unscaled), and for averages of decimals of up
-to 11 digits.
+`type` is needed for lists and sets (`array<...>`), for sums of decimals of up to 8 digits, which Spark stores as longs,
+and for averages of decimals of up to 11 digits. Elsewhere it is checked.
 
 ## Functions
-
-Every function was compared with the rows that Spark itself put out.
 
 | function | of Spark SQL | its buffers |
 |---|---|---|
@@ -106,21 +102,19 @@ Every function was compared with the rows that Spark itself put out.
 _RULES = """
 Rules that are Spark's own:
 
-- A variance, covariance or correlation of one row has nothing to divide by: `*_samp` and `corr` are null.
-- Where the expression divides by zero (the correlation with a constant) `result` is null, as Spark says without ANSI
-  rules.
-- Where one column is constant and the other has NaN or an infinity, a correlation is null from Spark 4.3 on, and NaN up
-  to 4.2: `corr` and `corr_4_2`. An intercept may differ in its last digit between the two: `regr_intercept` and
-  `regr_intercept_4_2`. The announcement names those of the query's Spark.
-- `collect_set` over binary is printed as binary, though Spark stores each element as an array of numbers.
-- A set has the order in which it is stored. Spark promises none, and may print another.
-- `approx_count_distinct` is the estimate of HyperLogLog++ with the tables of its paper, for 4 to 15 bits of precision
-  (a relative deviation down to 0.7 %).
+- Of one row, `*_samp` and `corr` are null.
+- A division by zero (the correlation with a constant) is null, as in Spark without ANSI rules.
+- Where one column is constant and the other has NaN or an infinity, `corr` is null (Spark 4.3 on) and `corr_4_2` NaN.
+  An intercept may differ in its last digit between `regr_intercept` and `regr_intercept_4_2`. The announcement names
+  those of the query's Spark.
+- `collect_set` over binary is printed as binary.
+- A set has the order in which it is stored; Spark may print another.
+- `approx_count_distinct` is the estimate of HyperLogLog++ for 4 to 15 bits of precision (a relative deviation down to
+  0.7 %).
 
 ## Without a result
 
-`value` has their buffers. A result is never guessed: the announcement leaves these out, and an alias file that names
-one is refused.
+`value` has their buffers. The announcement leaves these out, and an alias file that names one is refused.
 
 | aggregate | why |
 |---|---|
