@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 from tools.reference.markdown import GENERATED, code, fence, page, plain, table
 from tools.reference.openapi_calls import SERVICES, Call, calls, tags
@@ -117,9 +118,14 @@ def _services(services: Sequence[str]) -> str:
 def _rows(call: Call) -> list[Row]:
     found = [call.resolved(each) for each in call.operation.get("parameters", [])]
     return [
-        (code(each["name"]), each["in"], call.type_text(each["schema"]), plain(each.get("description", "")))
+        (code(each["name"]), _place(each), call.type_text(each["schema"]), plain(each.get("description", "")))
         for each in found
     ]
+
+
+def _place(parameter: Mapping[str, Any]) -> str:
+    is_required = parameter.get("required") and parameter["in"] != "path"
+    return parameter["in"] + (", required" if is_required else "")
 
 
 @cache
