@@ -124,8 +124,8 @@ def _rows(call: Call) -> list[Row]:
 
 
 def _place(parameter: Mapping[str, Any]) -> str:
-    is_required = parameter.get("required") and parameter["in"] != "path"
-    return parameter["in"] + (", required" if is_required else "")
+    place: str = parameter["in"]
+    return f"{place}, required" if parameter.get("required") and place != "path" else place
 
 
 @cache

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, islice
 
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.base import Base, WrappingBase
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.stores.lookup import StoreReader
@@ -27,7 +30,14 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
 
 def _first_key(view: View, first: bytes) -> bytes | None:
     """Find a key among records of the base and the newest changes, without sorting. Keys begin with `first`."""
-    changed = (key for tier in view.tiers for key in islice(tier.changes, MAX_LOOKS) if key.startswith(first))
-    scan = view.base.scan(first, after_prefix(first)) if first else view.base.scan()
-    base = (key for key, _ in islice(scan, MAX_LOOKS))
-    return next((key for key in chain(base, changed) if view.get(key) is not None), None)
+    changed = chain.from_iterable(islice(tier.changes, MAX_LOOKS) for tier in view.tiers)
+    keys = (key for key in chain(_some_keys(view.base, first), changed) if key.startswith(first))
+    return next((key for key in keys if view.get(key) is not None), None)
+
+
+def _some_keys(base: Base, first: bytes) -> Iterator[bytes]:
+    while isinstance(base, WrappingBase):
+        base = base.wrapped
+    if isinstance(base, ArenaBase):
+        return base.some_keys(MAX_LOOKS)
+    return (key for key, _ in islice(base.scan(first, after_prefix(first)) if first else base.scan(), MAX_LOOKS))
