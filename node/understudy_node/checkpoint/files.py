@@ -190,8 +190,7 @@ def arriving_file(destination: Path) -> Iterator[Path]:
             raise UnderstudyError(
                 "The disk is full",
                 where=str(destination.parent),
-                fix="Free space there, or give the node a state directory on a larger disk; the replica is restored "
-                "again by itself",
+                fix="Free space there, or give the node another --data-dir; the replica goes on by itself",
             ) from error
         raise storage_error("Cannot write", str(destination), error) from error
     finally:

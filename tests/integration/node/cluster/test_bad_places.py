@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_a_restore_onto_a_full_disk_says_where_and_goes_on_when_there_is_space(
         with served_node(checkpoint.path, disk / "data") as served:
             served.wait_for_version(3)
         for base in (disk / "data").glob("*/*/*/*/*/base.json"):
-            base.unlink()  # no base is whole any more: both are to be restored again
+            shutil.rmtree(base.parent)  # both are to be restored again, and nothing is left that a start could remove
         ballast.append(fill(disk))
         with served_node(checkpoint.path, disk / "data") as served:
             wait_until(lambda: len(served.partitions()) == 2, what="the first poll")
