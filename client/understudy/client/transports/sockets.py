@@ -233,13 +233,30 @@ def _late(parser: ReplyParser | None) -> Failure:
 
 
 class SocketStream:
-    """The body of a reply as it comes, with the connection that carries it."""
+    """The body of a reply as it comes, with the connection that carries it.
+
+    Any thread may close it. While another one reads, that one frees the descriptor: it may be about to wait for it, and
+    would wait for whatever gets the same number next.
+    """
 
     def __init__(self, made: socket.socket, parser: StreamParser) -> None:
         self._socket, self._parser = made, parser
+        # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
+        self._is_read = self._is_closed = False
 
     def receive(self, deadline_s: float) -> bytes | Failure:
         """See `Stream`."""
+        self._is_read = True
+        try:
+            if self._is_closed:
+                return Failure(FailureKind.CUT, "the stream was closed")
+            return self._next(deadline_s)
+        finally:
+            self._is_read = False
+            if self._is_closed:
+                self._socket.close()
+
+    def _next(self, deadline_s: float) -> bytes | Failure:
         parser = self._parser
         while True:
             if data := parser.take():
@@ -256,9 +273,11 @@ class SocketStream:
 
     def close(self) -> None:
         """See `Stream`."""
+        self._is_closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
-        self._socket.close()
+        if not self._is_read:
+            self._socket.close()
 
 
 def _read(made: socket.socket, parser: StreamParser, deadline_s: float) -> Failure | None:

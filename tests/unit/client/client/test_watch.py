@@ -8,6 +8,7 @@ import socket
 import threading
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from tests.support.spark.queries import wait_until
 from tests.unit.client.client.test_watch_steps import event, token
 
 from understudy import AsyncClient, BadReplyError, Client, DeadlineError, UnreachableError, VersionGoneError
+from understudy.client.core.exchange import Failure
 from understudy.client.transports.live_stream import MAX_HELD_BYTES, LiveStream
+from understudy.client.transports.sockets import SocketStream
+from understudy.client.transports.wire import StreamParser
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 GONE = b'{"type":"version-gone","title":"t","status":410,"detail":"d"}'
@@ -151,6 +155,34 @@ def test_a_watch_that_is_left_closed_or_ended_by_another_thread_leaves_no_descri
         assert list(watch) == [], "close ends a thread that waits"
         ending.join()
         wait_until(ended, what="the socket of a watch that another thread closed")
+
+
+def test_a_stream_that_is_closed_while_it_is_read_keeps_its_descriptor_until_its_reader_has_left() -> None:
+    ours, theirs = socket.socketpair()
+    number = ours.fileno()
+
+    class Closing:
+        """A socket whose stream another thread closes when the reader is about to wait."""
+
+        def settimeout(self, timeout_s: float) -> None:
+            ours.settimeout(timeout_s)
+
+        def recv(self, most: int) -> bytes:
+            stream.close()
+            assert ours.fileno() == number
+            return ours.recv(most)
+
+        def shutdown(self, how: int) -> None:
+            ours.shutdown(how)
+
+        def close(self) -> None:
+            ours.close()
+
+    stream = SocketStream(Closing(), StreamParser(1 << 20))  # type: ignore[arg-type]  # what it uses of a socket
+    with theirs:
+        assert isinstance(stream.receive(monotonic() + 60), Failure)
+    assert ours.fileno() == -1
+    assert isinstance(stream.receive(monotonic() + 60), Failure)
 
 
 @pytest.mark.parametrize("way", ["break", "cancel", "end of the loop"])
