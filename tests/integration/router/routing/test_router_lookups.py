@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import orjson
 import pytest
@@ -99,6 +100,15 @@ async def test_what_one_node_cannot_answer_the_next_one_does_for_free(answer: An
         assert known.nodes[0].keys == [1]
 
 
+def patience(answer: Answer | Raw | Hang) -> dict[str, Any]:
+    """How long a node may take: long enough for a busy machine, and no longer than that for one that never answers."""
+    return {
+        "hop_timeout_ms": 500 if isinstance(answer, Hang) else 10_000,
+        "deadline_ms": 30_000,
+        "suspect_after_ms": 30_000,
+    }
+
+
 MAY_BE_OVERLOAD = [
     (says(problem(ProblemType.DEADLINE)), "deadline", 504),
     (status(429, b"{}"), "overloaded", 429),
@@ -110,7 +120,7 @@ MAY_BE_OVERLOAD = [
 async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts(
     answer: Answer | Raw | Hang, reason: str
 ) -> None:
-    async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, hedge_after_ms=0, **LARGE_BUDGET) as known:
+    async with cluster(answer, B, hedge_after_ms=0, **patience(answer), **LARGE_BUDGET) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.json()["value"]) == (200, {"by": "b"})
         assert known.router.forwarder.context.fallbacks == {reason: 1}
@@ -122,7 +132,7 @@ async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts
 async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is_spent(
     answer: Answer | Raw | Hang, reason: str, code: int
 ) -> None:
-    async with cluster(answer, B, hop_timeout_ms=100, suspect_after_ms=5000, **NO_BUDGET) as known:
+    async with cluster(answer, B, **patience(answer), **NO_BUDGET) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.headers.get("retry-after")) == (code, "1" if code == 429 else None)
         assert [each["reason"] for each in reply.json()["candidates"]] == [reason, "not-asked"]
