@@ -11,7 +11,7 @@ import shutil
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from mmap import ACCESS_READ, mmap
@@ -60,7 +60,7 @@ class ArenaBase:
         self._starts = whole[HEADER_BYTES : self._offsets_at].cast("I")
         self._offsets = whole[self._offsets_at :].cast("I" if header.offset_bytes == 4 else "Q")
         self._ordered: memoryview | None = None
-        self._ordering = key_order(directory, header, np.frombuffer(records.data, np.uint8), np.asarray(self._offsets))
+        self._ordering = self._key_order()
         self._working = threading.Lock()
 
     @classmethod
@@ -122,14 +122,27 @@ class ArenaBase:
     def work_in_background(self) -> None:
         """Compare some of the blocks that no reader came to, or else go on sorting the keys."""
         with self._working, suppress(CorruptFileError):
+            self.look_for_damage()
+            if self.damage is not None:
+                return
             if self.is_unchecked:
                 with self._finding_damage():
                     self.is_unchecked = self._index_check.check_some() or self._records_check.check_some()
             elif self._ordered is None:
-                try:
-                    next(self._ordering)
-                except StopIteration as end:
-                    self._ordered = end.value
+                self._order_some()
+
+    def _order_some(self) -> None:
+        try:
+            next(self._ordering)
+        except StopIteration as end:
+            self._ordered = end.value
+        except BaseException:
+            self._ordering = self._key_order()  # from the beginning, when it is asked for again
+            raise
+
+    def _key_order(self) -> Generator[None, None, memoryview]:
+        records, offsets = np.frombuffer(self._records, np.uint8), np.asarray(self._offsets)
+        return key_order(self.directory, self._header, records, offsets)
 
     def look_for_damage(self) -> None:
         """See whether a file was cut off, before a reader touches what is not there."""
@@ -178,7 +191,8 @@ class ArenaBase:
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
     def close(self) -> None:
-        self._ordering.close()
+        with self._working:
+            self._ordering.close()
         self._starts.release()
         self._offsets.release()
         self._records_check.release()

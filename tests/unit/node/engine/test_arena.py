@@ -6,6 +6,7 @@ import gc
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ def test_keys_are_ordered_as_bytes_whatever_their_lengths(
     assert list(base.scan()) == sorted(records.items())
 
 
-def test_keys_are_sorted_once_and_again_where_their_order_is_damaged(
+def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = {number.to_bytes(3, "little"): b"value" for number in range(1_000)}
@@ -42,6 +43,12 @@ def test_keys_are_sorted_once_and_again_where_their_order_is_damaged(
     with monkeypatch.context() as patched:
         patched.setattr(arena_order, "sort_offsets", None)  # none of these sorts
         assert list(made.scan()) == list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
+    with monkeypatch.context() as patched:
+        patched.setattr(arena_order, "read_sealed", Mock(side_effect=MemoryError))
+        failing = ArenaBase.open(tmp_path)
+        with pytest.raises(MemoryError):
+            list(failing.scan())
+    assert list(failing.scan()) == sorted(records.items())
     for damaged in (b"", order[:-1], order[:500] + b"\xff" + order[501:], bytes(len(order))):
         (tmp_path / "arena.order").write_bytes(damaged)
         assert list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
