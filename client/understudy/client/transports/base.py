@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Protocol
 
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
@@ -11,6 +14,7 @@ MAX_REPLY_BYTES = 128 * 1024 * 1024
 
 
 LATE = Failure(FailureKind.TIMEOUT, "nothing came in time")
+CLOSED = Failure(FailureKind.CUT, "the stream was closed")
 
 
 class Stream(Protocol):
@@ -21,6 +25,45 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close the connection at once. Who waits for more gets a failure."""
+
+
+class BlockingStream(ABC):
+    """A stream over a socket. While a thread reads it, that thread frees the descriptor, also when another one closes
+    the stream: the reader may be about to wait for it, and would wait for whatever gets the same number next.
+    """
+
+    # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
+    _is_read = False
+    _is_closed = False
+
+    def receive(self, deadline_s: float) -> bytes | Failure:
+        """See `Stream`."""
+        self._is_read = True
+        try:
+            return CLOSED if self._is_closed else self._next(deadline_s)
+        finally:
+            self._is_read = False
+            if self._is_closed:
+                self._free()
+
+    def close(self) -> None:
+        """See `Stream`."""
+        self._is_closed = True
+        found = self._socket()
+        if found is not None:
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
+        if not self._is_read:
+            self._free()
+
+    @abstractmethod
+    def _next(self, deadline_s: float) -> bytes | Failure: ...
+
+    @abstractmethod
+    def _socket(self) -> socket.socket | None: ...
+
+    @abstractmethod
+    def _free(self) -> None: ...
 
 
 class AsyncStream(Protocol):

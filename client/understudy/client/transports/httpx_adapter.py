@@ -9,15 +9,16 @@ rest of a reply, and all of one on a loop, ends with the deadline.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from contextlib import suppress
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
+from understudy.client.transports.base import LATE, MAX_REPLY_BYTES, BlockingStream
 
 T = TypeVar("T")
 
@@ -120,14 +121,13 @@ class AsyncHttpxTransport:
             await response.aclose()
 
 
-class _HttpxStream:
+class _HttpxStream(BlockingStream):
     """The body of a reply as it comes. A read takes as long as httpx lets it."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response, self._parts = response, response.iter_raw()
 
-    def receive(self, deadline_s: float) -> bytes | Failure:
-        """See `Stream`."""
+    def _next(self, deadline_s: float) -> bytes | Failure:
         if monotonic() > deadline_s:
             return LATE
         try:
@@ -135,8 +135,11 @@ class _HttpxStream:
         except (httpx.HTTPError, httpx.StreamError) as error:
             return _failure(error)
 
-    def close(self) -> None:
-        """See `Stream`."""
+    def _socket(self) -> socket.socket | None:
+        network: Any = self._response.extensions.get("network_stream")
+        return None if network is None else cast("socket.socket | None", network.get_extra_info("socket"))
+
+    def _free(self) -> None:
         self._response.close()
 
 

@@ -10,12 +10,11 @@ import os
 import select
 import socket
 from collections import deque
-from contextlib import suppress
 from time import monotonic
 
 from understudy.client.core.endpoints import Endpoint
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
+from understudy.client.transports.base import LATE, MAX_REPLY_BYTES, BlockingStream
 from understudy.client.transports.resolving import addresses
 from understudy.client.transports.trust import Trust, failure_text
 from understudy.client.transports.wire import KnownHeads, ReplyParser, StreamParser, request_bytes
@@ -232,29 +231,11 @@ def _late(parser: ReplyParser | None) -> Failure:
     return Failure(FailureKind.TIMEOUT, f"no reply in time, {heard} bytes of one came")
 
 
-class SocketStream:
-    """The body of a reply as it comes, with the connection that carries it.
-
-    Any thread may close it. While another one reads, that one frees the descriptor: it may be about to wait for it, and
-    would wait for whatever gets the same number next.
-    """
+class SocketStream(BlockingStream):
+    """The body of a reply as it comes, with the connection that carries it."""
 
     def __init__(self, made: socket.socket, parser: StreamParser) -> None:
-        self._socket, self._parser = made, parser
-        # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
-        self._is_read = self._is_closed = False
-
-    def receive(self, deadline_s: float) -> bytes | Failure:
-        """See `Stream`."""
-        self._is_read = True
-        try:
-            if self._is_closed:
-                return Failure(FailureKind.CUT, "the stream was closed")
-            return self._next(deadline_s)
-        finally:
-            self._is_read = False
-            if self._is_closed:
-                self._socket.close()
+        self._made, self._parser = made, parser
 
     def _next(self, deadline_s: float) -> bytes | Failure:
         parser = self._parser
@@ -265,19 +246,17 @@ class SocketStream:
             if ended is not None:
                 return ended
             try:
-                failure = _read(self._socket, parser, deadline_s)
+                failure = _read(self._made, parser, deadline_s)
             except OSError as error:
                 failure = Failure(FailureKind.CUT, failure_text(error))
             if failure is not None:
                 return failure
 
-    def close(self) -> None:
-        """See `Stream`."""
-        self._is_closed = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
-        if not self._is_read:
-            self._socket.close()
+    def _socket(self) -> socket.socket:
+        return self._made
+
+    def _free(self) -> None:
+        self._made.close()
 
 
 def _read(made: socket.socket, parser: StreamParser, deadline_s: float) -> Failure | None:

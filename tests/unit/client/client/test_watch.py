@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import httpx
 import pytest
 from tests.support.clients.asking import Asking, asking
 from tests.support.services.bad_servers import Behaviour, bad_server, dripping, sending
@@ -19,6 +20,7 @@ from tests.unit.client.client.test_watch_steps import event, token
 
 from understudy import AsyncClient, BadReplyError, Client, DeadlineError, UnreachableError, VersionGoneError
 from understudy.client.core.exchange import Failure
+from understudy.client.transports.httpx_adapter import HttpxTransport
 from understudy.client.transports.live_stream import MAX_HELD_BYTES, LiveStream
 from understudy.client.transports.sockets import SocketStream
 from understudy.client.transports.wire import StreamParser
@@ -132,10 +134,13 @@ QUIET = sending(HEAD, chunk(event("snapshot", 3)))
 """A server that has nothing new."""
 
 
-def test_a_watch_that_is_left_closed_or_ended_by_another_thread_leaves_no_descriptor() -> None:
+@pytest.mark.parametrize("transport", [None, HttpxTransport])
+def test_a_watch_that_is_left_closed_or_ended_by_another_thread_leaves_no_descriptor(
+    transport: type[HttpxTransport] | None,
+) -> None:
     """Q55."""
-    with bad_server(QUIET) as server:
-        client = Client(server.url)
+    with bad_server(QUIET) as server, httpx.Client() as http:
+        client = Client(server.url, transport=None if transport is None else transport(http))
         before = sockets()
 
         def ended() -> bool:
