@@ -16,7 +16,7 @@ from typing import Final
 
 from understudy_node.bulk.pipe import Changes, Forget, OpenBase, OpenSpill, ViewParts
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.base import Base, EmptyBase, WrappingBase
+from understudy_node.engine.base import Base, EmptyBase, innermost
 from understudy_node.engine.rocksdb_base import RocksBase
 from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
@@ -55,7 +55,7 @@ class Handover:
         found: dict[str, ViewParts] = {}
         used: set[int] = set()
         for name, view in views.items():
-            if not isinstance(_opened(view.base), RocksBase | ArenaBase | EmptyBase):
+            if not isinstance(innermost(view.base), RocksBase | ArenaBase | EmptyBase):
                 return None
             layers: list[Layer] = [view.base, *view.tiers, *([] if view.spill is None else [view.spill])]
             numbers = [self._number(layer, messages) for layer in layers]
@@ -99,7 +99,7 @@ def _messages(layer: Layer, number: int) -> Iterator[Message]:
         case Spill():
             return iter([OpenSpill(number, str(layer.directory))])
         case _:
-            base = _opened(layer)
+            base = innermost(layer)
             return iter([OpenBase(number, str(base.directory) if isinstance(base, RocksBase | ArenaBase) else "")])
 
 
@@ -112,10 +112,3 @@ def _changes(tier: Tier, number: int) -> Iterator[Changes]:
         yield Changes(number, tier.first_version, tier.last_version, marshal.dumps(some), is_last=left <= 0)
         if left <= 0:
             return
-
-
-def _opened(base: Base) -> Base:
-    """Return the base that reads files, without what is around it."""
-    while isinstance(base, WrappingBase):
-        base = base.wrapped
-    return base

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from understudy_node.engine.arena_format import Header, order_path
+from understudy_node.engine.arena_scan import U8, lengths_at
 from understudy_node.engine.arena_sums import read_sealed, write_sealed
 
-U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 Offsets = npt.NDArray[Any]
@@ -133,7 +133,7 @@ def _tied(numbers: U64) -> tuple[npt.NDArray[np.int64], U64]:
 
 
 def _lengths(data: U8, offsets: Offsets) -> U64:
-    return np.ndarray((len(data) - 3,), ">i4", data.data, strides=(1,))[offsets].astype(np.uint64)
+    return lengths_at(data, offsets).view(np.uint64)
 
 
 def _words(data: U8, position: int, offsets: Offsets) -> U64:
@@ -144,7 +144,7 @@ def _words(data: U8, position: int, offsets: Offsets) -> U64:
 
 def _last_words(data: U8, position: int, offsets: Offsets) -> U64:
     """Return the same where keys may end: with zeros behind their end."""
-    lengths = _lengths(data, offsets).view(np.int64)
+    lengths = lengths_at(data, offsets)
     # Of a key that ends before `position` no bit is kept: any bytes will do. No word of others reaches the end of the
     # file: eight bytes or more follow each key.
     words = _words(data, position, np.minimum(offsets, len(data) - 12 - position))

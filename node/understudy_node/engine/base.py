@@ -121,6 +121,13 @@ class WrappingBase:
         self._base.remove_when_unused()
 
 
+def innermost(base: Base) -> Base:
+    """Return the base that reads files, without what is around it."""
+    while isinstance(base, WrappingBase):
+        base = base.wrapped
+    return base
+
+
 class EmptyBase(SelfCheckingBase):
     """A base at version 0, before a store's first batch."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.base import Base, WrappingBase
+from understudy_node.engine.base import Base, innermost
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.stores.lookup import StoreReader
@@ -36,8 +36,7 @@ def _first_key(view: View, first: bytes) -> bytes | None:
 
 
 def _some_keys(base: Base, first: bytes) -> Iterator[bytes]:
-    while isinstance(base, WrappingBase):
-        base = base.wrapped
-    if isinstance(base, ArenaBase):
-        return base.some_keys(MAX_LOOKS)
+    arena = innermost(base)
+    if isinstance(arena, ArenaBase):
+        return arena.some_keys(MAX_LOOKS)
     return (key for key, _ in islice(base.scan(first, after_prefix(first)) if first else base.scan(), MAX_LOOKS))

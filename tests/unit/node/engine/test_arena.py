@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import struct
 from collections.abc import Iterator
+from itertools import chain
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +18,7 @@ from tests.support.checkpoint.engine_stores import hdfs_snapshot
 from understudy_node.engine import arena_base, arena_format, arena_order
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
+from understudy_node.engine.arena_scan import pages_of_records
 from understudy_shared.base.errors import CorruptFileError
 
 # Long equal beginnings, zeros and every length around a word's end are what the ordering could get wrong.
@@ -37,6 +40,8 @@ def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_dama
 ) -> None:
     records = {number.to_bytes(3, "little"): b"value" for number in range(1_000)}
     made = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
+    assert set(made.some_keys(9)) < records.keys()
+    assert made.has_background_work, "some keys are found without sorting"
     while made.has_background_work:
         made.work_in_background()
     order = (tmp_path / "arena.order").read_bytes()
@@ -53,6 +58,17 @@ def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_dama
         (tmp_path / "arena.order").write_bytes(damaged)
         assert list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
         assert (tmp_path / "arena.order").read_bytes() == order
+
+
+def test_long_records_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    sizes = [100_000] * 9 + [300_000] * 3
+    records = {number.to_bytes(4, "big"): bytes(size) for number, size in enumerate(sizes)}
+    base = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
+    read: list[list[tuple[bytes, bytes]]] = []
+    with (tmp_path / "arena.records").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
+        read.extend(map(list, pages_of_records(mapped, base.prepare_scan())))
+    assert [len(page) for page in read] == [2, 2, 2, 2, 2, 1, 1]
+    assert list(chain.from_iterable(read)) == sorted(records.items())
 
 
 @settings(deadline=None)

@@ -89,6 +89,7 @@ def test_a_file_that_is_cut_off_while_it_is_mapped_is_an_error_and_ends_no_proce
     base.look_for_damage()
     assert base.damage is not None
     assert not any(answers(base, MANY))
+    assert list(base.some_keys(9)) == []
     with pytest.raises(CorruptFileError):
         list(base.scan())
 
