@@ -47,6 +47,7 @@ _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
 """
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
+_SPLIT_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
 Parse = Callable[[str], Mapping[str, Any]]
 """redis-py's parser of URLs, from its blocking or its asyncio half."""
 
@@ -75,8 +76,10 @@ def sentinel_place(url: str) -> SentinelPlace | None:
     if scheme not in _SENTINEL_SCHEMES:
         return None
     try:
-        parts = urlsplit(url)
-        login, at, places = parts.netloc.rpartition("@")
+        # Python 3.14's `urlsplit` refuses several hosts when one is in brackets: it gets the URL without them.
+        authority, rest = _SPLIT_AUTHORITY.fullmatch(url.partition("://")[2]).groups()  # type: ignore[union-attr]  # always
+        parts = urlsplit(f"//host{rest}")
+        login, at, places = authority.rpartition("@")
         sentinels = tuple(_host_and_port(each) for each in places.split(",") if each)
     except ValueError as error:
         raise _bad_url(url, str(error)) from None
@@ -90,11 +93,11 @@ def sentinel_place(url: str) -> SentinelPlace | None:
     options = parse_qsl(parts.query, keep_blank_values=True)
     theirs = {name.removeprefix(_OF_SENTINELS): value for name, value in options if name.startswith(_OF_SENTINELS)}
     sentinel_scheme = "rediss" if theirs.pop("ssl", "").lower() in {"1", "true", "yes", "on"} else "redis"
-    rest = urlencode([(name, value) for name, value in options if not name.startswith(_OF_SENTINELS)])
+    ours = urlencode([(name, value) for name, value in options if not name.startswith(_OF_SENTINELS)])
     return SentinelPlace(
         sentinels,
         unquote(service),
-        server_url=f"{_SENTINEL_SCHEMES[scheme]}://{login}{at}/{db}?{rest}",
+        server_url=f"{_SENTINEL_SCHEMES[scheme]}://{login}{at}/{db}?{ours}",
         sentinel_url=f"{sentinel_scheme}:///?{urlencode(theirs)}",
     )
 
