@@ -45,7 +45,7 @@ pytestmark = [
 HELD_BATCH = 2
 BY_FLIGHT = [("event_time", "ascending"), ("carrier", "ascending"), ("flight", "ascending")]
 DAY_S = WEEK_S // 7
-SPRING_S = FIRST_S + 90 * DAY_S
+END_S = FIRST_S + 45 * DAY_S
 
 PATIENT = {"max_task_idle_ms": "3600000"}
 """Longer than any test: nothing is ever given up on."""
@@ -53,7 +53,7 @@ PATIENT = {"max_task_idle_ms": "3600000"}
 LIVE_RECORDS = 5_000
 """`max_poll_records` of the run that is killed."""
 
-AGAIN_RECORDS = (100_000, 12_500, 4_000)
+AGAIN_RECORDS = (50_000, 4_000)
 """`max_poll_records` of the runs that read the same logs again."""
 
 
@@ -87,7 +87,7 @@ def read_again(spark: SparkSession, run: AsofRun, options: Mapping[str, str]) ->
 def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
     spark: SparkSession, server: RedisServer, tmp_path: Path
 ) -> None:
-    records = all_records().between(FIRST_S, SPRING_S).closed()
+    records = all_records().between(FIRST_S, END_S).closed()
     oracle = as_of_join(records)
     options = {**streams(server.url), **PATIENT}
 
@@ -112,7 +112,7 @@ def test_killed_or_read_again_in_other_batches_no_flight_gets_other_weather(
 def killed_and_finished(spark: SparkSession, url: str, records: Records, folder: Path) -> Joined:
     """What is out in the end of a run that was killed before the commit of a batch, with the weather always late."""
     options = {**streams(url), **PATIENT, "max_poll_records": str(LIVE_RECORDS)}
-    run, (first, *later) = AsofRun(folder / "killed"), records.rounds((SPRING_S - FIRST_S) // 4)
+    run, (first, *later) = AsofRun(folder / "killed"), records.rounds((END_S - FIRST_S) // 2)
     job_folder = folder / "job"
 
     def enough(before: Sent, sent: Sent) -> int:

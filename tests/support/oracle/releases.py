@@ -102,6 +102,10 @@ def custom_formats_of(release: tuple[int, ...]) -> dict[str, StateFormat]:
     return {**rows, **{f"{name}-avro": replace(each, encoding="avro") for name, each in rows.items()}}
 
 
+CUSTOM_FORMS = {PYTHON: ("plain", "changelog-avro"), SCALA: ("changelog", "plain-avro")}
+"""Names of `custom_formats_of` by the language of the query: every pair of language, layout and encoding."""
+
+
 def has_transform(release: tuple[int, ...]) -> bool:
     """Whether PySpark has `transformWithState`. That of Spark 4.0 has `transformWithStateInPandas` alone."""
     return release[:2] > (4, 0)

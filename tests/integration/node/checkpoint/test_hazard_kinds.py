@@ -58,7 +58,7 @@ def run(spark: SparkSession, checkpoint: Path, state_format: StateFormat, lives:
 @pytest.mark.full
 @pytest.mark.parametrize(
     "state_format",
-    [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager(), ROCKSDB_CHANGELOG_V1.with_default_manager()],
+    [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager()],
     ids=lambda f: f.id,
 )
 def test_a_rewound_checkpoint_of_sessions_joins_and_lists_is_dropped_and_read_anew(
@@ -118,7 +118,7 @@ def test_a_node_that_slept_through_the_retention_has_sessions_joins_and_lists_fr
 @pytest.mark.full
 @pytest.mark.parametrize(
     "state_format",
-    [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager(), ROCKSDB_CHANGELOG_V1.with_default_manager()],
+    [ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager()],
     ids=lambda f: f.id,
 )
 def test_no_reader_sees_sessions_rows_or_values_of_an_attempt_that_was_killed_before_its_commit(

@@ -37,8 +37,19 @@ CONNECTORS: dict[str, Connector] = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("store", ["s3", "azure", "gcs", "minio", "hdfs", "webhdfs"], indirect=True)
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda each: each.id)
+@pytest.mark.parametrize(
+    ("store", "state_format"),
+    [
+        ("s3", HDFS_V1),
+        ("minio", ROCKSDB_CHANGELOG_V2),
+        ("azure", ROCKSDB_CHANGELOG_V2),
+        ("gcs", HDFS_V1),
+        ("hdfs", HDFS_V1),
+        ("webhdfs", ROCKSDB_CHANGELOG_V2),
+    ],
+    indirect=["store"],
+    ids=lambda each: each if isinstance(each, str) else each.id,
+)
 def test_a_node_follows_by_url_what_spark_writes_through_hadoop_s_connector(
     store: StoreServer | Door, store_proxy: FaultyProxy, tmp_path: Path, state_format: StateFormat
 ) -> None:

@@ -41,9 +41,7 @@ def _case(state_format: StateFormat, *, with_snapshot: bool) -> object:
 CASES = [
     _case(ROCKSDB_CHANGELOG_V1, with_snapshot=True),
     _case(HDFS_V1, with_snapshot=True),
-    _case(ROCKSDB_CHANGELOG_V2, with_snapshot=True),
     _case(HDFS_V1, with_snapshot=False),
-    _case(ROCKSDB_CHANGELOG_V1, with_snapshot=False),
     _case(ROCKSDB_CHANGELOG_V2, with_snapshot=False),
     _case(ROCKSDB_V1, with_snapshot=False),
     _case(ROCKSDB_V2, with_snapshot=False),

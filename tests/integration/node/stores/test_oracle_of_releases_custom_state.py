@@ -23,6 +23,7 @@ from tests.support.oracle.kinds import PARTITIONS, KindsCheckpoint
 from tests.support.oracle.record import record
 from tests.support.oracle.releases import (
     CHANGED,
+    CUSTOM_FORMS,
     PYTHON,
     RELEASES,
     SCALA,
@@ -54,17 +55,17 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=[SCALA, PYTHON])
-def language(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+FORMS = pytest.mark.parametrize(
+    ("language", "form"), [(language, form) for language, forms in CUSTOM_FORMS.items() for form in forms]
+)
 
 
-@pytest.fixture(params=["plain", "changelog", "plain-avro", "changelog-avro"])
-def oracle(request: pytest.FixtureRequest, written: Written, language: str) -> KindsCheckpoint:
-    return written.oracle(language, custom_formats_of(written.line)[request.param])
+@pytest.fixture
+def oracle(written: Written, language: str, form: str) -> KindsCheckpoint:
+    return written.oracle(language, custom_formats_of(written.line)[form])
 
 
+@FORMS
 def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint, written: Written, language: str) -> None:
     has_pandas_alone = language == PYTHON and written.line == (4, 0)
     assert Counter(store.kind for store in oracle.stores.values()) == (
@@ -81,6 +82,7 @@ def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint, written
     assert f'"spark.sql.streaming.stateStore.encodingFormat":"{oracle.state_format.encoding}"' in conf
 
 
+@FORMS
 def test_every_key_at_every_retained_version_is_what_that_spark_reads(
     oracle: KindsCheckpoint, written: Written, language: str, tmp_path: Path
 ) -> None:
@@ -101,7 +103,7 @@ def test_columns_that_changed_are_those_that_that_spark_reads(written: Written, 
             assert_variable_equal(reader, store, oracle.last)
 
 
-@pytest.mark.parametrize("form", ["changelog", "changelog-avro"])
+@pytest.mark.parametrize("form", CUSTOM_FORMS[PYTHON])
 def test_what_an_earlier_spark_began_and_a_later_one_continued_is_what_the_later_one_reads(
     form: str, written: Written, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -118,5 +120,6 @@ def test_what_an_earlier_spark_began_and_a_later_one_continued_is_what_the_later
                 assert_variable_equal(reader, store, version)
 
 
+@FORMS
 def test_every_key_is_answered_by_a_node(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     assert_answered_by_a_node(oracle, tmp_path / "data")

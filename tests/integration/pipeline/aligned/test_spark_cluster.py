@@ -175,7 +175,7 @@ def test_a_cluster_gives_the_rows_order_and_answers_of_local_mode_and_its_names_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["kafka", "files"])
+@pytest.mark.parametrize(("kind", "way"), [("kafka", "jar"), ("files", "python")], ids=["kafka-jar", "files-python"])
 def test_other_inputs_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
     request: pytest.FixtureRequest, cluster: StandaloneCluster, tmp_path: Path, *, kind: str, way: Way
 ) -> None:
@@ -236,7 +236,9 @@ def test_the_as_of_join_on_a_cluster_gives_every_flight_its_weather(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("is_shared", [False, True], ids=["not shared", "shared"])
+@pytest.mark.parametrize(
+    ("is_shared", "way"), [(False, "python"), (False, "jar"), (True, "jar")], ids=["python", "jar", "shared-jar"]
+)
 def test_poison_records_are_set_aside_where_all_machines_see_them_or_the_query_ends(
     cluster: StandaloneCluster, server: RedisServer, way: Way, *, is_shared: bool
 ) -> None:

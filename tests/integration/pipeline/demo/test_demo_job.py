@@ -64,18 +64,17 @@ def said(folder: Path) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("provider", ["rocksdb", "hdfs"])
-def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path, provider: str) -> None:
+def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     with redis_server() as server, closing(FlightStreams(server.url, partitions=2)) as streams:
-        with demo_process(tmp_path, provider=provider, redis=server.url) as process:
+        with demo_process(tmp_path, redis=server.url) as process:
             wait_for_commits(checkpoint, 2, process)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0, said(tmp_path)
         stopped = streams.landed()
         assert 0 < stopped < FLIGHTS
         announced = server.command("GET", Names("flights").announcement)
-        with demo_process(tmp_path, provider=provider, redis=server.url, speed_up=100_000) as process:
+        with demo_process(tmp_path, redis=server.url, speed_up=100_000) as process:
             assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
         assert streams.landed() == FLIGHTS
         assert streams.trim({}) == 0, "flights that were read are left"

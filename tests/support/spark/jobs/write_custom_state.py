@@ -17,6 +17,7 @@ from tests.support.oracle.custom_state import (
 )
 from tests.support.oracle.releases import (
     CHANGED,
+    CUSTOM_FORMS,
     IMPATIENT,
     PYTHON,
     RELEASE,
@@ -33,15 +34,17 @@ from tests.support.spark.session import SPARK_RELEASE, spark_session
 def main() -> None:
     """Write below the folder that is the only argument; `RELEASE` comes last."""
     (folder,) = map(Path, sys.argv[1:])
-    formats, operators = list(custom_formats_of(SPARK_RELEASE).values()), operators_of(SPARK_RELEASE)
+    named, operators = custom_formats_of(SPARK_RELEASE), operators_of(SPARK_RELEASE)
+    formats = [named[form] for form in CUSTOM_FORMS[SCALA]]
     by_scala = folder / SCALA
     by_scala.mkdir()
     checkpoints = write_in_scala(by_scala, formats, custom_options(IMPATIENT), batches=BATCHES)
     with spark_session(folder / "session", extra=IMPATIENT) as spark:
+        for form in CUSTOM_FORMS[PYTHON]:
+            place = folder / PYTHON / named[form].id
+            keep(folder, PYTHON, write_custom_checkpoint(spark, place, named[form], operators=operators))
+        # After that: Spark 4.2 reads state only in a session that has run a query.
         for state_format, checkpoint in zip(formats, checkpoints, strict=True):
-            place = folder / PYTHON / state_format.id
-            keep(folder, PYTHON, write_custom_checkpoint(spark, place, state_format, operators=operators))
-            # Spark 4.2 reads state only in a session that has run a query.
             keep(folder, SCALA, read_custom_checkpoint(spark, checkpoint, state_format, VARIABLES))
         if has_transform(SPARK_RELEASE):
             keep(folder, CHANGED, write_changed_checkpoint(spark, folder / CHANGED))
