@@ -85,8 +85,8 @@ FIRST = (PROOF, SYSTEM, "tests/contract/", ORACLES)
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
     on one worker: each starts a cluster with its load, two of which leave a small machine little time, and they
-    measure what readers notice. In `make verify` alone the proof has another worker, and its planted bugs a third: each
-    takes as long as all of them. Those that need a Kafka broker share one, and those that need servers of object stores.
+    measure what readers notice. In `make verify` alone the proof has another worker, and its planted bugs a third:
+    each takes as long as all of them. Those that need a Kafka broker share one, as do those that need object stores.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -22,6 +22,7 @@ from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.generation import Generation
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
+from understudy_shared.base.supervise import shielded
 from understudy_shared.processes.command import module_command
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.server.long_reads import turn_of_part
@@ -84,7 +85,7 @@ class BulkProcess:
         self._tasks.add(making)
         making.add_done_callback(self._done)
         try:
-            found = await asyncio.shield(making)
+            found = await shielded(making)
         except asyncio.CancelledError:
             if self._conversation is not None and not making.done():
                 self._conversation.drop()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +20,21 @@ CANCEL_AGAIN_S = 0.5
 """The wait before a task is cancelled again: `asyncio.wait_for` of Python 3.11, which redis-py uses, loses a
 cancellation that comes as its work is done.
 """
+
+
+async def shielded(task: asyncio.Future[T]) -> T:
+    """Wait for a task that goes on when its waiter is cancelled. `asyncio.shield` of Python 3.14 logs what the task
+    raises then as an error, although nobody waits for it.
+    """
+    task.add_done_callback(_look_at)
+    await asyncio.wait({task})
+    return task.result()
+
+
+def _look_at(task: asyncio.Future[Any]) -> None:
+    """Tell asyncio that the error of a task is known."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Supervisor:

@@ -20,6 +20,7 @@ import orjson
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.supervise import shielded
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.message_auth import (
     LARGE_BYTES,
@@ -108,7 +109,7 @@ class _TlsTransport(_Transport):
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
         try:
-            return await asyncio.shield(task)
+            return await shielded(task)
         except asyncio.CancelledError:
             task.add_done_callback(self._drop)
             raise

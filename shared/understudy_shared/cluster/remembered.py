@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from understudy_shared.base.private_files import PRIVATE_FOLDER
+from understudy_shared.base.supervise import shielded
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
 from understudy_shared.bus.signing import MAX_LINE_BYTES
@@ -152,7 +153,7 @@ class Memory:
         self._told.clear()
         documents, self._waiting = list(self._waiting.values()), {}
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._save, documents))
-        await asyncio.shield(self._writing)  # `flush` waits for this write: a later one must not overtake it
+        await shielded(self._writing)  # `flush` waits for this write: a later one must not overtake it
 
     def _save(self, documents: list[Message]) -> None:
         if self._remembered is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from understudy.sql.engine import Engine
 from understudy.sql.errors import SqlError
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.supervise import shielded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +118,7 @@ class Statement:
     async def _call(self, act: Callable[[], T]) -> T:
         """Do a part of the statement in its thread. A part that is no longer waited for ends all the same."""
         part = self._part = asyncio.ensure_future(self._places.call(act))
-        return await asyncio.shield(part)
+        return await shielded(part)
 
     async def _closed(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 from contextlib import suppress
@@ -11,7 +12,7 @@ import pytest
 from tests.support.bus.documents import eventually
 
 from understudy_shared.base import supervise
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.supervise import Supervisor, shielded
 
 
 async def forever() -> None:
@@ -170,3 +171,38 @@ async def test_a_name_is_used_once() -> None:
         supervisor.start("tail", second)
     second.close()
     await supervisor.stop()
+
+
+async def test_a_shielded_task_gives_what_it_returns_and_raises() -> None:
+    async def act(word: str) -> str:
+        await asyncio.sleep(0)
+        if word == "bad":
+            raise ValueError(word)
+        return word
+
+    assert await shielded(asyncio.ensure_future(act("good"))) == "good"
+    with pytest.raises(ValueError, match="bad"):
+        await shielded(asyncio.ensure_future(act("bad")))
+
+
+async def test_a_shielded_task_goes_on_without_its_waiter_and_what_it_raises_then_is_not_logged() -> None:
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    go, steps = asyncio.Event(), list[str]()
+
+    async def act() -> None:
+        await go.wait()
+        steps.append("went on")
+        raise ValueError
+
+    task = asyncio.ensure_future(act())
+    waiter = asyncio.ensure_future(shielded(task))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiter
+    go.set()
+    await asyncio.wait({task})
+    del task
+    gc.collect()
+    assert (waiter.cancelled(), steps, logged) == (True, ["went on"], [])
