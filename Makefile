@@ -77,7 +77,6 @@ test: setup ## the tests, one case for each claim
 	$(BIN)/pytest $(PARALLEL) -m "not full" --hypothesis-profile=repeatable $(PYTEST_ARGS)
 
 # What `brief` marks has a longer case of the same claim.
-verify: WORKERS = 5
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
 	$(BIN)/pytest $(PARALLEL) -m "not brief" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
 

@@ -71,7 +71,6 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 PROOF = "tests/system/test_proof.py"
-MUTANTS = f"{PROOF}::test_a_bug_planted"
 SYSTEM = "tests/system/"
 ORACLES = "tests/integration/node/stores/test_oracle_"
 KAFKA = "tests/integration/pipeline/inputs/test_kafka_input_"
@@ -85,13 +84,13 @@ FIRST = (PROOF, SYSTEM, "tests/contract/", ORACLES)
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # untyped
     """With several workers a file's tests stay together, because their fixtures are dear. The system's tests are all
     on one worker: each starts a cluster with its load, two of which leave a small machine little time, and they
-    measure what readers notice. In `make verify` alone the proof has another worker, and its planted bugs a third:
-    each takes as long as all of them. Those that need a Kafka broker share one, as do those that need object stores.
+    measure what readers notice. In `make verify` alone the proof has another worker: it takes as long as all of them.
+    Those that need a Kafka broker share one, as do those that need object stores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         short = "not full" in self.config.option.markexpr
-        scopes = (*(() if short else (MUTANTS, PROOF)), SYSTEM, KAFKA, OBJECT_STORES, HDFS)
+        scopes = (SYSTEM, KAFKA, OBJECT_STORES, HDFS) if short else (PROOF, SYSTEM, KAFKA, OBJECT_STORES, HDFS)
         found = next((together for together in scopes if nodeid.startswith(together)), nodeid.partition("::")[0])
         return OBJECT_STORES if found == HDFS else found
 
