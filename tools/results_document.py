@@ -26,7 +26,7 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
     "bit_and": ("bit_and",),
     "bit_or": ("bit_or",),
     "bit_xor": ("bit_xor",),
-    "product": ("product (DataFrame API)",),
+    "product": ("product",),
     "var_pop": ("var_pop",),
     "var_samp": ("var_samp", "variance"),
     "stddev_pop": ("stddev_pop",),
@@ -56,14 +56,12 @@ NOT_FINISHED: Mapping[str, str] = {
     "`percentile`, `median`, `mode`": "the state has every value with its count, without the wanted percentile",
     "`percentile_approx`": "the state is a digest, without the wanted percentile",
     "`listagg`, `string_agg`": "the state has no delimiter and no order",
-    "`hll_sketch_agg`, `kll_sketch_agg_*`, `theta_sketch_agg`": "what the query puts out is the sketch, which `value` "
-    "has; another function makes its estimate",
+    "`hll_sketch_agg`, `kll_sketch_agg_*`, `theta_sketch_agg`": "the result is the sketch, which `value` has",
     "`histogram_numeric`, `count_min_sketch`, `approx_top_k`, `bitmap_*_agg`": _OWN_FORM,
     "`max_by`, `min_by` with a number of values": _OWN_FORM,
     "sums and averages of intervals": "not yet",
     "aggregates of the user (`Aggregator`, UDAF)": "the state is what the user's code wrote",
-    "with `spark.sql.legacy.statisticalAggregate`": "a variance of one row is NaN there and null by default; the state "
-    "is the same",
+    "with `spark.sql.legacy.statisticalAggregate`": "a variance of one row is NaN there, from the same state",
 }
 """Aggregates that have no `result`, each with the reason."""
 
@@ -73,8 +71,7 @@ _BEGIN = """\
 `python -m tools.results_document` writes this file.
 
 Spark stores aggregation buffers, with generated names: an average is its sum and its count. `value` has them. With
-[`announce`](pipeline.md) in the job, or a TOML file (`--aliases`) that names columns and says which output columns are
-made of which buffers, `result` has exactly what the query outputs:
+[`announce`](pipeline.md) in the job, or a TOML file (`--aliases`), `result` has exactly what the query outputs:
 
 ```toml
 [op0]                                  # a store by its default name, as `GET /v1/stores` shows it
@@ -88,29 +85,27 @@ delay = { function = "avg", buffers = ["delay_sum", "delay_count"] }
 last_seen = { function = "max", buffers = [3], type = "timestamp" }
 ```
 
-A file that does not fit the checkpoint stops the start with the reason. Where file and announcement both say something
-the file wins, and what of an announcement does not fit is left out with a `names left out` event in `/admin/v1/lag`.
-`type` is needed for lists and sets (`array<...>`), for sums of decimals of up to 8 digits, which Spark stores as longs,
-and for averages of decimals of up to 11 digits. Elsewhere it is checked.
+The file wins over the announcement. What of an announcement does not fit is left out, with a `names left out` event in
+`/admin/v1/lag`. `type` is needed for lists and sets (`array<...>`), for sums of decimals of up to 8 digits, and for
+averages of decimals of up to 11 digits.
 
 ## Functions
 
-| function | of Spark SQL | its buffers |
-|---|---|---|
+In brackets: other names in Spark SQL.
+
+| function | its buffers |
+|---|---|
 """
 
 _RULES = """
-Rules that are Spark's own:
+Rules of Spark:
 
-- Of one row, `*_samp` and `corr` are null.
-- A division by zero (the correlation with a constant) is null, as in Spark without ANSI rules.
-- Where one column is constant and the other has NaN or an infinity, `corr` is null (Spark 4.3 on) and `corr_4_2` NaN.
-  An intercept may differ in its last digit between `regr_intercept` and `regr_intercept_4_2`. The announcement names
-  those of the query's Spark.
-- `collect_set` over binary is printed as binary.
+- Of one row, `*_samp` and `corr` are null; so is a division by zero (the correlation with a constant).
+- Where one column is constant and the other has NaN or an infinity, `corr` is null and `corr_4_2` NaN. An intercept may
+  differ in its last digit between `regr_intercept` and `regr_intercept_4_2`. An announcement names those of the query's
+  Spark.
 - A set has the order in which it is stored; Spark may print another.
-- `approx_count_distinct` is the estimate of HyperLogLog++ for 4 to 15 bits of precision (a relative deviation down to
-  0.7 %).
+- `approx_count_distinct` is computed for 4 to 15 bits of precision (a relative deviation down to 0.7 %).
 
 ## Without a result
 
@@ -127,9 +122,17 @@ def document() -> str:
 
 
 def _finished() -> Iterator[str]:
+    by_buffers: dict[str, list[str]] = {}
     for function, (_, takes) in FUNCTIONS.items():
-        names = ", ".join(_code(name) for name in SQL[function])
-        yield f"| `{function}` | {names} | {takes} |\n"
+        by_buffers.setdefault(takes, []).append(_named(function))
+    for takes, functions in by_buffers.items():
+        yield f"| {', '.join(functions)} | {takes.partition(' has ')[2].removeprefix('the buffers ')} |\n"
+
+
+def _named(function: ResultFunction) -> str:
+    """Render a function, and those of Spark SQL with another name whose result it computes."""
+    others = ", ".join(_code(name) for name in SQL[function] if name != function)
+    return f"`{function}`" + (f" ({others})" if others else "")
 
 
 def _not_finished() -> Iterator[str]:
