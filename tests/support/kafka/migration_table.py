@@ -88,25 +88,22 @@ CLIENT_OPTIONS: Mapping[str, str] = {
 """Properties of Kafka's Java client that scripts set, and all that librdkafka does not have."""
 
 NOTES: Mapping[str, str] = {
-    "subscribe": "all partitions of these topics; their order breaks ties between equal times. A query "
-    "that sets it begins at the ends of the logs, as in Spark; one that sets `topics` begins at their beginnings",
-    "subscribePattern": "found anywhere in a name, as in Spark, but with the syntax of Python's `re`. Topics that "
-    "appear later are found within 10 s, and come behind the others. One whose number of partitions differs waits",
+    "subscribe": "all partitions; the order of the topics breaks ties between equal times. A query that sets it begins "
+    "at the ends of the logs, as in Spark; one that sets `topics` begins at their beginnings",
+    "subscribePattern": "with the syntax of Python's `re`. [Later topics](aligned-source.md#what-is-read) with another "
+    "number of partitions wait",
     "assign": "a query that sets it begins at the ends of the logs, as in Spark. The order of the topics breaks ties",
-    "startingOffsets": "for a new checkpoint only, as in Spark",
-    "startingOffsets (JSON)": "all partitions must be given, as in Spark; -2 is the beginning, -1 the end",
+    "startingOffsets (JSON)": "all partitions must be given, as in Spark",
     "startingTimestamp": "wins over the others, as in Spark",
     "minPartitions": "most Spark tasks of a batch. A range of a partition is not split, so it may be fewer",
     "maxOffsetsPerTrigger": "counts records, and shares them among tasks",
-    "minOffsetsPerTrigger": "counts records that are next in order. As in Spark the first batch of a run has what "
-    "there is, and `once` ignores it; `availableNow` ignores it too, where Spark leaves the rest to the next run",
-    "maxTriggerDelay": "`15m` by default, as in Spark. Counted from the last batch, where Spark begins to count anew "
-    "also when the delay has passed and there is nothing",
-    "includeHeaders": "null where a record has none, as in Spark",
+    "minOffsetsPerTrigger": "counts records that are next in order. `availableNow` ignores it, where Spark leaves the "
+    "rest to the next run",
+    "maxTriggerDelay": "counted from the last batch, where Spark begins to count anew also when the delay has passed "
+    "and there is nothing",
     "failOnDataLoss": "also for a topic that was deleted and created again",
-    "kafka.isolation.level": "`read_committed` by default; Spark reads uncommitted records by default. Fixed for the "
-    "life of a checkpoint",
-    "kafka.sasl.kerberos.service.name": "its wheels have no Kerberos. Install librdkafka with its "
+    "kafka.isolation.level": "`read_committed` by default. Fixed for the life of a checkpoint",
+    "kafka.sasl.kerberos.service.name": "the client's wheels have no Kerberos. Install librdkafka with its "
     "GSSAPI support (librdkafka-dev, libsasl2-modules-gssapi-mit), then `pip install --no-binary confluent-kafka "
     "confluent-kafka` on the driver and all executors, and set `kafka.sasl.kerberos.keytab` and "
     "`kafka.sasl.kerberos.principal`",
@@ -116,7 +113,7 @@ NOTES: Mapping[str, str] = {
 
 
 class Outcome(NamedTuple):
-    """What becomes of an option: our name if it works under another one, and what to know or to write."""
+    """Whether an option works, and our name for it and what to know, or the error's words of what to write instead."""
 
     works: bool
     text: str
@@ -148,15 +145,15 @@ def _rest_of_script(name: str) -> Mapping[str, str]:
 
 
 def table(options: Mapping[str, str]) -> str:
-    """A row for each outcome: options of which there is the same to say share one."""
-    names: dict[Outcome, list[str]] = {}
+    """A row for each outcome that works, and behind the rows the options that are refused."""
+    names: dict[str, list[str]] = {}
+    refused: list[str] = []
     for shown, value in options.items():
-        names.setdefault(outcome(shown, value), []).append(f"`{shown}`")
-    lines = ["| option | here | what to know |", "|---|---|---|"]
-    for (works, text), shown_names in names.items():
-        said = text.replace("|", chr(92) + "|")
-        lines.append(f"| {', '.join(shown_names)} | {'works' if works else '**refused**'} | {said} |")
-    return "\n".join(lines)
+        works, text = outcome(shown, value)
+        (names.setdefault(text or "the same", []) if works else refused).append(f"`{shown}`")
+    lines = ["| works | what to know |", "|---|---|"]
+    lines += [f"| {', '.join(shown)} | {text.replace('|', chr(92) + '|')} |" for text, shown in names.items()]
+    return "\n".join([*lines, "", f"Refused, with an error that says what to write instead: {', '.join(refused)}."])
 
 
 def written() -> str:
