@@ -32,8 +32,8 @@ def test_every_event_that_is_found_between_two_looks_is_documented() -> None:
     assert [event for event in EVENTS if f"`{event}`" not in API] == []
 
 
-def test_every_indicator_is_documented_with_what_to_do() -> None:
-    rows = re.findall(r"(?m)^\| `(\w+)` \| .+ \| .+ \|$", section(OPERATIONS, "Is anything wrong?"))
+def test_every_indicator_is_documented_with_its_runbook() -> None:
+    rows = re.findall(r"(?m)^\| \[`(\w+)`\]\(runbooks/.+\) \| .+ \|$", section(OPERATIONS, "Is anything wrong?"))
     assert tuple(rows) == tuple(INDICATORS)
 
 
