@@ -121,22 +121,11 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
         stores = _asked(server, "/v1/stores", "stores", findings)
         if stores:
             report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"
-            findings += [
-                _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
-                for each in stores["not_served"]
-            ]
+            findings += _of_stores(stores["not_served"])
         health = _asked(server, "/admin/v1/health", "health", findings)
         if health:
             report["health"] = health["headline"]
-            findings += [
-                {
-                    "state": "wrong" if each["state"] in {"hurt", "unknown"} else "hint",
-                    "what": f"{each['name']}: {each['symptom']}",
-                    "fix": each["action"],
-                }
-                for each in health["indicators"]
-                if each["state"] != "ok"
-            ]
+            findings += _of_indicators(health["indicators"])
         elif health is not None and application is None:  # a fleet has a health for each application
             applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
             report["applications"] = ", ".join(each["application"] for each in applications) or "none"
@@ -144,6 +133,23 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
     if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
         findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
     return {**report, "findings": findings}
+
+
+def _of_stores(not_served: Sequence[Report]) -> Iterator[dict[str, str]]:
+    """Yield a finding for each store or operator that is not served (pure)."""
+    for each in not_served:
+        yield _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
+
+
+def _of_indicators(indicators: Sequence[Report]) -> Iterator[dict[str, str]]:
+    """Yield a finding for each indicator of a health that is not ok (pure)."""
+    for each in indicators:
+        if each["state"] != "ok":
+            yield {
+                "state": "wrong" if each["state"] in {"hurt", "unknown"} else "hint",
+                "what": f"{each['name']}: {each['symptom']}",
+                "fix": each["action"],
+            }
 
 
 def _of_applications(url: str, applications: Sequence[Report]) -> Iterator[dict[str, str]]:

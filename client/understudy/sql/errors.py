@@ -37,14 +37,7 @@ def statement_error(error: Exception, tables: Sequence[Table], known: Sequence[s
         suggested = did_you_mean(name, known)
         return SqlError(f"there is no table {printable(name)}", where="SQL", fix=suggested.strip() or _listed(known))
     if found := _NO_COLUMN.search(said):
-        name = found[1] or found[2]
-        columns = [column for table in tables for column in table.column_names()]
-        shared = [column for column in columns if column.endswith(f".{name}")]
-        what = f"there is no column {printable(name)}"
-        if shared:
-            choices = " or ".join(map(identifier, shared))
-            return SqlError(f"{what}: several parts of the store have one", where="SQL", fix=f"Write {choices}")
-        return SqlError(what, where="SQL", fix=_columns(tables) or "DESCRIBE a table to see its columns")
+        return _no_column(found[1] or found[2], tables)
     if kind == "OutOfMemoryException":
         fix = "Give more by --memory-limit, or read less: fewer columns, a WHERE, no ORDER BY of everything"
         return MemoryLimitError(first.partition("(")[0].strip() or first, where="memory", fix=fix)
@@ -52,6 +45,16 @@ def statement_error(error: Exception, tables: Sequence[Table], known: Sequence[s
         fix = "Statements read stores, and nothing else: files, the network and settings are out of their reach"
         return SqlError(first, where="SQL", fix=fix)
     return SqlError(first or kind, where="SQL", fix=_place(said))
+
+
+def _no_column(name: str, tables: Sequence[Table]) -> SqlError:
+    columns = [column for table in tables for column in table.column_names()]
+    shared = [column for column in columns if column.endswith(f".{name}")]
+    what = f"there is no column {printable(name)}"
+    if shared:
+        choices = " or ".join(map(identifier, shared))
+        return SqlError(f"{what}: several parts of the store have one", where="SQL", fix=f"Write {choices}")
+    return SqlError(what, where="SQL", fix=_columns(tables) or "DESCRIBE a table to see its columns")
 
 
 def _place(said: str) -> str:

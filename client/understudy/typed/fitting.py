@@ -31,18 +31,24 @@ def fit(annotation: Any, column: Column, where: str) -> Convert:
         raise _misfit(annotation, column, where, "and may be null")
     if isinstance(column.type, VoidType) and takes_null:
         return lambda _: None
-    fitting, errors = [], []
-    for each in wanted:
-        try:
-            convert = None if each is type(None) else _fit_one(each, column, where)
-        except ModelError as error:  # of something inside
-            errors.append(error)
-        else:
-            fitting += [] if convert is None else [convert]
+    fitting, errors = _fit_each([each for each in wanted if each is not type(None)], column, where)
     if not fitting:
         raise errors[0] if errors else _misfit(annotation, column, where)
     first = fitting[0] if len(fitting) == 1 else _first_of(fitting)
     return or_null(first) if takes_null else _never_null(first)
+
+
+def _fit_each(wanted: Sequence[Any], column: Column, where: str) -> tuple[list[Convert], list[ModelError]]:
+    """Return the conversions of those that fit, and the errors of what is inside the others."""
+    fitting, errors = [], []
+    for each in wanted:
+        try:
+            convert = _fit_one(each, column, where)
+        except ModelError as error:
+            errors.append(error)
+        else:
+            fitting += [] if convert is None else [convert]
+    return fitting, errors
 
 
 def fit_struct(model: Model, columns: Sequence[Column], where: str) -> list[tuple[str, str, Convert, bool]]:

@@ -9,7 +9,7 @@ no alert.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -65,6 +65,20 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
     sizes = GaugeMetricFamily(
         "understudy_store_stored_bytes", "Size of the records of the replicas that show a version", labels=labels
     )
+    alike = Counter((each.store, each.replica.role, each.replica.state) for each in held)
+    for name, reader in sorted(readers.items()):
+        partitions.add_metric((name,), reader.partitions)
+        for role in Role:
+            for state in ReplicaState:
+                counts.add_metric((name, role, state), alike[name, role, state])
+        views = [view for replica in reader.replicas.values() if (view := replica.view) is not None]
+        sizes.add_metric((name,), sum(view.stores[reader.store.store_name].stored_bytes for view in views))
+    yield from (partitions, counts, sizes)
+    yield from _lags_by_store(readers, held)
+
+
+def _lags_by_store(stores: Iterable[StoreName], held: list[_Held]) -> Iterator[Metric]:
+    labels = ("store",)
     unknown = GaugeMetricFamily(
         "understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels
     )
@@ -74,18 +88,11 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
     seconds = GaugeMetricFamily(
         "understudy_store_lag_seconds", "Time that the last replica is behind; absent if unknown", labels=labels
     )
-    alike = Counter((each.store, each.replica.role, each.replica.state) for each in held)
     shown: dict[str, list[LagInfo]] = {}
     for each in held:
         if each.lag is not None:
             shown.setdefault(each.store, []).append(each.lag)
-    for name, reader in sorted(readers.items()):
-        partitions.add_metric((name,), reader.partitions)
-        for role in Role:
-            for state in ReplicaState:
-                counts.add_metric((name, role, state), alike[name, role, state])
-        views = [view for replica in reader.replicas.values() if (view := replica.view) is not None]
-        sizes.add_metric((name,), sum(view.stores[reader.store.store_name].stored_bytes for view in views))
+    for name in sorted(stores):
         lags = shown.get(name, [])
         offset_lags = [lag.offset_lag for lag in lags if lag.offset_lag is not None]
         time_lags_ms = [lag.time_lag_ms for lag in lags if lag.time_lag_ms is not None]
@@ -94,7 +101,7 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
             batches.add_metric((name,), max(offset_lags))
         if time_lags_ms:
             seconds.add_metric((name,), max(time_lags_ms) / 1000)
-    yield from (partitions, counts, sizes, unknown, batches, seconds)
+    yield from (unknown, batches, seconds)
 
 
 def _by_partition(held: list[_Held]) -> Iterator[Metric]:

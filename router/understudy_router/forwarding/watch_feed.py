@@ -227,19 +227,24 @@ class WatchFeed(ReplicaFollower):
         others = [each for each in order if each.node_id != candidate.node_id and not each.is_draining]
         if mine.is_draining and any((each.version or 0) >= self.heard.version for each in others):
             return False
-        ahead = max((each.version or 0 for each in others), default=0)
+        return not self._is_left_behind(max((each.version or 0 for each in others), default=0))
+
+    def _is_left_behind(self, ahead: int) -> bool:
+        """Whether the feed has stood still for long while another replica is `ahead`. The next candidate then has to
+        show that version.
+        """
         stands_still, self._looked_at = self.heard.version == self._looked_at, self.heard.version
         if ahead <= self.heard.version or not stands_still:
             self._ahead_since_s = None
-            return True
+            return False
         since_s = self._ahead_since_s = self._ahead_since_s or monotonic()
         if monotonic() - since_s < BEHIND_S:
-            return True
+            return False
         self._ahead_since_s = None
         shown = self.heard.after
         if shown is not None:
             self.bound = Bound(min_position=replace(shown, version=ahead, committed_at_us=None))
-        return False
+        return True
 
     # ---- the keys of the node's feed
 

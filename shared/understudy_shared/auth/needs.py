@@ -144,19 +144,21 @@ def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization 
                 return unknown_application(name)
             there = principal.within(name)
             is_allowed = action is None or there.may(action) or (peers and principal.is_peer)
-            return Authorization(there) if is_allowed else _forbidden(f"needs the action {action}")
+            return _granted_if(is_allowed, there, f"needs the action {action}")
         case Need(NeedKind.OVERVIEW):
             is_allowed = principal.may_somewhere(Action.MONITOR)
-            return Authorization(principal) if is_allowed else _forbidden(f"needs the action {Action.MONITOR}")
+            return _granted_if(is_allowed, principal, f"needs the action {Action.MONITOR}")
         case Need(NeedKind.SERVICE, Action() as action, _, peers):
             is_allowed = principal.may(action) or (peers and principal.is_peer)
-            return Authorization(principal) if is_allowed else _forbidden(f"needs the action {action}")
+            return _granted_if(is_allowed, principal, f"needs the action {action}")
         case Need(NeedKind.PEER):
-            if principal.is_peer:
-                return Authorization(principal)
-            return _forbidden("is for the nodes and routers of this application")
+            return _granted_if(principal.is_peer, principal, "is for the nodes and routers of this application")
         case _:
             return Authorization(principal) if principal.may(Action.ADMIN) else unknown_path(raw_path)
+
+
+def _granted_if(is_allowed: bool, principal: Principal, needs: str) -> Authorization | Problem:
+    return Authorization(principal) if is_allowed else _forbidden(needs)
 
 
 def granted_in(principal: Principal, store: str, action: Action | None) -> Authorization | Problem:

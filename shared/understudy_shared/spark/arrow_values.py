@@ -38,6 +38,7 @@ class _UnfitError(ValueError):
 
 def converter(spark_type: SparkType) -> Convert:
     """Return a function from a printed value to one of which pyarrow makes an array; nulls do not come to it."""
+    # One case for each type: the rule of a type is read at one place.
     match spark_type:
         case StructType(fields):
             names = unique_names(each.name for each in fields)

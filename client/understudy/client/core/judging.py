@@ -61,6 +61,7 @@ _NOT_AGAIN = {"internal", "too-many-viewers"}
 
 def judge(outcome: Outcome | Results, streams: Collection[str] = ()) -> Judged:
     """Return what an outcome means. `streams` are the media types of a stream that was asked for."""
+    # One function, because it runs for each answer. What is neither an answer nor a problem falls to its end.
     if isinstance(outcome, Failure):
         meaning = _OF_FAILURE.get(outcome.kind, Meaning.FAILED)
         return Judged(meaning, why=outcome.why, blames_server=outcome.kind is not FailureKind.STALE, kind=outcome.kind)

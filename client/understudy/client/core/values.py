@@ -151,6 +151,7 @@ def _moment(value: Any) -> str:
 
 def json_value(value: Any) -> Any:
     """Return a Python value as the API writes it. Raises UsageError for what has no such form."""
+    # One branch for each type. The order matters: a bool is an int, a datetime is a date, and keys are mostly texts.
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, int):
