@@ -87,7 +87,6 @@ class Node:
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
         self._ceiling: int | None = None
-        self.leases = LeaseTable()
         self._around = Surroundings(
             files=files,
             history=CommitHistory(files),
@@ -95,7 +94,7 @@ class Node:
             cache=cache or BlockCache(settings.statestore_cache_max_bytes),
             overlay_max_bytes=settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
-            pinned=PinnedViews(self.leases),
+            pinned=PinnedViews(LeaseTable()),
             past=PastVersions(settings.data_directory / PAST_FOLDER),
         )
         workers = workers or Workers(count=settings.workers)
@@ -163,6 +162,11 @@ class Node:
     def pinned(self) -> PinnedViews:
         """The older versions that readers use."""
         return self._around.pinned
+
+    @property
+    def leases(self) -> LeaseTable:
+        """The leases of snapshots that this node holds."""
+        return self._around.pinned.leases
 
     @property
     def history(self) -> CommitHistory:
@@ -291,7 +295,7 @@ class Node:
             self._handle(poll)
             self.events.polled()
         except UnderstudyError as error:  # the storage failed: this poll does not confirm the end
-            self.measures.storage_errors[During.FOLLOW] += 1
+            self._around.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)
         if self._generations.refit(self._wiring()):
             self.on_published()

@@ -74,7 +74,7 @@ class PinnedViews:
         max_views: int = MAX_PINNED_VIEWS,
         max_disk_bytes: int = MAX_PINNED_DISK_BYTES,
     ) -> None:
-        self._leases = LeaseTable() if leases is None else leases
+        self.leases = LeaseTable() if leases is None else leases
         self._max_bytes = max_bytes
         self._max_disk_bytes = max_disk_bytes
         self._max_views = max_views
@@ -127,7 +127,7 @@ class PinnedViews:
         """Measure the memory of a task's pinned versions after it shows another one, and apply the limits. Pin that one
         where it is leased: this replica is behind those whose version was chosen.
         """
-        leased = self._leases.until_ms
+        leased = self.leases.until_ms
         if not self._pins and not leased:  # nearly always; a pin that comes now is measured at the next version
             return
         with self._lock:
@@ -169,11 +169,11 @@ class PinnedViews:
         self._pins.move_to_end(place)
 
     def _is_over(self, pin: _Pin, now_ms: float) -> bool:
-        return now_ms >= pin.until_ms and now_ms >= self._leases.until_ms.get(pin.version, 0.0)
+        return now_ms >= pin.until_ms and now_ms >= self.leases.until_ms.get(pin.version, 0.0)
 
     def _drop(self, now_ms: float) -> None:
         """Apply the limits. The newest pin stays: its reader comes for it in a moment."""
-        leased = self._leases.until_ms
+        leased = self.leases.until_ms
         kept = [pin for pin in self._pins.values() if not self._is_over(pin, now_ms)]
         if leased:
             newest = kept[-1:]

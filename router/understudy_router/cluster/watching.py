@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from understudy_router.cluster.agreement import Agreement
 from understudy_router.cluster.catalogue_follower import CatalogueFollower
-from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
+from understudy_router.cluster.remembering import RouterMemory
 from understudy_router.cluster.silent_nodes import MAX_TICK_MS, SilentNodePoller
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.cluster.follower import ClusterFollower, jittered_s
 from understudy_shared.cluster.node_calls import NodeCalls
@@ -50,14 +51,9 @@ class Watcher:
         self._memory = memory
         self._heard_ms = clock.monotonic_ms()
         self._refresh_wanted = asyncio.Event()
-        self._agreement_wanted = asyncio.Event()
-        self._unconfirmed: Assignment | None = None
-        """The remembered assignment, until a node follows it or something else is known."""
-        self._doubted_ms = float("-inf")
-        self._left_behind_ms: float | None = None
-        """The time since when all nodes follow assignments before the one known here."""
         self._nodes_moved = False
-        self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._assigned)
+        self._agreement = Agreement(tables, memory, self.catalogue, clock=clock)
+        self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._agreement.take)
         self.silent_nodes = SilentNodePoller(
             tables,
             self._polls,
@@ -71,7 +67,7 @@ class Watcher:
         tasks.start("listen to the bus", self.cluster.run())
         tasks.start("keep the tables", self._keep())
         tasks.start("read the keys again", self._read_when_wanted())
-        tasks.start("agree with the nodes", self._agree_when_wanted())
+        tasks.start("agree with the nodes", self._agreement.run(self._polls))
         tasks.start("follow the catalogue", self.catalogue.run())
         tasks.start("ask nodes for their lag", self.cluster.go_on_without_the_bus())
         tasks.start("ask nodes that are silent", self.silent_nodes.run())
@@ -103,7 +99,7 @@ class Watcher:
                 self._tables.left(heard, self._heard_ms)
                 self.catalogue.news.set()
             case Assignment():
-                self._assigned(heard)
+                self._agreement.take(heard)
 
     def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
         """Wait for the assignment: it says which nodes are known."""
@@ -114,7 +110,7 @@ class Watcher:
         """
         now_ms = self._clock.monotonic_ms()
         if assignment is not None:
-            self._assigned(assignment)  # first: it says which nodes are known
+            self._agreement.take(assignment)  # first: it says which nodes are known
         for each in seen:
             self._heard(each.heartbeat, each.age_ms)
             self.silent_nodes.heard_on_bus(each.heartbeat.node_id, now_ms - each.age_ms)
@@ -123,7 +119,7 @@ class Watcher:
             self.bus_lost_why, self._heard_ms = None, now_ms
             self._tables.bus_back(now_ms)
             self._memory.bus_is_there()
-        self._agreement_wanted.set()
+        self._agreement.wanted.set()
         self.catalogue.news.set()
 
     def bus_lost(self, why: str) -> None:
@@ -138,11 +134,11 @@ class Watcher:
     async def ask_others(self) -> None:
         """Use what is remembered, and ask all nodes for their lag and for a later assignment."""
         assignment, stores = await self._memory.recall()
-        if assignment is not None and self._tables.assigned(assignment, self._clock.monotonic_ms()):
-            self._unconfirmed = assignment
+        if assignment is not None:
+            self._agreement.take_remembered(assignment)
         self.catalogue.stores = self.catalogue.stores or stores
         await self._polls.poll_all(self._memory.hosts)
-        self._agreement_wanted.set()
+        self._agreement.wanted.set()
         self.catalogue.news.set()
 
     def _heard(self, heartbeat: Heartbeat, age_ms: int = 0) -> None:
@@ -151,36 +147,6 @@ class Watcher:
             self._nodes_moved |= known is None or known.heartbeat.endpoint != heartbeat.endpoint
             if known is None or not self._tables.has_catalogue_digest:  # else a thousand a second bring no news
                 self.catalogue.news.set()
-
-    def _assigned(self, assignment: Assignment) -> None:
-        if self._tables.assigned(assignment, self._clock.monotonic_ms(), self.catalogue.place):
-            self._unconfirmed = None
-            self._memory.note(assignment)
-            self.catalogue.news.set()
-
-    async def _agree_when_wanted(self) -> None:
-        """Agree with the nodes after the keys were read. The bus is listened to meanwhile: a node may hang."""
-        while True:
-            await self._agreement_wanted.wait()
-            self._agreement_wanted.clear()
-            await self._agree_with_nodes()
-
-    async def _agree_with_nodes(self) -> None:
-        """Read the assignment from the nodes when they follow a later one: the bus may have lost its keys."""
-        beats = [node.heartbeat for node in self._tables.nodes.values()]
-        latest, remembered = self._tables.highest(), self._unconfirmed
-        if latest > self._tables.order:
-            found = await self._polls.latest_assignment()
-            if found is not None:
-                self._assigned(found)
-        elif remembered is not None and latest == remembered.order:
-            self._unconfirmed = None
-        elif remembered is not None and is_from_previous_cluster(remembered, beats):
-            found = await self._polls.latest_assignment()
-            if found is not None and self._unconfirmed is remembered:
-                log.warning("the known assignment is of a cluster that is gone", extra={"action": "not-remembered"})
-                self._tables.assignment = None
-                self._assigned(found)
 
     async def _read_when_wanted(self) -> None:
         """Read the keys when `refresh` is called, and once per heartbeat while the bus is away."""
@@ -210,23 +176,9 @@ class Watcher:
                 await self.cluster.read()
             self._tables.expire(self._clock.monotonic_ms())
             self._note_nodes()
-            if now_ms - self._doubted_ms >= self.heartbeat_ms:
-                self._doubted_ms = now_ms
-                self._doubt(now_ms)
-            if self._unconfirmed is not None and any(node.heartbeat.epoch for node in self._tables.nodes.values()):
+            self._agreement.doubt(now_ms, self.heartbeat_ms)
+            if self._agreement.needs_keys:
                 self._refresh_wanted.set()
-
-    def _doubt(self, now_ms: float) -> None:
-        """Treat the known assignment as a remembered one when all nodes followed earlier assignments for one expiry.
-        They are a new cluster then: the old one lost its disks and Redis its keys.
-        """
-        known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
-        if known is None or not is_from_previous_cluster(known, beats):
-            self._left_behind_ms = None
-        elif self._left_behind_ms is None:
-            self._left_behind_ms = now_ms
-        elif now_ms - self._left_behind_ms > self.heartbeat_ms * EXPIRY_HEARTBEATS:
-            self._unconfirmed = known
 
     def _note_nodes(self) -> None:
         if self._nodes_moved:
