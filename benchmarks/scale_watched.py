@@ -30,6 +30,7 @@ from understudy_router.serve import StartedRouter
 from understudy_router.serve import main as serve_router
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.supervise import Supervisor
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 
 
@@ -67,7 +68,11 @@ def assignor(port: int, redis: str, tasks: int, rebalance_delay_ms: int) -> None
 
     async def run() -> None:
         member = ClusterMember(
-            node.as_node, RedisBus(redis), settings, MemberId(node.node_id, "assignor"), clock=SystemClock()
+            node.as_node,
+            Gossip(RedisBus(redis), APPLICATION),
+            settings,
+            MemberId(node.node_id, "assignor"),
+            clock=SystemClock(),
         )
 
         async def keep_up() -> None:

@@ -80,9 +80,8 @@ class Router:
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        self.identity = identity or ClusterIdentity(None, settings.application_id)
         calls = None if shared is None else shared.calls
-        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, self.identity, calls)
+        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, identity, calls)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -90,11 +89,19 @@ class Router:
             RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
         )
-        self.leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
-        self.moments = Moments(self.tables, self.nodes, self.leases, deadline_ms=settings.deadline_ms)
+        leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
+        self.moments = Moments(self.tables, self.nodes, leases, deadline_ms=settings.deadline_ms)
         self.readiness = Readiness(
             self.tables, self.watcher, self.gossip, unfit=self._unfit, where=masked(settings.redis), clock=clock
         )
+        self.forwarder = Forwarder(self._read_context(IdleConnections() if shared is None else shared.idle))
+        self._own_bus = bus if shared is None else None
+        self._tasks = Supervisor()
+        self._when_leaving: list[Callable[[], None]] = []
+        self._leaving = False
+
+    def _read_context(self, idle: IdleConnections) -> ReadContext:
+        settings, clock = self.settings, self.clock
         budget = RetryBudget(percent=settings.retry_percent, per_s=settings.retry_per_s, now_ms=clock.monotonic_ms())
         clients = NodeClients(
             ClientContext(
@@ -102,19 +109,15 @@ class Router:
                 listener=HopReports(self.tables, self.watcher, clock),
                 patience=Patience(hedge_after_ms=settings.hedge_after_ms),
                 clock=clock,
-                identity=self.identity,
-                idle=IdleConnections() if shared is None else shared.idle,
+                identity=self.nodes.identity,
+                idle=idle,
             ),
             suspect_after_ms=settings.suspect_after_ms,
             hop_timeout_ms=settings.hop_timeout_ms,
             allowance=budget.balance,
         )
         choices = Choices(self.tables, self.watcher, load=clients.loads, clock=clock)
-        self.forwarder = Forwarder(ReadContext(clients, choices, self.watcher, budget, settings=settings, clock=clock))
-        self._own_bus = bus if shared is None else None
-        self._tasks = Supervisor()
-        self._when_leaving: list[Callable[[], None]] = []
-        self._leaving = False
+        return ReadContext(clients, choices, self.watcher, budget, settings=settings, clock=clock)
 
     def __repr__(self) -> str:
         return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.clients})"
@@ -128,6 +131,11 @@ class Router:
     def served(self) -> ServedReads:
         """The counts of what readers got."""
         return self.forwarder.context.served
+
+    @property
+    def leases(self) -> SnapshotLeases:
+        """The leases of snapshots that readers hold."""
+        return self.moments.leases
 
     @property
     def is_tls(self) -> bool:

@@ -113,7 +113,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
 async def node_hears(payloads: Sequence[bytes], node: Node, settings: ClusterNodeSettings) -> None:
     bus = ScriptedBus(payloads)
     await keys_of(bus, payloads)
-    member = ClusterMember(node, bus, settings, MemberId("me", "i"), clock=SystemClock())
+    member = ClusterMember(node, Gossip(bus, settings.application), settings, MemberId("me", "i"), clock=SystemClock())
     await member.cluster.run()
     await member.beat.turn()
     assert isinstance(member.heartbeat(), Heartbeat)

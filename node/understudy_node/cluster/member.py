@@ -31,9 +31,8 @@ from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.bus.base import Bus, BusError
+from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat
 from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
@@ -49,22 +48,19 @@ class ClusterMember:
     def __init__(
         self,
         node: Node,
-        bus: Bus,
+        gossip: Gossip,
         settings: ClusterNodeSettings,
         member_id: MemberId,
         *,
         clock: Clock,
         remembered: Remembered | None = None,
-        auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
         process_load: ProcessLoad | None = None,
-        is_alone: bool = True,
     ) -> None:
         """Set the parts of the member. `remembered` keeps its assignment for a start without the bus; None: the
-        assignment is not kept. `auth` signs and verifies messages; without it they are not signed. `identity`
-        authenticates this node to other nodes. `process_load` is that of all applications of the
-        process. `is_alone`: it is the only one of its process; else the bus, which others use, stays open when it
-        stops.
+        assignment is not kept. `identity` authenticates this node to other nodes. `process_load` is that of a process
+        with several applications, where the bus of `gossip` stays open when this member stops: the others use it.
+        None: the member is alone in its process.
 
         Raises SettingsError for malformed seeds.
         """
@@ -72,9 +68,8 @@ class ClusterMember:
         self.node_id = member_id.node_id
         self.draining = False
         self.num_standby_replicas = settings.num_standby_replicas
-        self.gossip = Gossip(bus, settings.application, auth)
-        self._bus = bus
-        self._is_alone = is_alone
+        self.gossip = gossip
+        self._is_alone = process_load is None
         self._shown_redis = masked(settings.redis)
         self._tasks = Supervisor()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,13 +77,13 @@ class ClusterMember:
         """Whether the loop will be woken, so that a further change need not wake it."""
         self._changed = asyncio.Event()
         self._bus_state = BusState()
-        self._calls = NodeCalls(settings.application, self.gossip.auth, identity)
+        self._calls = NodeCalls(settings.application, gossip.auth, identity)
         self._neighbours = Neighbours(
-            self.node_id, refuse=self.gossip.refuse, history=lambda: (node.lineage, node.end.version)
+            self.node_id, refuse=gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )
         self._context = context = MemberContext(
             node=node,
-            gossip=self.gossip,
+            gossip=gossip,
             calls=self._calls,
             neighbours=self._neighbours,
             bus_state=self._bus_state,
@@ -97,7 +92,7 @@ class ClusterMember:
             heartbeat_ms=settings.lag_refresh_ms,
             clock=clock,
         )
-        self._placement = Placement(self.gossip, settings, member_id, clock=clock)
+        self._placement = Placement(gossip, settings, member_id, clock=clock)
         self._check = HistoryCheck(context)
         self._memory = Memory(remembered)
         self._follower = AssignmentFollower(context, self._memory, check=self._check)
@@ -114,7 +109,7 @@ class ClusterMember:
             bus_came_back=self._placement.bus_came_back,
         )
         self.cluster = ClusterFollower(
-            self.gossip, self._neighbours, listener, heartbeat_ms=lambda: context.heartbeat_ms, clock=clock
+            gossip, self._neighbours, listener, heartbeat_ms=lambda: context.heartbeat_ms, clock=clock
         )
         self.beat = Beat(
             context,
@@ -155,7 +150,7 @@ class ClusterMember:
         except (BusError, TimeoutError) as error:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         if self._is_alone:
-            await self._bus.close()
+            await self.gossip.close()
         await self._calls.close()
         await self._memory.flush()
 

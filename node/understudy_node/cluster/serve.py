@@ -169,12 +169,11 @@ def _serve(
     remembered = Remembered(node.settings.data_directory / "cluster", parsed.application, auth)
     member = ClusterMember(
         node,
-        bus,
+        Gossip(bus, parsed.application, auth),
         parsed,
         member_id,
         clock=SystemClock(),
         remembered=remembered,
-        auth=auth,
         identity=access.identity,
     )
     if started is not None:

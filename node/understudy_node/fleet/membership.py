@@ -19,7 +19,6 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
@@ -55,9 +54,8 @@ class Membership:
     async def waiting(self, why: Callable[[], str]) -> AsyncIterator[None]:
         """Let the cluster hear what this node waits for."""
         member_id = new_member_id(self._settings, self._host)
-        gossip = Gossip(self._bus, self._settings.application, self._auth(member_id))
         async with saying(
-            gossip,
+            self._gossip(member_id),
             lambda number: first_heartbeat(
                 self._settings, self._host, member_id, sequence=number, waits_for=why()[:MAX_WHY_CHARS]
             ),
@@ -69,26 +67,25 @@ class Membership:
         uses the id. While the bus is away the claim is skipped.
         """
         member_id = new_member_id(self._settings, self._host)
-        auth = self._auth(member_id)
+        gossip = self._gossip(member_id)
         first = first_heartbeat(self._settings, self._host, member_id, lineage=node.lineage)
         try:
-            await claim(Gossip(self._bus, self._settings.application, auth), first)
+            await claim(gossip, first)
         except BusError as error:
             log.warning("%s; waiting for it", error, extra={"action": "bus-lost"})
         self.member = ClusterMember(
             node,
-            self._bus,
+            gossip,
             self._settings,
             member_id,
             clock=self._clock,
-            remembered=Remembered(node.settings.data_directory / "cluster", self._settings.application, auth),
-            auth=auth,
+            remembered=Remembered(node.settings.data_directory / "cluster", self._settings.application, gossip.auth),
             identity=self._identity,
             process_load=self._load,
-            is_alone=False,
         )
         self.member.draining = self._is_draining()
         return self.member
 
-    def _auth(self, member_id: MemberId) -> MessageAuth:
-        return self._settings.message_auth(self._settings.application, sender=member_id.node_id)
+    def _gossip(self, member_id: MemberId) -> Gossip:
+        application = self._settings.application
+        return Gossip(self._bus, application, self._settings.message_auth(application, sender=member_id.node_id))

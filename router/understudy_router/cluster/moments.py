@@ -26,7 +26,7 @@ class Moments:
         """Take the nodes, and the leases that reads renew. `deadline_ms` is the time for all nodes together that are
         asked.
         """
-        self._leases = leases
+        self.leases = leases
         self._tables = tables
         self._nodes = nodes
         self._deadline_s = deadline_ms / 1000
@@ -49,7 +49,7 @@ class Moments:
     def note_use(self, bound: Bound) -> None:
         """Renew the lease whose snapshot a read names."""
         if bound.lease is not None:
-            self._leases.used(bound.lease)
+            self.leases.used(bound.lease)
 
     async def _position_at(self, at_us: int) -> Position:
         # A node that is further knows at least as many commits as the others.

@@ -30,7 +30,7 @@ class RouterWatches(Watches):
     def __init__(self, reads: Reads, streams: WatchStreams, context: ReadContext, router: Router) -> None:
         super().__init__(reads.requests, streams)
         self._reads, self._context, self._router = reads, context, router
-        self.feeds = WatchFeeds(context, router.nodes, router.identity)
+        self.feeds = WatchFeeds(context, router.nodes, router.nodes.identity)
 
     @property
     def application_id(self) -> str:
@@ -67,7 +67,7 @@ class RouterWatches(Watches):
         merged = MergedWatch([key.partition for key in asked.keys], asked.after)
         upstreams = WatchUpstreams(
             self._context,
-            self._router.identity,
+            self._router.nodes.identity,
             lambda: self._reads.route(name),
             asked.keys,
             asked.selection,

@@ -122,6 +122,10 @@ class Gossip:
         """The number of refused inputs by kind: documents, and bytes that are no reply of a Redis (`reply`)."""
         return self._refused + Counter(reply=self._bus.bad_replies)
 
+    async def close(self) -> None:
+        """Close the bus."""
+        await self._bus.close()
+
     async def beat(self, heartbeat: Heartbeat) -> bool:
         """Write and publish a heartbeat. False when another process uses the node id: then nothing was written."""
         return await self._bus.put_owned(

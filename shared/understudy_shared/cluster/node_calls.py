@@ -163,11 +163,11 @@ class NodeCalls:
         """Set the keys of the calls. `auth` verifies the signatures of documents; without it they are not verified.
         `identity` authenticates this process to the nodes. `client`: one that others use too, and close.
         """
+        self.identity = identity or ClusterIdentity(None, application_id)
         self._application_id = application_id
         self._auth = auth or MessageAuth(application_id)
-        self._identity = identity or ClusterIdentity(None, application_id)
         self._owns_client = client is None
-        self._client = client or node_client(self._identity)
+        self._client = client or node_client(self.identity)
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -216,7 +216,7 @@ class NodeCalls:
 
     def _url(self, host: HostInfo, path: str) -> str:
         name = f"[{host.host}]" if ":" in host.host else host.host
-        return f"{'http' if self._identity.peers is None else 'https'}://{name}:{host.port}{path}"
+        return f"{'http' if self.identity.peers is None else 'https'}://{name}:{host.port}{path}"
 
     async def close(self) -> None:
         """Close the connections, unless others use them too."""
@@ -259,7 +259,7 @@ class NodeCalls:
     ) -> _Reply:
         """Return the status, the JSON and the signature of a reply. Raises NodeCallError."""
         sent = {} if content is None else {"content-type": "application/json"}
-        headers = {**sent, **({"accept": kind} if kind else {}), **self._identity.headers}
+        headers = {**sent, **({"accept": kind} if kind else {}), **self.identity.headers}
         if nonce is not None:
             headers[NONCE_HEADER] = nonce
         timeout = httpx.Timeout(TIMEOUT_S, read=limit_s or TIMEOUT_S)
@@ -271,7 +271,7 @@ class NodeCalls:
                 body = await _body(reply, url, max_bytes, kind)
                 return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
-            trouble = self._identity.tls_failure(url.split("/")[2], error)
+            trouble = self.identity.tls_failure(url.split("/")[2], error)
             what = f"the node does not answer: {trouble or error or type(error).__name__}"
             is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
             raise (NodeTimeoutError if is_late else NodeCallError)(what, where=url) from None

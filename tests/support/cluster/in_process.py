@@ -35,6 +35,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.http.edge import App
@@ -165,12 +166,11 @@ def cluster_node(
     bus, access = CuttableBus(node_settings.redis_url), access_to(node_settings)
     member = ClusterMember(
         node,
-        bus,
+        Gossip(bus, APPLICATION, auth),
         node_settings,
         member_id,
         clock=SystemClock(),
         remembered=Remembered(data_dir / "cluster", APPLICATION, auth),
-        auth=auth,
         identity=access.identity,
     )
     app = create_app(node, member, cluster_routes(member), access=access)

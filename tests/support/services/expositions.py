@@ -23,6 +23,7 @@ from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.http.edge import App
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import NO_BOUND
@@ -52,7 +53,9 @@ def cluster_node(checkpoint: Path, data_dir: Path) -> Iterator[tuple[Node, App]]
         checkpoint=str(checkpoint), data_dir=data_dir, redis="redis://unused", node_id="n1", application_id="counting"
     )
     node = Node(settings, LocalFiles(checkpoint), host=HOST, clock=SystemClock())
-    member = ClusterMember(node, LocalBus(), settings, MemberId("n1", "i1"), clock=SystemClock())
+    member = ClusterMember(
+        node, Gossip(LocalBus(), settings.application), settings, MemberId("n1", "i1"), clock=SystemClock()
+    )
     app = create_node_app(node, member)
     node.start()
     try:

@@ -28,7 +28,7 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Bus, Lost, Stored
-from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS
+from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 
 NODES = 30
@@ -88,7 +88,9 @@ async def members(
             )
             node.assign({})
             bus = CountedBus(url)
-            member = ClusterMember(node, bus, settings, MemberId(node_id, "1"), clock=SystemClock())
+            member = ClusterMember(
+                node, Gossip(bus, settings.application), settings, MemberId(node_id, "1"), clock=SystemClock()
+            )
             node.start()
             stack.push_async_callback(asyncio.to_thread, node.stop)
             member.start()

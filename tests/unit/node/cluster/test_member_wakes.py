@@ -13,6 +13,7 @@ from tests.support.clock import ManualClock
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_shared.bus.gossip import Gossip
 
 
 class Loop:
@@ -31,7 +32,7 @@ class Loop:
 async def test_changes_that_come_together_wake_the_loop_once_and_a_later_one_again(tmp_path: Path) -> None:
     settings = ClusterNodeSettings(checkpoint="/nowhere", redis="redis://unused", application_id="a", data_dir=tmp_path)
     clock, node = ManualClock(), SimulatedNode(0, port=1, tasks=3)
-    member = ClusterMember(node.as_node, LocalBus(clock), settings, MemberId("n", "i"), clock=clock)
+    member = ClusterMember(node.as_node, Gossip(LocalBus(clock), "a"), settings, MemberId("n", "i"), clock=clock)
     member.changed()  # before it was started
     loop = Loop()
     member._loop = loop  # type: ignore[assignment]  # what it uses of one

@@ -64,7 +64,7 @@ async def start_while_reading(node: Node, settings: ClusterNodeSettings) -> None
     bus = SlowBus()
     gossip = Gossip(bus, APPLICATION)
     written = await others_have_everything(gossip, node)
-    member = ClusterMember(node, bus, settings, MemberId("me", "1"), clock=SystemClock())
+    member = ClusterMember(node, gossip, settings, MemberId("me", "1"), clock=SystemClock())
     listening = asyncio.ensure_future(member.cluster.run())
     try:
         await bus.is_scanned.wait()
