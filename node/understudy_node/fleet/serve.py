@@ -45,7 +45,7 @@ from understudy_shared.fleet.announced import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag
 from understudy_shared.server.app import json_response
@@ -63,7 +63,7 @@ STOP_S = 10.0
 Settings = ServeFleetSettings | NodeFleetSettings
 
 
-class FleetProcess:
+class FleetProcess(OwnProcess):
     """The process: its dispatcher is `fleet`, its applications are `applications`. A node of a cluster has a `bus`."""
 
     def __init__(
@@ -109,13 +109,10 @@ class FleetProcess:
         self._own = OwnApp(
             "node" if isinstance(settings, NodeFleetSettings) else "serve",
             self.applications.served,
+            self,
             lifespan=self._lifespan,
-            dead=self._dead,
-            causes=self._causes,
-            of_process=self._metrics,
             is_guarded=access.is_on,
             more=self._routers(),
-            starting=lambda: self.following.starting,
         )
 
     @property
@@ -190,16 +187,19 @@ class FleetProcess:
                 shared = replace(shared, open_files=lambda location: RootedFiles(root, location))
         return NodeApplication(settings, shared, source, membership)
 
-    def _dead(self) -> str | None:
+    def dead(self) -> str | None:
         failure = self.shared.workers.failure
         return self._tasks.dead or (None if failure is None else f"a worker died: {failure!r}")
 
-    def _causes(self) -> Mapping[str, str]:
+    def starting(self) -> str | None:
+        return self.following.starting
+
+    def causes(self) -> Mapping[str, str]:
         return {**self.following.causes(), **self.shared.guard.causes(), **self.shared.access.causes()}
 
-    def _metrics(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
-        yield degraded_metric("understudy_node_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self._causes())
+        yield degraded_metric("understudy_node_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())
 
     def _routers(self) -> list[APIRouter]:
         page = page_routes(partial(page_for, applications=self.applications.served))

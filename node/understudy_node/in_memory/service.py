@@ -18,7 +18,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.fleet.dispatching import Fleet, Served
 from understudy_shared.fleet.lifespans import Lifespan
-from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import Reported
 from understudy_shared.http.edge import Receive, Scope, Send
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -79,9 +79,7 @@ class _MemoryFleet(Fleet):
         super().__init__(self._answer, Access())
         self._all = applications
         reported = cast(Mapping[str, Reported], applications)  # their applications of routes have troubles in front
-        self._answers = OwnApp(
-            "serve", reported, lifespan=self._lifespan, dead=lambda: None, causes=dict, of_process=tuple
-        )
+        self._answers = OwnApp("serve", reported, OwnProcess(), lifespan=self._lifespan)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._answers.app(scope, receive, send)

@@ -30,7 +30,7 @@ from understudy_shared.bus.applications import named
 from understudy_shared.bus.base import Bus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 
@@ -43,7 +43,7 @@ LET_GO_AFTER_MS = 600_000
 """Time without nodes after which an application is let go; it is found again when it has some."""
 
 
-class RouterFleet:
+class RouterFleet(OwnProcess):
     """The routers of a process, and the ASGI application in front of them (`app`)."""
 
     def __init__(
@@ -68,10 +68,8 @@ class RouterFleet:
         self.own = OwnApp(
             "router",
             self.held,
+            self,
             lifespan=self._lifespan,
-            dead=lambda: self._tasks.dead,
-            causes=self._causes,
-            of_process=self._process_metrics,
             is_guarded=access.is_on,
             own_ports=own_ports,
             more=[fleet_routes(FleetReports(self.held, clock))],
@@ -202,13 +200,16 @@ class RouterFleet:
 
     # ---- what the process says of itself
 
-    def _causes(self) -> Mapping[str, str]:
+    def dead(self) -> str | None:
+        return self._tasks.dead
+
+    def causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why
         found = {} if lost is None else {"bus": f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
             found["applications"] = self._left_out
         return {**found, **self._guard.causes(), **self._access.causes()}
 
-    def _process_metrics(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self._guard, self._access)
-        yield degraded_metric("understudy_router_degraded", CAUSES_OF_PROCESS, self._causes())
+        yield degraded_metric("understudy_router_degraded", CAUSES_OF_PROCESS, self.causes())

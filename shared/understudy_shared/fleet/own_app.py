@@ -29,33 +29,45 @@ LIST_S = 3.0
 """Time that the applications have for their stores; those that took longer are named as missing."""
 
 
+class OwnProcess:
+    """The process of a fleet, beyond its applications."""
+
+    def dead(self) -> str | None:
+        """Return why the process cannot go on; None while it can."""
+        return None
+
+    def starting(self) -> str | None:
+        """Return why it does not know all its applications yet; None when it does."""
+        return None
+
+    def causes(self) -> Mapping[str, str]:
+        """Return why the process is degraded, by cause."""
+        return {}
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return its own metrics."""
+        return ()
+
+
 class OwnApp:
     """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
 
-    `service` is that of its document. `causes` say why the process is degraded, beyond its applications; `of_process`
-    are its own metrics; `starting` says why it does not know all its applications yet. `own_ports`: as those of
-    `probe_routes`.
+    `service` is that of its document. `own_ports`: as those of `probe_routes`.
     """
 
     def __init__(
         self,
         service: Service,
         applications: Mapping[str, Reported],
+        process: OwnProcess,
         *,
         lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
-        dead: Callable[[], str | None],
-        causes: Callable[[], Mapping[str, str]],
-        of_process: Callable[[], Iterable[Metric]],
         is_guarded: bool = False,
         own_ports: Collection[int] = (),
         more: Iterable[APIRouter] = (),
-        starting: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._applications = applications
-        self._dead = dead
-        self._causes = causes
-        self._starting = starting
-        self._of_process = of_process
+        self._process = process
         http = service_app("Understudy", lifespan)
         self.app: App = Framework(http)
         report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
@@ -66,20 +78,20 @@ class OwnApp:
 
     def status(self) -> Status:
         """Return what /readyz says."""
-        found, starting = readiness(self._applications), self._starting()
+        found, starting = readiness(self._applications), self._process.starting()
         reasons = found.reasons if starting is None else (starting, *found.reasons)
-        return Status(reasons, {**found.causes, **self._causes()})
+        return Status(reasons, {**found.causes, **self._process.causes()})
 
     def dead(self) -> str | None:
         """Return why the process cannot go on: a bug in one application is not a reason while others live."""
-        if (why := self._dead()) is not None:
+        if (why := self._process.dead()) is not None:
             return why
         reasons = [each.dead for each in self._applications.values()]
         return reasons[0] if reasons and all(reasons) else None
 
     def _metrics(self) -> Iterator[Metric]:
         families = {each: application.metrics() for each, application in self._applications.items()}
-        yield from labelled(families, [*self._of_process(), *state_metrics(self._applications)])
+        yield from labelled(families, [*self._process.metrics(), *state_metrics(self._applications)])
 
     def _routes(self) -> APIRouter:
         routes = APIRouter()

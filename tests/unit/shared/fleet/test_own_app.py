@@ -21,7 +21,7 @@ from understudy_shared.auth.principals import Action, Authorization, Grant, Prin
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.not_open import NotOpen
-from understudy_shared.fleet.own_app import OwnApp
+from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
@@ -133,6 +133,11 @@ async def nothing(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
+class Measured(OwnProcess):
+    def metrics(self) -> Iterable[Metric]:
+        return [GaugeMetricFamily("process", "Of the process", 1)]
+
+
 def fleet_of(**applications: Application) -> Fleet:
     fleet = Fleet(_unused, Access())
     for name, each in applications.items():
@@ -140,10 +145,8 @@ def fleet_of(**applications: Application) -> Fleet:
     own = OwnApp(
         "router",
         fleet.applications,  # type: ignore[arg-type]  # they report
+        Measured(),
         lifespan=nothing,
-        dead=lambda: None,
-        causes=dict,
-        of_process=lambda: [GaugeMetricFamily("process", "Of the process", 1)],
     )
     fleet._own = own.app
     return fleet
@@ -211,9 +214,7 @@ def test_the_document_has_every_route_of_the_fleet_itself() -> None:
 
 
 async def test_metrics_are_refused_at_a_port_that_processes_share() -> None:
-    own = OwnApp(
-        "router", {}, lifespan=nothing, dead=lambda: None, causes=dict, of_process=tuple, own_ports=range(8081, 8083)
-    )
+    own = OwnApp("router", {}, OwnProcess(), lifespan=nothing, own_ports=range(8081, 8083))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=own.app)) as http:
         found = [(await http.get(f"http://fleet:{port}/metrics")).status_code for port in (8080, 8081, 8082)]
     assert found == [421, 200, 200]
@@ -229,10 +230,8 @@ async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what
     own = OwnApp(
         "serve",
         known,
+        OwnProcess(),
         lifespan=nothing,
-        dead=lambda: None,
-        causes=dict,
-        of_process=tuple,
         more=[page_routes(partial(page_for, applications=known))],
     )
 
