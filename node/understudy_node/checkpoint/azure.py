@@ -9,17 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 from obstore.store import AzureStore
 
-from understudy_node.checkpoint.store_access import StoreAccess, refuse_empty
+from understudy_node.checkpoint.store_access import StoreAccess, StoreFolder, location_of, refuse_empty
 from understudy_node.checkpoint.store_failures import StoreTerms
-from understudy_shared.base.errors import NotACheckpointError, SettingsError
-from understudy_shared.base.masking import masked_location
-
-if TYPE_CHECKING:
-    from obstore.store import RetryConfig
+from understudy_shared.base.errors import SettingsError
 
 _LOCATION = re.compile(
     r"(?:az|azure|abfss?|wasbs?)://(?:(?P<at>[\w$.-]{1,63})@(?P<account>[a-z0-9-]{3,63})\.(?:dfs|blob)\."
@@ -40,9 +35,10 @@ _LOOKED_IN = (
 )
 
 
-class Azure:
+class Azure(StoreFolder):
     """A checkpoint in a container: the blobs below `prefix`, or all with "", as the URL says."""
 
+    library = AzureStore
     terms = StoreTerms(
         tag="e_tag",
         condition="if_match",
@@ -65,27 +61,20 @@ class Azure:
 
         `access` returns the credentials; the default takes them from the environment of this process.
         """
-        location = _LOCATION.fullmatch(url)
-        if location is None:
-            raise NotACheckpointError(
-                "This is not a location in Azure Storage",
-                where=masked_location(url),
-                fix="Write abfss://container@account.dfs.core.windows.net/path, or az://container/path with "
-                f"{_ACCOUNT}. Credentials come from the environment or an identity, never from the URL "
-                "(docs/object-stores.md)",
-            )
-        self.url = masked_location(url.rstrip("/"))
-        self.container, self.prefix = location["at"] or location["container"], (location["path"] or "").strip("/")
+        location = location_of(
+            url,
+            _LOCATION,
+            store="Azure Storage",
+            fix="Write abfss://container@account.dfs.core.windows.net/path, or az://container/path with "
+            f"{_ACCOUNT}. Credentials come from the environment or an identity",
+        )
         self.account, self.cloud = location["account"], location["cloud"]
-        self.looked_in = self.endpoint = ""
-        self._access = access or (lambda: azure_access(os.environ, self.account, self.cloud))
-
-    def open(self, client: dict[str, Any], retry: RetryConfig) -> AzureStore:
-        access = self._access()
-        self.looked_in, self.endpoint = access.looked_in, access.endpoint
-        config: Any = access.config
-        options, prefix = access.client(client), self.prefix or None
-        return AzureStore(self.container, prefix=prefix, config=config, client_options=options, retry_config=retry)
+        super().__init__(
+            url,
+            location["at"] or location["container"],
+            location["path"],
+            access or (lambda: azure_access(os.environ, self.account, self.cloud)),
+        )
 
 
 def azure_access(environ: Mapping[str, str], account: str | None, cloud: str | None) -> StoreAccess:

@@ -12,18 +12,21 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from obstore.store import GCSStore
 
 from understudy_node.checkpoint.google_identity import KINDS, google_token
-from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, refuse_empty, text_of
+from understudy_node.checkpoint.store_access import (
+    ReadFile,
+    StoreAccess,
+    StoreFolder,
+    location_of,
+    refuse_empty,
+    text_of,
+)
 from understudy_node.checkpoint.store_failures import StoreTerms
-from understudy_shared.base.errors import NotACheckpointError, SettingsError
-from understudy_shared.base.masking import masked_location
-
-if TYPE_CHECKING:
-    from obstore.store import RetryConfig
+from understudy_shared.base.errors import SettingsError
 
 _LOCATION = re.compile(r"gc?s://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([^?#]*))?", re.ASCII | re.DOTALL)
 _KEYS = ("GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
@@ -33,9 +36,10 @@ _READ = KINDS | {"service_account", "authorized_user"}
 _TYPE = re.compile(r"[a-z_]{1,40}")
 
 
-class GCS:
+class GCS(StoreFolder):
     """A checkpoint in a bucket: the objects below `prefix`, or all with "", as the URL says."""
 
+    library = GCSStore
     terms = StoreTerms(
         tag="version",  # the generation: the entity tag is a hash of the content, and equal content has an equal one
         condition="version",
@@ -55,26 +59,9 @@ class GCS:
 
         `access` returns the credentials; the default takes them from the environment and files of this process.
         """
-        location = _LOCATION.fullmatch(url)
-        if location is None:
-            raise NotACheckpointError(
-                "This is not a location in Google Cloud Storage",
-                where=masked_location(url),
-                fix="Write gs://bucket/path. Credentials come from the environment, a key file or a service account, "
-                "never from the URL (docs/object-stores.md)",
-            )
-        self.url = masked_location(url.rstrip("/"))
-        self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
-        self.looked_in = self.endpoint = ""
-        self._access = access or (lambda: gcs_access(os.environ, text_of))
-
-    def open(self, client: dict[str, Any], retry: RetryConfig) -> GCSStore:
-        access = self._access()
-        self.looked_in, self.endpoint = access.looked_in, access.endpoint
-        config: Any = access.config
-        others: Any = {} if access.provider is None else {"credential_provider": access.provider}
-        options, prefix = access.client(client), self.prefix or None
-        return GCSStore(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry, **others)
+        fix = "Write gs://bucket/path. Credentials come from the environment, a key file or a service account"
+        location = location_of(url, _LOCATION, store="Google Cloud Storage", fix=fix)
+        super().__init__(url, location[1], location[2], access or (lambda: gcs_access(os.environ, text_of)))
 
 
 def gcs_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:

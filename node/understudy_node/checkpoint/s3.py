@@ -11,17 +11,19 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
 
-from understudy_node.checkpoint.store_access import ReadFile, StoreAccess, refuse_empty, text_of
+from understudy_node.checkpoint.store_access import (
+    ReadFile,
+    StoreAccess,
+    StoreFolder,
+    location_of,
+    refuse_empty,
+    text_of,
+)
 from understudy_node.checkpoint.store_failures import StoreTerms
-from understudy_shared.base.errors import NotACheckpointError, SettingsError
-from understudy_shared.base.masking import masked_location
-
-if TYPE_CHECKING:
-    from obstore.store import RetryConfig
+from understudy_shared.base.errors import SettingsError
 
 _LOCATION = re.compile(
     r"s3[an]?://([a-z0-9][a-z0-9._-]{1,253}[a-z0-9])(?:/(.*))?", re.ASCII | re.IGNORECASE | re.DOTALL
@@ -34,9 +36,10 @@ _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
 """Settings that a profile may have in place of keys, and that this release does not support."""
 
 
-class S3:
+class S3(StoreFolder):
     """A checkpoint in a bucket: the objects below `prefix`, or all with "", as the URL says."""
 
+    library = S3Store
     terms = StoreTerms(
         tag="e_tag",
         condition="if_match",
@@ -57,25 +60,9 @@ class S3:
 
         `access` returns the credentials; the default takes them from the environment and files of this process.
         """
-        location = _LOCATION.fullmatch(url)
-        if location is None:
-            raise NotACheckpointError(
-                "This is not a location in S3",
-                where=masked_location(url),
-                fix="Write s3://bucket/path. Credentials come from the environment, a credentials file or a role, "
-                "never from the URL (docs/object-stores.md)",
-            )
-        self.url = masked_location(url.rstrip("/"))
-        self.bucket, self.prefix = location[1], (location[2] or "").strip("/")
-        self.looked_in = self.endpoint = ""
-        self._access = access or (lambda: s3_access(os.environ, text_of))
-
-    def open(self, client: dict[str, Any], retry: RetryConfig) -> S3Store:
-        access = self._access()
-        self.looked_in, self.endpoint = access.looked_in, access.endpoint
-        config: Any = access.config
-        options, prefix = access.client(client), self.prefix or None
-        return S3Store(self.bucket, prefix=prefix, config=config, client_options=options, retry_config=retry)
+        fix = "Write s3://bucket/path. Credentials come from the environment, a credentials file or a role"
+        location = location_of(url, _LOCATION, store="S3", fix=fix)
+        super().__init__(url, location[1], location[2], access or (lambda: s3_access(os.environ, text_of)))
 
 
 def s3_access(environ: Mapping[str, str], read_file: ReadFile) -> StoreAccess:

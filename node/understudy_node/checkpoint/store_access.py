@@ -1,4 +1,5 @@
-"""The credentials that an adapter gives to the library of object stores, and where it looked for them.
+"""The parts that the adapters of object stores have in common: the location, the library's store of it, and the
+credentials that the library gets.
 
 The library reads the environment itself, and renews what a role or an identity gives. An adapter adds what the library
 does not know: files in the format of a store's own tools.
@@ -6,12 +7,18 @@ does not know: files in the format of a store's own tools.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from understudy_shared.base.errors import SettingsError
+from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
+
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
 
 ReadFile = Callable[[Path], str | None]
 """A function that returns the text of a file; None if the file does not exist."""
@@ -33,6 +40,45 @@ class StoreAccess:
     def client(self, deadlines: dict[str, Any]) -> Any:
         """Return the options of the library's HTTP client."""
         return {**deadlines, "allow_http": True} if self.allow_http else deadlines
+
+
+class StoreFolder:
+    """A checkpoint in a bucket or a container: the objects below `prefix`, or all with "", as the URL says. `access`
+    returns the credentials, for each store that is opened.
+    """
+
+    terms: StoreTerms
+    library: Callable[..., Any]
+    """The library's class of such stores."""
+
+    def __init__(self, url: str, bucket: str, path: str | None, access: Callable[[], StoreAccess]) -> None:
+        self.url = masked_location(url.rstrip("/"))
+        self.bucket, self.prefix = bucket, (path or "").strip("/")
+        self.looked_in = self.endpoint = ""
+        self._access = access
+
+    def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
+        """Open the library's store of the folder, with the present credentials."""
+        access = self._access()
+        self.looked_in, self.endpoint = access.looked_in, access.endpoint
+        others = {} if access.provider is None else {"credential_provider": access.provider}
+        return self.library(
+            self.bucket,
+            prefix=self.prefix or None,
+            config=access.config,
+            client_options=access.client(client),
+            retry_config=retry,
+            **others,
+        )
+
+
+def location_of(url: str, form: re.Pattern[str], *, store: str, fix: str) -> re.Match[str]:
+    """Parse a URL. Raises NotACheckpointError, which does not show its secrets, for one of another form."""
+    found = form.fullmatch(url)
+    if found is None:
+        fix = f"{fix}, never from the URL (docs/object-stores.md)"
+        raise NotACheckpointError(f"This is not a location in {store}", where=masked_location(url), fix=fix)
+    return found
 
 
 def text_of(path: Path) -> str | None:

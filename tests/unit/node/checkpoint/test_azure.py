@@ -29,7 +29,7 @@ def access(environ: Mapping[str, str], account: str | None = "team", cloud: str 
 def test_a_location_is_a_container_an_account_and_a_prefix_as_hadoop_writes_it(scheme: str, endpoint: str) -> None:
     url = f"{scheme}://my-box@team.{endpoint}.core.windows.net/a b/c=d%20e"
     found = Azure(f"{url}/")
-    assert (found.container, found.account, found.prefix) == ("my-box", "team", "a b/c=d%20e")
+    assert (found.bucket, found.account, found.prefix) == ("my-box", "team", "a b/c=d%20e")
     assert found.url == url
     assert Azure(f"{scheme}://my-box@team.{endpoint}.core.windows.net").prefix == ""
 
@@ -37,7 +37,7 @@ def test_a_location_is_a_container_an_account_and_a_prefix_as_hadoop_writes_it(s
 @pytest.mark.parametrize("scheme", ["az", "azure", "abfs", "abfss"])
 def test_the_short_form_leaves_the_account_to_the_environment(scheme: str) -> None:
     found = Azure(f"{scheme}://my-box/a/b")
-    assert (found.container, found.account, found.prefix) == ("my-box", None, "a/b")
+    assert (found.bucket, found.account, found.prefix) == ("my-box", None, "a/b")
     assert access({"AZURE_STORAGE_ACCOUNT_NAME": "team"}, None).config == {"account_name": "team"}
     with pytest.raises(SettingsError, match="names a storage account") as error:
         access({}, None)
@@ -68,7 +68,7 @@ def test_any_text_is_a_location_or_refused(text: str) -> None:
         found = Azure(f"abfss://{text}")
     except NotACheckpointError:
         return
-    assert text.startswith(found.container)
+    assert text.startswith(found.bucket)
 
 
 def test_the_url_says_which_cloud_is_asked() -> None:
