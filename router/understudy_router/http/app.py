@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
@@ -96,21 +96,12 @@ def create_app(
     app.long_reads = LongReads(router.settings.max_scans_in_flight, router.settings.max_exports_in_flight)
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
-    http.include_router(read_routes(router, reads, scans))
-    http.include_router(scan_routes(scans))
     framework.in_front = scans_in_front(scans)
     app.seeks = Seeks(scans)
-    http.include_router(export_routes(scans))
-    changes = RouterChanges(reads, scans, forwarder)
-    http.include_router(changes_routes(changes))
-    http.include_router(history_routes(RouterHistories(reads, forwarder)))
-    snapshots = RouterSnapshots(router, reads, forwarder)
-    http.include_router(several_routes(SeveralStores(app, reads, snapshots.position)))
-    http.include_router(snapshot_routes(snapshots))
     app.watch_streams = WatchStreams(router.settings.max_watchers)
     watches = RouterWatches(reads, app.watch_streams, forwarder.context, router)
-    http.include_router(watch_routes(watches, PrefixWatches(watches, changes).begin))
-
+    for routes in _reading_routes(router, reads, app, scans, forwarder, watches):
+        http.include_router(routes)
     http.include_router(drain_route(router))
     metrics = RouterMetrics(router, app, guard, causes, admin.last_health)
     app.report = report = ProcessReport(
@@ -128,3 +119,24 @@ def create_app(
     add_document(http, "router", is_guarded=app.access.is_on)
     answer_with_problems(http)
     return app
+
+
+def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order in which they are made
+    router: Router,
+    reads: Reads,
+    app: RouterLookups,
+    scans: RouterScans,
+    forwarder: ScanForwarder,
+    watches: RouterWatches,
+) -> Iterator[APIRouter]:
+    """Yield the calls that read, besides lookups."""
+    yield read_routes(router, reads, scans)
+    yield scan_routes(scans)
+    yield export_routes(scans)
+    changes = RouterChanges(reads, scans, forwarder)
+    yield changes_routes(changes)
+    yield history_routes(RouterHistories(reads, forwarder))
+    snapshots = RouterSnapshots(router, reads, forwarder)
+    yield several_routes(SeveralStores(app, reads, snapshots.position))
+    yield snapshot_routes(snapshots)
+    yield watch_routes(watches, PrefixWatches(watches, changes).begin)
