@@ -72,7 +72,6 @@ FINITE_VERBS = _words(
 IMPERATIVES = _words("add ask call choose delete do give install make name pass put remove run say set start try use")
 AUXILIARIES = _words("do does did can could may might must not should will would")
 RELATIVES = _words("that which who whose")
-NO_SENTENCE = "an error text is a sentence: who or what, and a verb"
 SHORT_WORDS = 4
 """Number of words from which on an error text must be a sentence: shorter ones are labels."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -60,7 +60,3 @@ def record_message(schema: pa.Schema, members: Mapping[str, object]) -> bytes:
     writer = pa.ipc.new_stream(sink, schema)  # it writes the schema first, with the first batch
     writer.write_batch(empty, custom_metadata={METADATA: orjson.dumps(members)})
     return bytes(sink.getvalue())[schema.serialize().size :]
-
-
-END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The bytes behind the last message of a whole stream."""
