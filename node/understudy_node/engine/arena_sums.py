@@ -39,6 +39,7 @@ class BlockSums:
         while at < len(piece):
             part = piece[at : at + BLOCK_BYTES - self._filled]
             at += len(part)
+            # A part is as long as a block only between two blocks: most blocks need no state of their own.
             if len(part) == BLOCK_BYTES:
                 self._sums.append(xxh3_64_intdigest(part))
                 continue

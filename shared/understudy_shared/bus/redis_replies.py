@@ -94,6 +94,7 @@ class ReplyBudget:
             lacking.append(elements)
             if len(lacking) > MAX_DEPTH:
                 raise BadRedisReplyError(f"it sent arrays within arrays, more than {MAX_DEPTH} deep")
+        # The last element of an array may be the last one of those around it, too.
         while lacking and not lacking[-1]:
             lacking.pop()
 
@@ -126,6 +127,7 @@ class BoundedParser(_AsyncRESP2Parser):
             await self._take()
         if (message := self._published()) is not None:
             return message
+        # The buffer is cut only after a whole reply: what a cancelled read had taken is still there for the next one.
         self._budget = ReplyBudget()
         self._pos = 0
         reply = await self._read_response(disable_decoding=disable_decoding)

@@ -66,6 +66,7 @@ class _JsonValues:
             case DecimalType():
                 return Leaf(_decimal_printer(spark_type))
             case DoubleType():
+                # The difference is NaN for NaN and both infinities: one comparison, and a call for those alone.
                 return Leaf(_not_finite, "({x} if {x} - {x} == 0.0 else {f}({x}))")
             case _:
                 function = _LEAVES.get(type(spark_type))
@@ -87,6 +88,7 @@ def _pairs(keys: list[object], values: list[object]) -> object:
 
 def _object_or_pairs(keys: list[object], values: list[object]) -> object:
     if all(isinstance(key, str) for key in keys):
+        # A key that repeats makes the dict shorter than its keys.
         fields = dict(zip(keys, values, strict=True))
         if len(fields) == len(keys):
             return fields
@@ -117,6 +119,7 @@ def _shortest_float(value: float) -> object:
     if value - value != 0.0:
         return _not_finite(value)
     packed = _pack_float(value)
+    # Six digits are always kept by a float32, and nine always tell it from its neighbours.
     for digits in (6, 7, 8):
         short = float(f"{value:.{digits}g}")
         if _pack_float(short) == packed:
@@ -130,6 +133,7 @@ def _decimal_printer(spark_type: DecimalType) -> Callable[..., str]:
     def print_narrow(unscaled: int) -> str:
         if scale <= 0:
             return str(unscaled * 10**-scale)
+        # At least one digit stands before the point; the width counts the sign.
         digits = f"{unscaled:0{scale + 2}}" if unscaled < 0 else f"{unscaled:0{scale + 1}}"
         return f"{digits[:-scale]}.{digits[-scale:]}"
 

@@ -129,6 +129,7 @@ class KeyCodec:
 
         Releases compare the name with each other, so its ingredients never change.
         """
+        # The name of the key's type has the names, the order and the types of its columns.
         decides = [self.key.name, self.num_hash_columns, self.is_normalised, partitions]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:LAYOUT_CHARS]
 
