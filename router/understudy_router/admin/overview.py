@@ -123,12 +123,25 @@ def _release() -> str:
 
 def _sections(seen: Observed, histories: Histories) -> Document:
     """Return the small sections, in the order of the document."""
-    snapshot, about, rates = seen.snapshot, seen.snapshot.about, seen.rates
+    snapshot, about = seen.snapshot, seen.snapshot.about
     return {
         "application_id": about.application_id,
         "lineage": snapshot.lineage,
         "release": _release(),
         **about.view_of,
+        **figures_of(seen),
+        "stores": [_store(seen, histories, route) for route in snapshot.index.routes],
+        "restores": seen.restores,
+        "disagreement": seen.disagreements,
+        "snapshots": overview_part(seen.snapshots),
+        "events": seen.events,
+    }
+
+
+def figures_of(seen: Observed) -> Document:
+    """Return the figures of a whole application, without its stores, nodes and replicas."""
+    snapshot, about, rates = seen.snapshot, seen.snapshot.about, seen.rates
+    return {
         "health": seen.health.document(),
         "freshness": dict(zip(("p50_ms", "p99_ms"), snapshot.freshness, strict=True)),
         "reads": {
@@ -145,18 +158,7 @@ def _sections(seen: Observed, histories: Histories) -> Document:
         },
         "bus": bus_document(about.bus_lost_why or about.unheard),
         "counts": _counts(snapshot),
-        "stores": [_store(seen, histories, route) for route in snapshot.index.routes],
-        "restores": seen.restores,
-        "disagreement": seen.disagreements,
-        "snapshots": overview_part(seen.snapshots),
-        "events": seen.events,
     }
-
-
-def figures_of(seen: Observed) -> Document:
-    """Return the figures of a whole application, without its stores, nodes and replicas."""
-    sections = _sections(seen, {})
-    return {name: sections[name] for name in ("health", "freshness", "reads", "lag", "end", "bus", "counts")}
 
 
 def _shape(name: str, value: Any) -> object:

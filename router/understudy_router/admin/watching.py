@@ -108,21 +108,17 @@ class Observer:
         self.history = History()
         self._reads, self._trends, self._pace = ReadRates(served), Trends(), Pace()
         self._restoring, self._disagreements, self._events = RestoreTracker(), Disagreements(), EventLog()
-        self._last: Observed | None = None
+        self.last: Observed | None = None
+        """The last look, at most ten seconds ago; None before the first."""
         self._recorded: ReplicaIndex | None = None
         self._seeing = asyncio.Lock()
-
-    @property
-    def last(self) -> Observed | None:
-        """The last look, at most ten seconds ago; None before the first."""
-        return self._last
 
     async def see(self, snapshot: Snapshot) -> Observed:
         """Take a snapshot in, and return all observations until then."""
         async with self._seeing:
-            last = self._last
+            last = self.last
             if last is None or last.snapshot.tick < snapshot.tick:
-                self._last = last = await in_slices(self._observed(snapshot))
+                self.last = last = await in_slices(self._observed(snapshot))
                 await self._record(last)
             return last
 
@@ -145,7 +141,7 @@ class Observer:
             restores=(yield from self._restoring.see(snapshot)),
         )
         yield
-        health = yield from health_of(seen, None if self._last is None else self._last.health)
+        health = yield from health_of(seen, None if self.last is None else self.last.health)
         return replace(seen, health=health, events=self._events.see(snapshot, quiet_query(seen)))
 
     async def _record(self, observed: Observed) -> None:
