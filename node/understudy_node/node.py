@@ -41,6 +41,7 @@ from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo, Lineage, Role
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.messages import QueryProgress
+from understudy_shared.server.settings import HttpService
 from understudy_shared.spark.times import utc_text
 
 POLL_FLOOR_LOCAL_MS = 5
@@ -55,10 +56,12 @@ WATCHED_POLL_MS = 100
 STOP_TIMEOUT_S = 10.0
 
 
-class Node:
+class Node(HttpService):
     """A node that follows the checkpoint in `files`. It holds every task, unless `assign` names some; `node_id` is
     its name in a cluster, set before `start`.
     """
+
+    settings: NodeSettings
 
     def __init__(
         self,
@@ -103,16 +106,6 @@ class Node:
         self._cadence = Cadence()
         floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
         self._loop = PollLoop(self._turn, files, floor_ms=floor_ms, clock=clock)
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether it listens with TLS."""
-        return self.settings.tls_cert_file is not None
-
-    @property
-    def wants_keys(self) -> bool:
-        """Whether readers must show an API key."""
-        return self.settings.credentials_file is not None
 
     @property
     def measures(self) -> Measures:

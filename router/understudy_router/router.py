@@ -41,6 +41,7 @@ from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, N
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.server.settings import HttpService
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,10 @@ PROBE_HOPS = 2
 """Hop timeouts after which a probe is forgotten; the node client ends it after one, and reports it."""
 
 
-class Router:
+class Router(HttpService):
     """The router of the lookups of one application."""
+
+    settings: RouterSettings
 
     def __init__(
         self,
@@ -136,16 +139,6 @@ class Router:
     def leases(self) -> SnapshotLeases:
         """The leases of snapshots that readers hold."""
         return self.moments.leases
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether it listens with TLS."""
-        return self.settings.tls_cert_file is not None
-
-    @property
-    def wants_keys(self) -> bool:
-        """Whether readers must show an API key."""
-        return self.settings.credentials_file is not None
 
     def start(self, *others: Callable[[Supervisor], None]) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now. `others` start tasks of their own."""

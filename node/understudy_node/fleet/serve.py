@@ -53,6 +53,7 @@ from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.live_pages import page_routes
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
+from understudy_shared.server.settings import HttpService
 from understudy_shared.telemetry.span_export import require_exporter
 
 MAX_THREADS = 256
@@ -63,8 +64,10 @@ STOP_S = 10.0
 Settings = ServeFleetSettings | NodeFleetSettings
 
 
-class FleetProcess(OwnProcess):
+class FleetProcess(OwnProcess, HttpService):
     """The process: its dispatcher is `fleet`, its applications are `applications`. A node of a cluster has a `bus`."""
+
+    settings: Settings
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class FleetProcess(OwnProcess):
         """Read the file of applications, and open nothing. Raises SettingsError if the file cannot be used."""
         self.host = host
         self.draining = False
-        self._settings = settings
+        self.settings = settings
         self._bus = bus
         self._clock = SystemClock()
         self._tasks = Supervisor()
@@ -114,16 +117,6 @@ class FleetProcess(OwnProcess):
             is_guarded=access.is_on,
             more=self._routers(),
         )
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether it listens with TLS."""
-        return self._settings.tls_cert_file is not None
-
-    @property
-    def wants_keys(self) -> bool:
-        """Whether readers must show an API key."""
-        return self._settings.credentials_file is not None
 
     def not_ready(self) -> list[str]:
         return list(self._own.status().reasons)
@@ -166,7 +159,7 @@ class FleetProcess(OwnProcess):
         return None if application is None else application.version
 
     def _built(self, spec: ApplicationSpec) -> NodeApplication:
-        settings = self._settings.within(spec)
+        settings = self.settings.within(spec)
         membership = None
         if isinstance(settings, NodeFleetSettings):
             assert self._bus is not None, "a node has one"
@@ -203,7 +196,7 @@ class FleetProcess(OwnProcess):
 
     def _routers(self) -> list[APIRouter]:
         page = page_routes(partial(page_for, applications=self.applications.served))
-        if not isinstance(self._settings, NodeFleetSettings):
+        if not isinstance(self.settings, NodeFleetSettings):
             return [page]
         return [page, drain_routes(self), letting_go_routes(self.following)]
 

@@ -33,6 +33,7 @@ from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
+from understudy_shared.server.settings import HttpService
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,10 @@ LET_GO_AFTER_MS = 600_000
 """Time without nodes after which an application is let go; it is found again when it has some."""
 
 
-class RouterFleet(OwnProcess):
+class RouterFleet(OwnProcess, HttpService):
     """The routers of a process, and the ASGI application in front of them (`app`)."""
+
+    settings: RouterSettings
 
     def __init__(
         self,
@@ -91,16 +94,6 @@ class RouterFleet(OwnProcess):
 
     def __repr__(self) -> str:
         return f"RouterFleet({len(self.held)} applications)"
-
-    @property
-    def is_tls(self) -> bool:
-        """Whether it listens with TLS."""
-        return self.settings.tls_cert_file is not None
-
-    @property
-    def wants_keys(self) -> bool:
-        """Whether readers must show an API key."""
-        return self.settings.credentials_file is not None
 
     def not_ready(self) -> list[str]:
         """Return why this process should get no readers; empty when it should get them."""

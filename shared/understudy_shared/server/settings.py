@@ -71,3 +71,19 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
                 unread_timeout_ms=self.unread_timeout_ms,
             )
         )
+
+
+class HttpService:
+    """A service that has started, as a progress display sees it."""
+
+    settings: HttpServiceSettings
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether it listens with TLS."""
+        return self.settings.tls_cert_file is not None
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether readers must show an API key."""
+        return self.settings.credentials_file is not None
