@@ -351,6 +351,7 @@ class AsyncClient(AsyncApplication):
         transport: AsyncTransport | None = None,
     ) -> None:
         """Prepare calls; nothing is sent. Raises UsageError."""
+        # Keywords and no object of settings: readers write this call by hand, and their editors show its choices.
         state = client_state(
             urls,
             api_key=api_key,

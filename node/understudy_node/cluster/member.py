@@ -64,6 +64,7 @@ class ClusterMember:
 
         Raises SettingsError for malformed seeds.
         """
+        # All parts are made here, each from those before it: what a part gets is all that it can reach.
         self.node = node
         self.node_id = member_id.node_id
         self.draining = False
