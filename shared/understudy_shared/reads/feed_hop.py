@@ -15,7 +15,7 @@ import orjson
 
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, BadBoundError
-from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
+from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
 from understudy_shared.reads.position import BadPositionError, Position, decode_position
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.watch_hop import WatchKey, key_field, read_key
@@ -31,25 +31,16 @@ MAX_NAME_CHARS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FedPartition:
+class FedPartition(StoreOfHop):
     """A partition of a store that a router watches, by the layout that placed and encoded its keys."""
 
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
     partition: int
     selection: Selection
 
     def fields(self) -> dict[str, object]:
         """Return its fields in a call."""
         return {
-            "application": self.application,
-            "lineage": self.lineage,
-            "store": self.store,
-            "layout": self.layout,
-            "partitions": self.partitions,
+            **self.store_members(),
             "partition": self.partition,
             "selection": self.selection.fields(),
         }
@@ -151,11 +142,7 @@ def _partition(fields: dict[str, Any]) -> FedPartition:
     except BadBoundError as error:
         raise BadHopError(f"the hop's selection does not parse: {error.what}") from None
     return FedPartition(
-        text(fields, "application"),
-        text(fields, "lineage"),
-        text(fields, "store"),
-        text(fields, "layout"),
-        whole(fields, "partitions"),
+        *store_of_hop(fields),
         whole(fields, "partition"),
         selected,
     )

@@ -16,7 +16,7 @@ from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
+from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
 
 PATH: Final = "/internal/v1/history"
 MAX_HISTORY_BYTES: Final = 16 * 1024 * 1024
@@ -53,14 +53,9 @@ def parse_range(parameters: dict[str, str], *, include_expired: bool) -> History
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryHop:
+class HistoryHop(StoreOfHop):
     """A question of a router. `layout` names how it placed and encoded the key."""
 
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
     partition: int
     row: bytes
     range: HistoryRange
@@ -69,11 +64,7 @@ class HistoryHop:
         """Return the JSON of the request."""
         return orjson.dumps(
             {
-                "application": self.application,
-                "lineage": self.lineage,
-                "store": self.store,
-                "layout": self.layout,
-                "partitions": self.partitions,
+                **self.store_members(),
                 "partition": self.partition,
                 "row": base64.b64encode(self.row).decode(),
                 "from": self.range.first,
@@ -95,11 +86,7 @@ def decode_history_hop(body: bytes) -> HistoryHop:
     fields = object_of(body)
     try:
         return HistoryHop(
-            text(fields, "application"),
-            text(fields, "lineage"),
-            text(fields, "store"),
-            text(fields, "layout"),
-            whole(fields, "partitions"),
+            *store_of_hop(fields),
             whole(fields, "partition"),
             base64.b64decode(text(fields, "row"), validate=True),
             HistoryRange(

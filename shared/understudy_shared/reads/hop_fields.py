@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -49,6 +50,38 @@ def text(fields: dict[str, Any], name: str) -> str:
     if isinstance(value, str):
         return value
     raise BadHopError(f"the hop's {name} is {clipped(value)}, not a text")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOfHop:
+    """The store of a router's call. `layout` names how the router places and encodes keys."""
+
+    application: str
+    lineage: str
+    store: str
+    layout: str
+    partitions: int
+
+    def store_members(self) -> dict[str, object]:
+        """Return the members with which the JSON of the call begins."""
+        return {
+            "application": self.application,
+            "lineage": self.lineage,
+            "store": self.store,
+            "layout": self.layout,
+            "partitions": self.partitions,
+        }
+
+
+def store_of_hop(fields: dict[str, Any]) -> tuple[str, str, str, str, int]:
+    """Return the store that a call names, in the order of `StoreOfHop`."""
+    return (
+        text(fields, "application"),
+        text(fields, "lineage"),
+        text(fields, "store"),
+        text(fields, "layout"),
+        whole(fields, "partitions"),
+    )
 
 
 def cut(body: bytes, lengths: Sequence[int], start: int) -> list[bytes]:

@@ -14,7 +14,15 @@ import orjson
 
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_whole, text, whole
+from understudy_shared.reads.hop_fields import (
+    BadHopError,
+    StoreOfHop,
+    object_of,
+    optional_whole,
+    store_of_hop,
+    text,
+    whole,
+)
 from understudy_shared.reads.scan_page import Access, PartPage, version_of
 from understudy_shared.reads.scan_question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion
 from understudy_shared.reads.where import parse_where
@@ -32,16 +40,11 @@ _ACCESSES: Final = frozenset(("seek", "pass", "filtered-pass"))
 
 
 @dataclass(frozen=True, slots=True)
-class ScanHop:
+class ScanHop(StoreOfHop):
     """A question about a partition: at a version, behind `after`, within this room. `layout` names how the router
     places and encodes keys. `rows` is None where rows are only counted; `elements` is the limit on those of each key.
     """
 
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
     question: ScanQuestion
     partition: int
     version: ReadVersion
@@ -61,11 +64,7 @@ class ScanHop:
     def members(self) -> dict[str, object]:
         """Return its members as JSON."""
         return {
-            "application": self.application,
-            "lineage": self.lineage,
-            "store": self.store,
-            "layout": self.layout,
-            "partitions": self.partitions,
+            **self.store_members(),
             "question": self.question.members(),
             "partition": self.partition,
             "version": self.version.number,
@@ -90,11 +89,7 @@ def scan_hop_of(fields: dict[str, Any]) -> ScanHop:
     """Parse the members of a request. Raises BadHopError, and BadBoundError for a malformed filter."""
     try:
         return ScanHop(
-            text(fields, "application"),
-            text(fields, "lineage"),
-            text(fields, "store"),
-            text(fields, "layout"),
-            whole(fields, "partitions"),
+            *store_of_hop(fields),
             _question(fields["question"]),
             whole(fields, "partition"),
             version_of(whole(fields, "version"), optional_whole(fields, "committed_at_us")),

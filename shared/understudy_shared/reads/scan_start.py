@@ -12,7 +12,14 @@ import orjson
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.hop import bound_fields
-from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_whole, text, whole
+from understudy_shared.reads.hop_fields import (
+    BadHopError,
+    StoreOfHop,
+    object_of,
+    optional_whole,
+    store_of_hop,
+    whole,
+)
 from understudy_shared.reads.scan_page import version_of
 
 VERSION_PATH: Final = "/internal/v1/scan/version"
@@ -20,27 +27,18 @@ ESTIMATE_PATH: Final = "/internal/v1/scan/estimate"
 
 
 @dataclass(frozen=True, slots=True)
-class VersionHop:
+class VersionHop(StoreOfHop):
     """The question at which version a node can read some partitions of a store, which it keeps for a while; or how many
     keys they have, about.
     """
 
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
     wanted: tuple[int, ...]
     bound: Bound
 
     def encode(self) -> bytes:
         """Return the JSON of the request."""
         members = {
-            "application": self.application,
-            "lineage": self.lineage,
-            "store": self.store,
-            "layout": self.layout,
-            "partitions": self.partitions,
+            **self.store_members(),
             "wanted": self.wanted,
             "bound": bound_fields(self.bound),
         }
@@ -57,11 +55,7 @@ def decode_version_hop(body: bytes) -> VersionHop:
         if not isinstance(bound, dict):
             raise BadHopError("the hop has no bound")
         return VersionHop(
-            text(fields, "application"),
-            text(fields, "lineage"),
-            text(fields, "store"),
-            text(fields, "layout"),
-            whole(fields, "partitions"),
+            *store_of_hop(fields),
             tuple(wanted),
             parse_bound(bound),
         )

@@ -12,7 +12,7 @@ import orjson
 
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, BadBoundError
-from understudy_shared.reads.hop_fields import BadHopError, object_of, text, whole
+from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text
 from understudy_shared.reads.position import BadPositionError, Position, decode_position
 from understudy_shared.reads.selection import Selection
 
@@ -28,14 +28,9 @@ class WatchKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchHop:
+class WatchHop(StoreOfHop):
     """A watch of a router, of keys that `layout` placed and encoded. It goes on behind the position `after`."""
 
-    application: str
-    lineage: str
-    store: str
-    layout: str
-    partitions: int
     keys: Sequence[WatchKey]
     after: Position | None
     selection: Selection
@@ -44,11 +39,7 @@ class WatchHop:
         """Return the JSON of the request."""
         return orjson.dumps(
             {
-                "application": self.application,
-                "lineage": self.lineage,
-                "store": self.store,
-                "layout": self.layout,
-                "partitions": self.partitions,
+                **self.store_members(),
                 "keys": [key_field(key) for key in self.keys],
                 "after": None if self.after is None else self.after.encode(),
                 "selection": self.selection.fields(),
@@ -64,11 +55,7 @@ def decode_watch_hop(body: bytes) -> WatchHop:
         if not isinstance(keys, list) or not 0 < len(keys) <= MAX_BATCH_KEYS or not isinstance(selection, dict):
             raise BadHopError(f"the hop has no list of up to {MAX_BATCH_KEYS} keys, or no selection")
         return WatchHop(
-            text(fields, "application"),
-            text(fields, "lineage"),
-            text(fields, "store"),
-            text(fields, "layout"),
-            whole(fields, "partitions"),
+            *store_of_hop(fields),
             [read_key(each) for each in keys],
             None if after is None else decode_position(text(fields, "after")),
             parse_bound(selection).selection,
