@@ -19,6 +19,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.cluster.remembered import Remembered
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Membership:
         """Let the cluster hear what this node waits for."""
         member_id = new_member_id(self._settings, self._host)
         async with saying(
-            self._gossip(member_id),
+            self._gossip(self._auth(member_id)),
             lambda number: first_heartbeat(
                 self._settings, self._host, member_id, sequence=number, waits_for=why()[:MAX_WHY_CHARS]
             ),
@@ -67,25 +68,27 @@ class Membership:
         uses the id. While the bus is away the claim is skipped.
         """
         member_id = new_member_id(self._settings, self._host)
-        gossip = self._gossip(member_id)
+        auth = self._auth(member_id)
         first = first_heartbeat(self._settings, self._host, member_id, lineage=node.lineage)
         try:
-            await claim(gossip, first)
+            await claim(self._gossip(auth), first)
         except BusError as error:
             log.warning("%s; waiting for it", error, extra={"action": "bus-lost"})
         self.member = ClusterMember(
             node,
-            gossip,
+            self._gossip(auth),  # one of its own: the claim's refusals are not counted as the member's
             self._settings,
             member_id,
             clock=self._clock,
-            remembered=Remembered(node.settings.data_directory / "cluster", self._settings.application, gossip.auth),
+            remembered=Remembered(node.settings.data_directory / "cluster", self._settings.application, auth),
             identity=self._identity,
             process_load=self._load,
         )
         self.member.draining = self._is_draining()
         return self.member
 
-    def _gossip(self, member_id: MemberId) -> Gossip:
-        application = self._settings.application
-        return Gossip(self._bus, application, self._settings.message_auth(application, sender=member_id.node_id))
+    def _auth(self, member_id: MemberId) -> MessageAuth:
+        return self._settings.message_auth(self._settings.application, sender=member_id.node_id)
+
+    def _gossip(self, auth: MessageAuth) -> Gossip:
+        return Gossip(self._bus, self._settings.application, auth)
