@@ -24,7 +24,7 @@ cancellation that comes as its work is done.
 
 async def shielded(task: asyncio.Future[T]) -> T:
     """Wait for a task that goes on when its waiter is cancelled. `asyncio.shield` of Python 3.14 logs what the task
-    raises then as an error, although nobody waits for it.
+    raises then as an error, although its waiter has gone.
     """
     task.add_done_callback(_look_at)
     await asyncio.wait({task})
