@@ -27,7 +27,7 @@ from understudy_shared.server.connection_limits import ConnectionRefusal, Connec
 from understudy_shared.server.direct import response
 from understudy_shared.server.phases import Transition
 from understudy_shared.tls.service_tls import ServiceTls
-from understudy_shared.tls.trouble import PEER_TROUBLE, TlsReason, TlsSide, TlsTrouble, tls_trouble
+from understudy_shared.tls.trouble import PEER_TROUBLE, PLAIN_HTTP, TlsReason, TlsSide, TlsTrouble, is_http, tls_trouble
 
 READ_BYTES = 256 * 1024
 """Bytes to decrypt at a time: more than a TLS record has (16 KiB)."""
@@ -57,6 +57,7 @@ class TlsConnection(asyncio.Protocol):
         self._now = asyncio.get_running_loop().time
         self._phase, self._since_s = phases.SILENT, self._now()
         self._restricted = False
+        self._first = b""
 
     def __repr__(self) -> str:
         return f"TlsConnection({self._inner or self._phase.name})"
@@ -85,6 +86,7 @@ class TlsConnection(asyncio.Protocol):
         if self._phase in (phases.LINGERING, phases.CLOSED):
             return
         self._incoming.write(data)
+        self._first = self._first or data[:16]
         if self._inner is not None:
             self._decrypt(self._inner)
         elif self._transport.is_reading():
@@ -137,13 +139,14 @@ class TlsConnection(asyncio.Protocol):
 
     def _end(self, error: ssl.SSLError) -> None:
         """Send the peer the reason why the handshake failed, and give it the time to read that."""
-        trouble = tls_trouble(error) or _CLOSED
+        trouble = PLAIN_HTTP if is_http(self._first) else tls_trouble(error) or _CLOSED
         self._tls.note(TlsSide.ACCEPT, trouble, self._host)
         self._happens(phases.REFUSE)
         self._since_s = self._now()
-        self._flush()  # the alert
-        if trouble.reason is TlsReason.PLAIN_HTTP:
+        if trouble.reason is TlsReason.PLAIN_HTTP:  # not the alert before it, which OpenSSL 3.5 has written
             self._transport.write(response(_PLAIN.status, CONTENT_TYPE, _PLAIN.body(), _PLAIN.headers, close=True))
+        else:
+            self._flush()  # the alert
         if self._transport.can_write_eof():
             self._transport.write_eof()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from enum import StrEnum
 from typing import NamedTuple
@@ -72,11 +73,13 @@ _VERIFIED = {
 }
 """Troubles by OpenSSL's numbers (X509_V_ERR_...)."""
 
+PLAIN_HTTP = TlsTrouble(TlsReason.PLAIN_HTTP, "it speaks plain HTTP at a port for TLS")
+_HTTP_METHOD = re.compile(rb"[A-Z]{3,10} ")
 _OURS = "it refuses the certificate of this service"
 _OLD = TlsTrouble(TlsReason.VERSION, "it speaks only versions or ciphers of TLS that are not accepted here")
 _NO_TLS = TlsTrouble(TlsReason.NO_TLS, "it does not speak TLS at this port")
 _BY_REASON = (
-    ("HTTP_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it speaks plain HTTP at a port for TLS")),
+    ("HTTP_REQUEST", PLAIN_HTTP),
     ("HTTPS_PROXY_REQUEST", TlsTrouble(TlsReason.PLAIN_HTTP, "it takes a port for TLS for an HTTP proxy")),
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", NO_CERTIFICATE),
     ("ALERT_CERTIFICATE_REQUIRED", TlsTrouble(TlsReason.REFUSED_OURS, "it asks for a certificate, which is missing")),
@@ -95,6 +98,11 @@ _BY_REASON = (
     ("UNEXPECTED_EOF", TlsTrouble(TlsReason.CLOSED, "it closed the connection within the handshake")),
 )
 """Troubles by parts of OpenSSL's reasons; the first that fits counts."""
+
+
+def is_http(first: bytes) -> bool:
+    """Whether the first bytes of a peer begin a request in plain HTTP. OpenSSL 3.5 says it only of GET."""
+    return _HTTP_METHOD.match(first) is not None
 
 
 def tls_trouble(error: BaseException | None) -> TlsTrouble | None:

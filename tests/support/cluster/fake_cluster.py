@@ -132,6 +132,8 @@ async def cluster(
     own_bus = bus or LocalBus()
     async with fake_nodes(*answers) as nodes, routed(own_bus, clock=clock, **settings) as (router, http):
         known = Cluster(router, http, Gossip(own_bus, APPLICATION), nodes, catalogue(partitions=partitions))
+        if bus is None:  # else the router might ask a node for the catalogue, too, before it knows the bus
+            await until(lambda: router.watcher.bus_lost_why is None, what="the router's subscription")
         await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
         if nodes:
             await known.assign(known.assignment())

@@ -177,12 +177,14 @@ def test_old_tls_of_a_reader_is_accepted_and_of_a_peer_is_not(known: Cluster, pk
 
 def test_plain_http_to_the_port_is_told_to_write_https(known: Cluster) -> None:
     node = known.nodes["n2"]
-    with RawClient(node.port) as client:
-        client.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-        status, _, body = client.reply()
-        assert (status, json.loads(body)["fix"]) == (400, "Write https://")
-        assert client.is_closed()
-    assert counted(node, TlsSide.ACCEPT, TlsReason.PLAIN_HTTP) == 1
+    methods = (b"GET", b"POST", b"DELETE")
+    for method in methods:
+        with RawClient(node.port) as client:
+            client.send(method + b" /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            status, _, body = client.reply()
+            assert (status, json.loads(body)["fix"]) == (400, "Write https://")
+            assert client.is_closed()
+    assert counted(node, TlsSide.ACCEPT, TlsReason.PLAIN_HTTP) == len(methods)
 
 
 @contextmanager
