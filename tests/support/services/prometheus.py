@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -61,8 +62,12 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
     def _get(self, call: str) -> dict[str, Any]:
-        with urlopen(f"http://127.0.0.1:{self.port}/api/v1/{call}", timeout=_TIMEOUT_S) as reply:
-            document = json.load(reply)
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/api/v1/{call}", timeout=_TIMEOUT_S) as reply:
+                document = json.load(reply)
+        except HTTPError as error:  # it is an answer, too: from Python 3.14 on an open one is complained of
+            error.close()
+            raise
         assert document["status"] == "success", document
         found: dict[str, Any] = document["data"]
         return found
