@@ -102,8 +102,10 @@ def custom_formats_of(release: tuple[int, ...]) -> dict[str, StateFormat]:
     return {**rows, **{f"{name}-avro": replace(each, encoding="avro") for name, each in rows.items()}}
 
 
-CUSTOM_FORMS = {PYTHON: ("plain", "changelog-avro"), SCALA: ("changelog", "plain-avro")}
-"""Names of `custom_formats_of` by the language of the query: every pair of language, layout and encoding."""
+CUSTOM_FORMS = {PYTHON: ("plain", "changelog", "changelog-avro"), SCALA: ("plain", "changelog", "plain-avro")}
+"""Names of `custom_formats_of` by the language of the query: each layout in each language, and every pair of language,
+layout and encoding.
+"""
 
 
 def has_transform(release: tuple[int, ...]) -> bool:

@@ -103,7 +103,7 @@ def test_columns_that_changed_are_those_that_that_spark_reads(written: Written, 
             assert_variable_equal(reader, store, oracle.last)
 
 
-@pytest.mark.parametrize("form", CUSTOM_FORMS[PYTHON])
+@pytest.mark.parametrize("form", ["changelog", "changelog-avro"])
 def test_what_an_earlier_spark_began_and_a_later_one_continued_is_what_the_later_one_reads(
     form: str, written: Written, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -31,12 +31,8 @@ from tests.support.spark.scala_job import VARIABLES, write_in_scala
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
-FORMATS = (
-    ROCKSDB_V1,
-    ROCKSDB_CHANGELOG_V2,
-    replace(ROCKSDB_CHANGELOG_V1, encoding="avro"),
-    replace(ROCKSDB_V2, encoding="avro"),
-)
+LAYOUTS = (ROCKSDB_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_V2, ROCKSDB_CHANGELOG_V2)
+FORMATS = (*LAYOUTS, *(replace(each, encoding="avro") for each in (ROCKSDB_V1, ROCKSDB_CHANGELOG_V2)))
 """Each layout and each encoding. What Scala does otherwise is in the rows, not in the files: the query in Python has
 both encodings in each layout. Spark refuses `transformWithState` in the HDFS-backed provider.
 """
