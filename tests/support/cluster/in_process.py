@@ -166,7 +166,7 @@ def cluster_node(
     bus, access = CuttableBus(node_settings.redis_url), access_to(node_settings)
     member = ClusterMember(
         node,
-        Gossip(bus, APPLICATION, auth),
+        Gossip(bus, node_settings.application, auth),
         node_settings,
         member_id,
         clock=SystemClock(),
