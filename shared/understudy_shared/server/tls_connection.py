@@ -86,11 +86,11 @@ class TlsConnection(asyncio.Protocol):
         if self._phase in (phases.LINGERING, phases.CLOSED):
             return
         self._incoming.write(data)
-        self._first = self._first or data[:16]
         if self._inner is not None:
             self._decrypt(self._inner)
         elif self._transport.is_reading():
             # A handshake takes most of a millisecond: thousands at once must leave turns of the loop to readers.
+            self._first = self._first or data[:16]
             self._happens(phases.GREET)
             self._transport.pause_reading()
             self._guard.go_on_later(self)
