@@ -131,7 +131,7 @@ def serve_on_terminal(arguments: Sequence[str], folder: Path, *, until: str) -> 
         stdin=its,
         stdout=its,
         stderr=its,
-        env=environment({"TERM": "xterm", "COLUMNS": "200"}),
+        env=environment({"TERM": "xterm", "COLUMNS": "200", "PYTHONFAULTHANDLER": "1"}),
     )
     os.close(its)
     reader = threading.Thread(target=_read_all, args=(ours, shown))
@@ -143,7 +143,14 @@ def serve_on_terminal(arguments: Sequence[str], folder: Path, *, until: str) -> 
     try:
         wait_until(lambda: until in text() or process.poll() is not None, what=until, limit_s=_LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert process.wait(_LIMIT_S) == 0, text()
+        try:
+            ended = process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it shows the stack of each of its threads
+            process.wait(_LIMIT_S)
+            reader.join(_LIMIT_S)
+            raise AssertionError(f"it does not end: {text()}") from None
+        assert ended == 0, text()
     finally:
         process.kill()
         process.wait(_LIMIT_S)
