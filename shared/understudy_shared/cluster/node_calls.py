@@ -8,19 +8,16 @@ the bus; with a key they must be signed for this very request.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
-import anyio._backends._asyncio  # noqa: F401  # otherwise the first call imports it, and for 65 ms no lookup is answered
 import httpx
 import orjson
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.supervise import shielded
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.message_auth import (
     LARGE_BYTES,
@@ -37,6 +34,7 @@ from understudy_shared.bus.messages import (
     Message,
 )
 from understudy_shared.bus.sliced_assignment import decode
+from understudy_shared.cluster.node_transport import NodeTransport
 
 if find_spec("sniffio") is None:
     # httpcore tries to import it for each of its locks. The search for a missing module takes half of a call's time.
@@ -80,70 +78,12 @@ class _Reply(NamedTuple):
     signature: str | None
 
 
-class _Transport(httpx.AsyncHTTPTransport):
-    """A transport that reports every failed connection as a ConnectError.
-
-    If the peer resets a connection while it is made, there is no socket any more, and anyio raises an AttributeError
-    because it asks the socket for its peer's name.
-    """
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        try:
-            return await super().handle_async_request(request)
-        except (AttributeError, OSError) as error:
-            raise httpx.ConnectError(str(error), request=request) from error
-
-
-class _TlsTransport(_Transport):
-    """The same transport for TLS. httpcore leaks a connection if its handshake is cancelled. So a cancelled request
-    goes on until its answer or its deadline, and the answer is dropped.
-    """
-
-    def __init__(self, *, verify: ssl.SSLContext, limits: httpx.Limits) -> None:
-        super().__init__(verify=verify, limits=limits, trust_env=False)
-        self._asked: set[asyncio.Task[httpx.Response]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        task = asyncio.get_running_loop().create_task(self._ask(request), name=f"ask {request.url}")
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
-        try:
-            return await shielded(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(self._drop)
-            raise
-
-    async def _ask(self, request: httpx.Request) -> httpx.Response:
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                return await super().handle_async_request(request)
-        except TimeoutError as error:
-            raise httpx.ReadTimeout(f"there was no answer within {DEADLINE_S:g} s", request=request) from error
-
-    def _drop(self, task: asyncio.Task[httpx.Response]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            closing = asyncio.get_running_loop().create_task(task.result().aclose(), name="drop an answer")
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    async def aclose(self) -> None:
-        if self._asked:
-            await asyncio.wait(self._asked, timeout=TIMEOUT_S)  # the longest time that a handshake may take
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=TIMEOUT_S)
-        await super().aclose()
-
-
 def node_client(identity: ClusterIdentity, *, max_connections: int = MAX_CONNECTIONS) -> httpx.AsyncClient:
     """Make the HTTP client of calls to nodes, which trusts the certificates of `identity`."""
     limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=MAX_CONNECTIONS)
-    # Nodes are reached directly, whatever proxy the environment names.
-    peers = identity.peers
-    transport = _TlsTransport(verify=peers, limits=limits) if peers else _Transport(limits=limits, trust_env=False)
     return httpx.AsyncClient(
         timeout=TIMEOUT_S,
-        transport=transport,
+        transport=NodeTransport(verify=identity.peers or True, limits=limits),
         trust_env=False,
         follow_redirects=False,  # no Understudy node redirects its callers
         headers={"accept": "application/json", "accept-encoding": "identity"},

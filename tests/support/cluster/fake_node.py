@@ -70,6 +70,8 @@ class FakeNode:
     end_version: int = 7
     documents: dict[str, bytes] = field(default_factory=dict)
     hops: list[HopRequest] = field(default_factory=list)
+    """Without the probes, which ask for nothing."""
+    probes: int = 0
     requests: list[tuple[str, bytes]] = field(default_factory=list)
     named: list[tuple[str, str]] = field(default_factory=list)
     """The paths of requests, and the applications that their headers named."""
@@ -113,7 +115,10 @@ class FakeNode:
             document = self.documents.get(path)
             return status(404, b"{}").data if document is None else status(200, document).data
         hop = decode_request(body)
-        self.hops.append(hop)
+        if hop.groups:
+            self.hops.append(hop)
+        else:
+            self.probes += 1
         once, self.once = self.once, None
         if once is not None:
             return once.data

@@ -62,11 +62,6 @@ async def behind(known: Cluster, number: int) -> None:
     await until(lambda: known.router.tables.nodes[node.node_id].heartbeat.applied.version == 3)
 
 
-def lookups(known: Cluster, number: int) -> list[int]:
-    """Keys of each hop to a node, probes left out."""
-    return [keys for keys in known.nodes[number].keys if keys]
-
-
 async def test_reads_at_a_node_that_hangs_are_rescued_for_free_and_later_ones_go_elsewhere_at_once() -> None:
     async with cluster(Hang(), B, **LONG, **NO_BUDGET) as known:
         replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(20)))
@@ -93,13 +88,17 @@ async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes
                 node.held = asyncio.Event()
             async with asyncio.TaskGroup() as group:
                 reader = group.create_task(known.get(f"{STORE}/keys/x"))
-                await until(lambda known=known: lookups(known, 1), what="the hedge")  # type: ignore[misc]
+                await until(lambda known=known: known.nodes[1].keys, what="the hedge")  # type: ignore[misc]
                 held = known.nodes[winner].held
                 assert held is not None
                 held.set()
             assert reader.result().json()["value"] == {"by": "ab"[winner]}
             assert known.router.forwarder.context.steps == {Step.HEDGE: 1}
-            assert (known.router.forwarder.context.budget.spent, lookups(known, 0), lookups(known, 1)) == (1, [1], [1])
+            assert (known.router.forwarder.context.budget.spent, known.nodes[0].keys, known.nodes[1].keys) == (
+                1,
+                [1],
+                [1],
+            )
             loser = known.nodes[1 - winner].held
             assert loser is not None
             loser.set()
@@ -111,7 +110,7 @@ async def test_a_hedge_that_is_refused_goes_on_for_free_inside_the_bound_and_the
         known.nodes[0].held, known.nodes[2].held = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(known.get(f"{STORE}/keys/x"))
-            await until(lambda: sum(lookups(known, 1)) and sum(lookups(known, 2)), what="both others to be asked")
+            await until(lambda: sum(known.nodes[1].keys) and sum(known.nodes[2].keys), what="both others to be asked")
             known.nodes[0].held.set()
         assert reader.result().json()["value"] == {"by": "a"}
         steps = known.router.forwarder.context.steps
@@ -134,8 +133,8 @@ async def test_a_slow_read_is_not_hedged_outside_the_bound_nor_when_it_may_not_b
             await until(
                 lambda: any(request.delay for request in requests_to_nodes(known)), what="the read to be called slow"
             )
-            await until(lambda: known.nodes[1].keys, what="the other node to be probed")
-            assert lookups(known, 1) == []
+            await until(lambda: known.nodes[1].probes, what="the other node to be probed")
+            assert known.nodes[1].keys == []
             known.nodes[0].held.set()
         assert reader.result().json()["value"] == {"by": "a"}
         assert known.router.forwarder.context.steps == {}
@@ -179,7 +178,7 @@ async def test_in_a_batch_only_the_keys_of_the_node_that_hangs_are_rescued() -> 
         assert {each["value"]["by"] for each in results} == {"b"}
         hung = sum(known.nodes[0].keys)
         assert 0 < hung < 40
-        assert lookups(known, 1) == [40 - hung, hung]
+        assert known.nodes[1].keys == [40 - hung, hung]
         assert known.router.forwarder.context.steps == {Step.RESCUE: hung}
 
 
@@ -191,11 +190,11 @@ async def test_in_a_batch_a_node_that_hangs_holds_up_nobody_elses_fallback() -> 
         known.nodes[0].held = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(batch(known))
-            await until(lambda: lookups(known, 1) and lookups(known, 2), what="the refused keys to be at the third")
+            await until(lambda: known.nodes[1].keys and known.nodes[2].keys, what="the refused keys to be at the third")
             assert not reader.done()
             known.nodes[0].held.set()
         by = [each["value"]["by"] for each in reader.result()]
-        assert by.count("c") == sum(lookups(known, 1)) == sum(lookups(known, 2))
+        assert by.count("c") == sum(known.nodes[1].keys) == sum(known.nodes[2].keys)
         assert by.count("a") == 40 - by.count("c")
 
 
@@ -203,10 +202,10 @@ async def test_waiting_for_a_position_costs_no_budget_and_is_not_held_up_by_a_no
     async with cluster(Hang(), BELOW, **LONG, **NO_BUDGET) as known:
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=20000"))
-            await until(lambda: len(lookups(known, 1)) >= 3, what="the router to ask again")
+            await until(lambda: len(known.nodes[1].keys) >= 3, what="the router to ask again")
             known.nodes[1].answer = B
         assert (reader.result().status_code, reader.result().json()["value"]) == (200, {"by": "b"})
-        assert lookups(known, 0) == [1]
+        assert known.nodes[0].keys == [1]
         assert known.router.forwarder.context.not_paid == 0
 
 

@@ -317,13 +317,13 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
         busy = [await at.submit(0), await at.submit(0)]
         behind = asked(at.client(0), [KEY])
         probe = at.clients.probe("a", at.host(0))
-        await until(lambda: at.nodes[0].keys == [1, 1, 0], what="the probe to be at the node, past the queue")
+        await until(lambda: at.nodes[0].probes == 1, what="the probe to be at the node, past the queue")
         assert at.clients.probe("a", at.host(0)) is not probe
         at.clock.advance(7)
         at.nodes[0].held.set()
         assert await probe == 7
         assert [await each.outcomes for each in (*busy, behind)] == [(found("v"),)] * 3
-        assert at.nodes[0].keys == [1, 1, 0, 1]
+        assert (at.nodes[0].keys, at.nodes[0].probes) == ([1, 1, 1], 1)
         assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3
         await until(lambda: len(at.nodes[0].connections) == 2, what="the probe's own connection to be closed")
@@ -365,7 +365,7 @@ async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_o
         await until(lambda: at.listener.answers)
         at.clients.probe_if_quiet("b", at.host(1))
         at.pass_ms(200)
-        assert at.nodes[1].keys == [0]
+        assert (at.nodes[1].keys, at.nodes[1].probes) == ([], 1)
         assert waiting.delays == [Delay.SILENT]
 
 

@@ -1,4 +1,4 @@
-"""A question to a node by TLS that nobody waits for any more leaves no connection behind, wherever it was."""
+"""A call to a node that is given up leaves no connection behind, wherever it was."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from tests.support.bus.documents import APPLICATION, heartbeat
+from tests.support.cluster.fake_cluster import until
 from tests.support.services.certificates import Signer, uri
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -46,9 +47,11 @@ class Listener:
 
     def __init__(self) -> None:
         self.port = 0
+        self.calls = 0
         self.opened = asyncio.Event()
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
+        self.ends = asyncio.Event()
         self.left_open: set[asyncio.StreamWriter] = set()
         self.is_free = asyncio.Event()
 
@@ -59,19 +62,25 @@ class Listener:
 
 @asynccontextmanager
 async def listener(context: ssl.SSLContext | None, body: bytes = b"") -> AsyncIterator[Listener]:
-    """A node that answers when it may; without a context it reads and never says anything, so handshakes hang."""
+    """A node that answers when it may, by TLS if it has a context. Without a body it never says anything, so handshakes
+    hang. Without a context it ends its side of each connection when `ends` is set.
+    """
     seen = Listener()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.left_open.add(writer)
         seen.opened.set()
         with suppress(OSError, asyncio.IncompleteReadError):
-            if context is not None:
+            if body:
                 await reader.readuntil(b"\r\n\r\n")
+                seen.calls += 1
                 seen.asked.set()
                 await seen.may_answer.wait()
                 head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
                 writer.write(head + body)
+                if context is None:
+                    await seen.ends.wait()
+                    writer.write_eof()
             await reader.read()  # until the caller closes it
         seen.left_open.discard(writer)
         if not seen.left_open:
@@ -123,10 +132,9 @@ async def test_whoever_ends_in_the_middle_of_a_handshake_leaves_no_connection_op
         await give_up(task)
         await calls.close()
         await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
-        assert [each.get_name() for each in asyncio.all_tasks() if each.get_name().startswith("ask ")] == []
 
 
-async def test_an_answer_that_nobody_waits_for_is_dropped_and_the_next_question_is_answered(
+async def test_a_call_that_is_given_up_closes_its_connection_and_the_next_one_is_answered(
     identity: ClusterIdentity, node_context: ssl.SSLContext
 ) -> None:
     calls = NodeCalls(APPLICATION, identity=identity)
@@ -147,3 +155,35 @@ async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(ide
             await calls.heartbeat(node.host)
         await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
     await calls.close()
+
+
+async def test_an_answer_may_take_as_long_as_its_call_allows(
+    identity: ClusterIdentity, node_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_calls, "DEADLINE_S", 0.1)
+    calls = NodeCalls(APPLICATION, identity=identity)
+    async with listener(node_context, b"{}") as node:
+        asyncio.get_running_loop().call_later(0.4, node.may_answer.set)
+        assert await calls.ask(node.host, "/", b"{}", max_bytes=9, limit_s=LIMIT_S) == (200, b"{}")
+        await calls.close()
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_a_call_that_is_given_up_while_it_closes_the_connections_of_others_closes_them_all(turns: int) -> None:
+    calls = NodeCalls(APPLICATION)
+    async with listener(None, heartbeat("n1").encode()) as node:
+        async with asyncio.TaskGroup() as together:
+            for _ in range(9):
+                together.create_task(calls.heartbeat(node.host))
+            await until(lambda: node.calls == 9)
+            node.may_answer.set()
+        assert len(node.left_open) == 9
+        node.ends.set()
+        pool = calls._client._transport._pool  # type: ignore[attr-defined]
+        await until(lambda: all(connection.has_expired() for connection in pool.connections))
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(calls.heartbeat(node.host))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await give_up(task)
+        await calls.close()
+        await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
