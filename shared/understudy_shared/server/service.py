@@ -72,8 +72,9 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """The server of `app`. It runs until a signal, or until `should_exit` is set; the module describes how it ends.
 
-    `guard` holds its connections within their limits. `is_supervised`: this is a worker process. The application's
-    `access`, if it has one, authorizes requests. `listening` is called once the ports take connections.
+    `guard` holds its connections within their limits. `is_supervised`: this is a worker process. `is_alone`: its
+    process runs no other service. The application's `access`, if it has one, authorizes requests. `listening` is called
+    once the ports take connections.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Service(uvicorn.Server):
         guard: ConnectionGuard | None = None,
         *,
         is_supervised: bool = False,
+        is_alone: bool = False,
         listening: Callable[[], None] | None = None,
     ) -> None:
+        self._is_alone = is_alone
         self._listening = listening
         self._guard = guard or ConnectionGuard()
         access = getattr(app, "access", None)
@@ -118,6 +121,10 @@ class Service(uvicorn.Server):
         self._is_supervised = is_supervised
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._is_alone:
+            # Not before signals are handled here: Python drops a KeyboardInterrupt that comes within a collection, if a
+            # callback is the first to see it, and the process would serve on.
+            leave_out_what_stays()
         places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
         await super().startup(None if sockets is None else [each for one in sockets for each in accepting(one)])
         for each, host, port in places:
@@ -196,8 +203,7 @@ def run(
     `shared` is a second listener, at a port that other processes listen at, too.
     """
     raise_file_limit()
-    leave_out_what_stays()
-    service = Service(app, departure, guard, is_supervised=is_supervised, listening=listening)
+    service = Service(app, departure, guard, is_supervised=is_supervised, is_alone=True, listening=listening)
     service.run(sockets=[listener] if shared is None else [listener, closed_first(shared)])
     if not service.started:
         where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""

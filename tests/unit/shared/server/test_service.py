@@ -49,6 +49,30 @@ def listening():
 run(app, listener, listening=listening)
 """
 
+COLLECTS = """
+import gc, os, signal, weakref
+from understudy_shared.server.service import bound_socket, run
+
+class Garbage:
+    pass
+
+async def app(scope, receive, send):
+    await receive()
+    print("starts")
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    print("ends")
+    await send({"type": "lifespan.shutdown.complete"})
+
+gc.disable()
+first, second = Garbage(), Garbage()
+first.other, second.other = second, first
+seen = weakref.ref(first, lambda _: os.kill(os.getpid(), signal.SIGINT))
+del first, second
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run(app, bound_socket("127.0.0.1", 0))
+"""
+
 TAKES = """
 import asyncio, os, signal, socket
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -97,6 +121,13 @@ def test_a_port_that_another_took_meanwhile_is_named_and_the_application_ends_in
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout.splitlines() == ["starts False", "ends"]
     assert "UnderstudyError: the port is in use (127.0.0.1:" in ended.stderr
+
+
+def test_an_interrupt_within_the_collection_before_the_start_ends_the_service() -> None:
+    command = [sys.executable, "-u", "-c", COLLECTS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout.splitlines(), ended.stderr.splitlines()[-1]) == (["starts", "ends"], "KeyboardInterrupt")
+    assert "ignored" not in ended.stderr
 
 
 def test_connections_that_come_together_do_not_wait_for_a_turn_of_the_loop_each() -> None:
