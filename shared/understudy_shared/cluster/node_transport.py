@@ -16,6 +16,9 @@ import anyio._backends._asyncio  # noqa: F401  # otherwise the first call import
 import httpcore
 import httpx
 
+CLOSE_TIMEOUT_S = 1.0
+"""Deadline of the connections that still close when their transport does."""
+
 
 class NodeTransport(httpx.AsyncHTTPTransport):
     """A transport that reports every failed connection as a ConnectError, and has closed them all after `aclose`."""
@@ -37,7 +40,7 @@ class NodeTransport(httpx.AsyncHTTPTransport):
     async def aclose(self) -> None:
         await super().aclose()
         if self._closing:
-            await asyncio.wait(self._closing)
+            await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
 
 
 class _Connections(httpcore.AnyIOBackend):
