@@ -157,7 +157,10 @@ def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServe
 
 
 def _timing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
+    # It rests while no request is in flight, as it does now or will within a tick: a read wakes it.
+    wait_until(lambda: router.router.clients.is_resting, what="the hops' time to rest", limit_s=LIMIT_S)
     patch.setattr(router.router.clients, "tick", raises)
+    router.look_up([WORDS[0]])
 
 
 def _closing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
