@@ -68,7 +68,7 @@ NOT_FINISHED: Mapping[str, str] = {
 _BEGIN = """\
 # Names and results
 
-`python -m tools.results_document` writes this file.
+<!-- `python -m tools.results_document` writes this file. -->
 
 Spark stores aggregation buffers, with generated names: an average is its sum and its count. `value` has them. With
 [`announce`](pipeline.md) in the job, or a TOML file (`--aliases`), `result` has exactly what the query outputs:

@@ -51,7 +51,9 @@ def admin_page() -> str:
     return page(
         "# Admin calls",
         _INTRODUCTION,
-        "[Admin API](../admin.md) explains the reports. The page for people is [the admin page](../page.md).",
+        "[Admin API](../admin.md) explains the reports. The page for people is [the admin page](../page.md). "
+        "Calls that several services have are described as a router has them: `GET /admin/v1/lag` of a node takes "
+        "`store` alone, and answers JSON.",
         _common_problems(),
         *_groups(_FOR_OPERATORS),
     )
@@ -107,7 +109,10 @@ def _common() -> frozenset[str]:
 
 def _common_problems() -> str:
     named = ", ".join(map(code, sorted(_common())))
-    return f"Every call may answer the [problems](problems.md) {named}; its own are named at each."
+    return (
+        f"Every call may answer the [problems](problems.md) {named}; its own are named at each, as a router has them. "
+        "Nodes and `understudy serve` answer reads also with `not-owner` and `store-error`."
+    )
 
 
 def _services(services: Sequence[str]) -> str:

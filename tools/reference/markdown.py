@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-GENERATED = "`python -m tools.reference` writes this page from {source}."
+GENERATED = "<!-- `python -m tools.reference` writes this page from {source}. -->"
 
 _CODE = re.compile(r"(`[^`]*`)")
 

@@ -10,8 +10,11 @@ from understudy_shared.http.problems import ProblemType
 
 _MEANINGS: Mapping[str, tuple[str, str]] = {
     "bad-key": ("the key does not fit the store's key columns; `where` names the column", "mend the reader"),
-    "bad-bound": ("a bound is unknown, mistyped or out of range; `where` names it", "mend the reader"),
-    "bad-request": ("the request does not parse, or a cursor is of another question", "mend the reader"),
+    "bad-bound": (
+        "a bound or a cursor is unknown, mistyped, out of range or of another question; `where` names it",
+        "mend the reader",
+    ),
+    "bad-request": ("the request does not parse", "mend the reader"),
     "unauthenticated": (
         "the service asks for credentials, and the request has none, an unknown one, or one that expired",
         "send a key or a token; `understudy keys list` shows what expired ([security](../security.md))",

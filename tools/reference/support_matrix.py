@@ -93,7 +93,7 @@ def support_matrix_page() -> str:
             (
                 ("Python of services and clients", f"{', '.join(pythons)}: {PYTHONS_TRIED}"),
                 ("operating system", "Linux"),
-                ("Redis, Valkey", "Redis 6.2 to 8.2, Valkey 8.1 to 9.1: [which, with what limits](../how-to/redis.md)"),
+                ("Redis, Valkey", "[which were tried](../how-to/redis.md#which-one)"),
                 ("Kubernetes", "1.29 and later: [how](../how-to/kubernetes.md)"),
             ),
         ),
