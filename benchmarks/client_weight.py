@@ -1,4 +1,4 @@
-"""The weight of the Python client: the time to import it, and the size that `pip install understudy` takes.
+"""The weight of the Python client: the time to import it, and the size that `pip install understudy-spark` takes.
 
     python -m benchmarks.client_weight [--rounds 5]
 

@@ -22,6 +22,7 @@ PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "stati
 RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
 ACCELERATOR = "understudy_pipeline/accelerator/understudy-accelerator.jar"
 NATIVE = re.compile(r"understudy_pipeline/inputs/kafka_records\..+\.so")
+ENTRY_POINTS = ("understudy", "understudy-spark", "serve", "node", "router")
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 
 
@@ -29,7 +30,7 @@ def main() -> int:
     """Check the newest wheel and source archive in the folder that is named."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
     project = tomllib.loads(Path("pyproject.toml").read_text())
-    stem = f"{project['project']['name']}-{project['project']['version']}"
+    stem = f"{project['project']['name'].replace('-', '_')}-{project['project']['version']}"
     wheel, archive = folder / f"{stem}-py3-none-any.whl", folder / f"{stem}.tar.gz"
     missing = [str(path) for path in (wheel, archive) if not path.is_file()]
     problems = [f"there is no {path}" for path in missing] or wheel_problems(wheel, project) + archive_problems(archive)
@@ -68,7 +69,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
     foreign = sorted({name.partition("/")[0] for name in names} - {*packages, info.rstrip("/")})
     problems += [f"{name} does not belong in a wheel" for name in foreign]
     problems += [f"the metadata lacks {field}" for field in REQUIRED if not metadata[field]]
-    problems += [f"the entry point {name} is missing" for name in ("understudy", "serve", "node", "router")
+    problems += [f"the entry point {name} is missing" for name in ENTRY_POINTS
                  if f"\n{name} = " not in entry_points]  # fmt: skip
     problems += _extra_problems(metadata, said)
     if wheel.stat().st_size > MAX_WHEEL_BYTES:

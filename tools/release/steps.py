@@ -25,6 +25,8 @@ from tools.release.licences import licence_problems, vendored_problems
 from tools.release.outcome import ROOT, UV, Outcome, StepError, of_problems, run
 from tools.release.texts import PLACES, changelog_problems, version_of, version_problems
 
+from understudy_shared.base.extras import PACKAGE
+
 DIST = ROOT / "dist"
 TOOLS = {
     "twine==7.0.0": ["twine", "check", "--strict"],
@@ -47,11 +49,11 @@ class Release:
 
     @property
     def wheel(self) -> Path:
-        return DIST / f"understudy-{self.version}-py3-none-any.whl"
+        return DIST / f"understudy_spark-{self.version}-py3-none-any.whl"
 
     @property
     def archive(self) -> Path:
-        return DIST / f"understudy-{self.version}.tar.gz"
+        return DIST / f"understudy_spark-{self.version}.tar.gz"
 
     @cached_property
     def constraints(self) -> Path:
@@ -78,7 +80,7 @@ def changelog(release: Release) -> Outcome:
 def twice(release: Release) -> Outcome:
     """Find what differs: unzip both and compare. Times, orders, paths and the environment are the usual suspects."""
     DIST.mkdir(exist_ok=True)
-    for old in DIST.glob("understudy-*"):
+    for old in DIST.glob("understudy_spark-*"):
         old.unlink()
     first = build(ROOT, DIST)
     with tempfile.TemporaryDirectory() as name:
@@ -101,7 +103,7 @@ def metadata(release: Release) -> Outcome:
 def links(release: Release) -> Outcome:
     """Build with REPOSITORY_URL set to the address of the repository: make release-check REPOSITORY_URL=https://..."""
     with zipfile.ZipFile(release.wheel) as files:
-        text = files.read(f"understudy-{release.version}.dist-info/METADATA").decode()
+        text = files.read(f"understudy_spark-{release.version}.dist-info/METADATA").decode()
     found = re.findall(r"(?m)^Project-URL: (\w+)", text)
     return of_problems(
         [] if found else ["the wheel has no links"], ", ".join(found), links.__doc__ or "", otherwise="due"
@@ -131,7 +133,7 @@ def licences(_: Release) -> Outcome:
 
 def sbom(release: Release) -> Outcome:
     """Run the command by hand; uv makes the list from uv.lock."""
-    path = DIST / f"understudy-{release.version}.cdx.json"
+    path = DIST / f"understudy_spark-{release.version}.cdx.json"
     export = ["export", "--frozen", "--all-extras", "--no-dev", "--preview-features", "sbom-export"]
     run([UV, "--quiet", *export, "--format", "cyclonedx1.5", "--output-file", path])
     return Outcome("ok", f"{len(json.loads(path.read_text())['components'])} components in {path.name}")
@@ -144,10 +146,10 @@ def installs(release: Release) -> Outcome:
         checkpoint = HandmadeCheckpoint(Path(name) / "words").create().add(1, 2).path
         for version, python in pythons().items():
             for file in (release.wheel, release.archive):
-                with bare(f"understudy @ {file.as_uri()}", python, release.constraints) as found:
+                with bare(f"{PACKAGE} @ {file.as_uri()}", python, release.constraints) as found:
                     run([found.program, "--version"], cwd=found.folder)
                     said.append(f"{version} {file.suffix.strip('.')}: {size_of(found)}")
-            with bare(f"understudy[node] @ {release.wheel.as_uri()}", python, release.constraints) as found:
+            with bare(f"{PACKAGE}[node] @ {release.wheel.as_uri()}", python, release.constraints) as found:
                 said.append(f"{version} node: {serves([found.program], checkpoint, found.folder)}")
     missing = sorted({"3.11", "3.12", "3.13", "3.14"} - pythons().keys())
     if missing:
@@ -157,10 +159,10 @@ def installs(release: Release) -> Outcome:
 
 
 def uvx(release: Release) -> Outcome:
-    """Run uv tool run --from dist/*.whl understudy serve CHECKPOINT: client/understudy/commands/with_extras.py."""
+    """Run uv tool run --from dist/*.whl understudy-spark serve CHECKPOINT, and read commands/with_extras.py."""
     with tempfile.TemporaryDirectory() as name:
         checkpoint = HandmadeCheckpoint(Path(name) / "words").create().add(1, 2).path
-        command: list[str | Path] = [UV, "tool", "run", "--from", release.wheel, "understudy"]
+        command: list[str | Path] = [UV, "tool", "run", "--from", release.wheel, PACKAGE]
         return Outcome("ok", serves(command, checkpoint, Path(name)))
 
 

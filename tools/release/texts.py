@@ -13,8 +13,8 @@ PLACES = {
     "deploy/Dockerfile": (r"-t understudy-\w+:(\S+)",),
     "docker-compose.yml": (r"image: understudy-\w+:(\S+)",),
     "deploy/compose/tls.yml": (r"image: understudy-\w+:(\S+)",),
-    "README.md": (r"understudy-([0-9][^-\s]*)-py3",),
-    "docs/pipeline.md": (r"understudy-([0-9][^-\s]*)-py3",),
+    "README.md": (r"understudy_spark-([0-9][^-\s]*)-py3",),
+    "docs/pipeline.md": (r"understudy_spark-([0-9][^-\s]*)-py3",),
 }
 """The patterns of the version, by the files that repeat it. Code reads it off the installed package."""
 

@@ -1,4 +1,4 @@
-"""`uvx understudy serve`: a command whose packages are missing, started again by uv with the extra that brings them.
+"""`uvx understudy-spark serve`: a command that lacks packages, started again by uv with the extra that brings them.
 
 Rule: only where uvx made this environment, for one command. An environment that was made to last gets no packages
 that its owner did not install: there the error names the command that does it (decision 0084).

@@ -16,13 +16,14 @@ from typing import Any
 from understudy.debug.redaction import Redaction
 from understudy.services.in_force import in_force
 from understudy.services.settings import FLAGS_OF, PREFIX, unknown_variables
+from understudy_shared.base.extras import PACKAGE
 
 
 def versions() -> dict[str, Any]:
     """Return the versions of the package, of Python, of the system and of every installed package."""
     installed = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
     return {
-        "understudy": version("understudy"),
+        "understudy": version(PACKAGE),
         "python": sys.version,
         "platform": platform.platform(),
         "machine": platform.machine(),

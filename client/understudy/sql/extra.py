@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 
 
 def imported(package: str, extra: str = "sql") -> Any:
@@ -14,4 +14,4 @@ def imported(package: str, extra: str = "sql") -> Any:
         return import_module(package)
     except ImportError:
         what = f"SQL needs {package}, which is not installed"
-        raise MissingExtraError(what, where=f"understudy[{extra}]", extras=extra) from None
+        raise MissingExtraError(what, where=f"{PACKAGE}[{extra}]", extras=extra) from None

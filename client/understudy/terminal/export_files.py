@@ -152,6 +152,6 @@ def require_pyarrow(form: str) -> None:
         raise CommandError(
             f"{form} needs pyarrow, which is not installed",
             where="--format",
-            fix="pip install 'understudy[arrow]', or write --format ndjson or csv",
+            fix="pip install 'understudy-spark[arrow]', or write --format ndjson or csv",
             exit_code=ExitCode.USAGE,
         ) from None

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from understudy.typed.columns import read_entry
-from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ def _imported(package: str, extra: str) -> Any:
         return import_module(package)
     except ImportError:
         what = f"{package} is not installed"
-        raise MissingExtraError(what, where=f"understudy[{extra}]", extras=extra) from None
+        raise MissingExtraError(what, where=f"{PACKAGE}[{extra}]", extras=extra) from None

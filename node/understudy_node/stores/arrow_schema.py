@@ -30,7 +30,7 @@ def require_pyarrow() -> None:
                 ProblemType.BAD_BOUND,
                 "this service cannot write Arrow: the package pyarrow is not installed on its nodes",
                 where="format",
-                fix="Ask for format=ndjson or format=csv; or install understudy[arrow] for the nodes",
+                fix="Ask for format=ndjson or format=csv; or install understudy-spark[arrow] for the nodes",
             )
         ) from None
 

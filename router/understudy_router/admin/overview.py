@@ -35,6 +35,7 @@ from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Document, Observed, Snapshot
 from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1
@@ -118,7 +119,7 @@ def overview_of(
 
 @cache
 def _release() -> str:
-    return version("understudy")
+    return version(PACKAGE)
 
 
 def _sections(seen: Observed, histories: Histories) -> Document:

@@ -6,7 +6,8 @@ import json
 
 from understudy_shared.base.errors import UnderstudyError
 
-PACKAGE = "understudy"
+PACKAGE = "understudy-spark"
+"""The name in the package index, where `understudy` is another project (decision 0092)."""
 
 
 class MissingExtraError(UnderstudyError):

@@ -9,6 +9,7 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.telemetry.histogram import Histogram
 
 MS_PER_S = 1000
@@ -19,7 +20,7 @@ _PROCESS = ProcessCollector(registry=None)
 
 def about_the_process() -> Iterator[Metric]:
     """Yield the release, and the system's figures of this process."""
-    yield InfoMetricFamily("understudy_build", "The running release", {"version": version("understudy")})
+    yield InfoMetricFamily("understudy_build", "The running release", {"version": version(PACKAGE)})
     yield from used_by_the_process()
 
 

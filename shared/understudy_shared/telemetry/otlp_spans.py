@@ -32,6 +32,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as OtelSpan
 
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import HostInfo
 from understudy_shared.telemetry.spans import Attributes, Kind, Span
@@ -80,7 +81,7 @@ class ExportedSpans:
     ) -> None:
         self._provider = provider
         self._exporter = exporter
-        self._tracer: Tracer = provider.get_tracer("understudy", version("understudy"))
+        self._tracer: Tracer = provider.get_tracer("understudy", version(PACKAGE))
         self._host: Attributes = {"server.address": host.host, "server.port": host.port}
         self._records_all = records_all
 
@@ -136,7 +137,7 @@ def exported_spans(service: str, host: HostInfo) -> ExportedSpans:
     recorded, unless `OTEL_TRACES_SAMPLER` is set: there are many lookups, and a span costs more than one. Raises
     ValueError for a variable that is wrong.
     """
-    said = {"service.name": service, "service.version": version("understudy"), "service.instance.id": str(uuid.uuid4())}
+    said = {"service.name": service, "service.version": version(PACKAGE), "service.instance.id": str(uuid.uuid4())}
     exporter = LoggedExporter(OTLPSpanExporter())
     sampler = None if os.environ.get(SAMPLER) else DEFAULT_OFF
     provider = TracerProvider(

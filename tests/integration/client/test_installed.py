@@ -1,4 +1,4 @@
-"""What `pip install understudy[all]` gives: built, installed and used where there is no repository."""
+"""What `pip install understudy-spark[all]` gives: built, installed and used where there is no repository."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheel, write_versions
 from tools.check_release import wheel_problems
+
+from understudy_shared.base.extras import PACKAGE
 
 DEMO_LIMIT_S = 400
 
@@ -79,13 +81,21 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """`understudy[all]` out of the wheel, in the versions that uv.lock names."""
+    """`understudy-spark[all]` out of the wheel, in the versions that uv.lock names."""
     folder = tmp_path_factory.mktemp("installed")
     versions, environment = folder / "versions.txt", folder / "environment"
     write_versions(versions)
     steps: list[list[str | Path]] = [
         ["venv", environment, "--python", sys.executable],
-        ["pip", "install", "--python", environment, "--constraints", versions, f"understudy[all] @ {wheel.as_uri()}"],
+        [
+            "pip",
+            "install",
+            "--python",
+            environment,
+            "--constraints",
+            versions,
+            f"{PACKAGE}[all] @ {wheel.as_uri()}",
+        ],
     ]
     for step in steps:
         subprocess.run([UV, "--quiet", *step], check=True, timeout=INSTALL_LIMIT_S)
@@ -133,7 +143,7 @@ def test_uvx_serves_a_checkpoint_from_nothing(wheel: Path, tmp_path: Path) -> No
     variables = {name: os.environ[name] for name in os.environ if not name.startswith("VIRTUAL_ENV")}
     said = tmp_path / "said.txt"
     with said.open("wb") as output:
-        program: list[str | Path] = [UV, "tool", "run", "--python", sys.executable, "--from", wheel, "understudy"]
+        program: list[str | Path] = [UV, "tool", "run", "--python", sys.executable, "--from", wheel, PACKAGE]
         command = [*program, "serve", checkpoint.path, "--port", "0"]
         process = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=output, stderr=output)
     try:

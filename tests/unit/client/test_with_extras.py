@@ -26,8 +26,8 @@ def test_only_an_environment_that_uvx_made_gets_an_extra(environ: dict[str, str]
 
 
 def test_the_command_is_started_again_as_it_was_given() -> None:
-    command = uv_command("/bin/uv", "understudy[node]==1.2.3", "3.12", ["serve", "/a b", "--port", "0"])
+    command = uv_command("/bin/uv", "understudy-spark[node]==1.2.3", "3.12", ["serve", "/a b", "--port", "0"])
     assert command == [
-        "/bin/uv", "tool", "run", "--python", "3.12", "--from", "understudy[node]==1.2.3",
+        "/bin/uv", "tool", "run", "--python", "3.12", "--from", "understudy-spark[node]==1.2.3",
         "understudy", "serve", "/a b", "--port", "0",
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from mysql_mimic.utils import nonce
 
 from understudy.client.errors import UnauthenticatedError, UsageError
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 
 METHOD: Final = "caching_sha2_password"
 _NONCE_BYTES: Final = 20
@@ -53,7 +53,7 @@ class KeyPair:
         except ImportError:
             raise MissingExtraError(
                 "logins without TLS need cryptography, which is not installed",
-                where="understudy[sql-server]",
+                where=f"{PACKAGE}[sql-server]",
                 extras="sql-server",
             ) from None
         self._private = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import orjson
 from fastapi import FastAPI, Request, Response
 
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.http.openapi.of_a_fleet import ONLY, add_unknown_application, paths_of_a_fleet
 from understudy_shared.http.openapi.page import HEADERS, Json, page
 
@@ -53,7 +54,7 @@ def document(service: Service, *, is_fleet: bool = False, is_guarded: bool = Fal
         source["paths"] = paths_of_a_fleet(source["paths"], is_router=service == "router")
     found: Json = _cut(source, service, is_fleet)
     info, components = found["info"], found["components"]
-    info["version"] = version("understudy")
+    info["version"] = version(PACKAGE)
     said = {"role": info.pop("x-role"), "applications": info.pop("x-applications")}
     info["description"] = "\n\n".join(info["description"]).format(**said)
     found["paths"] = {path: methods for path, methods in found["paths"].items() if methods}

@@ -351,6 +351,6 @@ def test_without_the_extra_the_install_line_is_named(package: str, arguments: li
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert package in done.stderr
-    assert f"pip install 'understudy[{extra}]" in done.stderr
+    assert f"pip install 'understudy-spark[{extra}]" in done.stderr
     loaded = "import sys, understudy, understudy.sql.query; print(sys.modules.keys() & {'duckdb', 'pyarrow'})"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "set()"

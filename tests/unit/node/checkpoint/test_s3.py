@@ -154,7 +154,7 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "understudy_node.checkpoint.object_store", raising=False)
     with pytest.raises(CheckpointError, match="library for S3 is not installed") as error:
         open_checkpoint_files("s3://bucket/x")
-    assert "pip install 'understudy[node,s3]" in error.value.fix
+    assert "pip install 'understudy-spark[node,s3]" in error.value.fix
 
 
 def test_without_credentials_the_error_says_where_they_were_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
