@@ -11,7 +11,7 @@ import click
 from understudy.commands.with_extras import start_with_extras
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 from understudy_shared.base.importing import without_collections
 from understudy_shared.base.suggest import did_you_mean
 
@@ -100,7 +100,7 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=EXIT_CODES_HELP,
 )
-@click.version_option(package_name="understudy")
+@click.version_option(package_name=PACKAGE)
 def cli() -> None:
     """Ask a running Spark Structured Streaming query for its state.
 
