@@ -88,7 +88,3 @@ def test_a_finding_names_file_line_text_and_a_way_to_mend_it(
     file.write_text('"""A module."""\n\n\ndef f() -> int:\n    """What it has."""\n    return 1\n')
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().out.startswith(f"{file}:5: 'What it has.': a function's docstring begins with")
-
-
-def test_the_folders_that_are_clean_stay_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0, capsys.readouterr().out

@@ -216,8 +216,17 @@ def test_the_changes_of_each_version_are_those_of_sparks_change_feed(
         assert deleted > 0, "no window was evicted"
 
 
+@pytest.fixture(scope="module")
+def orders() -> dict[str, list[tuple[int, tuple[Any, ...]]]]:
+    """Spark's order of the keys by shape, asked for once: the keys of all formats are those of the same batches."""
+    return {}
+
+
 def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_its_between(
-    oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+    oracle: OracleCheckpoint,
+    spark: SparkSession,
+    tmp_path: Path,
+    orders: dict[str, list[tuple[int, tuple[Any, ...]]]],
 ) -> None:
     """Q7."""
     if oracle.state_format not in STATE_FORMATS_CI:
@@ -229,7 +238,9 @@ def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_
                 reply = served.get(scan_target(shape.store, order="key"))
                 assert (reply.status, reply.body["where"]) == (400, "order")
             elif shape.key_type.fields:
-                keys = ordered_keys(spark, oracle.path, shape.operator_id, oracle.last - 1)
+                if shape.name not in orders:
+                    orders[shape.name] = ordered_keys(spark, oracle.path, shape.operator_id, oracle.last - 1)
+                keys = orders[shape.name]
                 _assert_ordered(served, shape, keys)
                 _assert_ranged(served, shape, keys)
 

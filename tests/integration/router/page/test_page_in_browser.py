@@ -73,7 +73,19 @@ VIEWS = {
 
 @pytest.mark.parametrize(
     ("overview", "query"),
-    in_full(VIEWS.values(), if_in=("large", "large, as a table", "of many nodes", "filtered"), names=VIEWS),
+    in_full(
+        VIEWS.values(),
+        if_in=(
+            "large",
+            "large, as a table",
+            "of many nodes",
+            "filtered",
+            "as a table",
+            "with an open replica",
+            "empty",
+        ),
+        names=VIEWS,
+    ),
 )
 def test_scripts_show_what_the_server_has_shown(
     browser: Browser, router: FakeRouter, overview: Overview, query: str
