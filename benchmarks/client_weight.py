@@ -17,6 +17,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from understudy_shared.base.extras import PACKAGE
+
 ROOT = Path(__file__).parents[1]
 OWN = ("client", "shared", "node", "router", "pipeline")
 """The source roots of the wheel."""
@@ -33,7 +35,7 @@ def main() -> None:
     print("import, median of new interpreters in ms, less one that imports nothing")
     for code in IMPORTS:
         print(f"  {code:34s} {(median_s(code, rounds) - nothing) * 1000:7.1f}")
-    sizes = {name: size_bytes(name) for name in sorted(required("understudy"))}
+    sizes = {name: size_bytes(name) for name in sorted(required(PACKAGE))}
     own = sum(file.stat().st_size for part in OWN for file in (ROOT / part).glob("*/**/*.py"))
     whole = own + sum(sizes.values())
     print(f"installed without an extra, in MB: {whole / 1e6:.1f}, of it our own code {own / 1e6:.1f}")

@@ -19,6 +19,7 @@ from typing import Any
 
 from understudy.demo.local_redis import find_server
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.extras import PACKAGE
 
 Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 """The figures of each round, by the name of what was measured."""
@@ -26,7 +27,7 @@ Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 Report = Mapping[str, Any]
 """A file's document."""
 
-PACKAGES = ("understudy", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "redis", "rocksdict", "pyspark")
+PACKAGES = (PACKAGE, "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "redis", "rocksdict", "pyspark")
 _TOOLS = {
     "wrk": ["wrk", "-v"],
     "nginx": ["nginx", "-v"],

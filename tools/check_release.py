@@ -80,7 +80,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
 def _extra_problems(metadata: Message, said: dict[str, object]) -> list[str]:
     """Report the extras that `all` leaves out: with it no part needs a second install."""
     extras = set(metadata.get_all("Provides-Extra") or [])
-    everything = next((each for each in said["optional-dependencies"]["all"]), "")  # type: ignore[index]
+    everything = next(iter(said["optional-dependencies"]["all"]), "").partition("[")[2].rstrip("]").split(",")  # type: ignore[index]
     lacking = sorted(extra for extra in extras - {"all"} if extra not in everything)
     return [f"the extra `all` lacks {', '.join(lacking)}"] if lacking else []
 

@@ -39,7 +39,8 @@ def http_page() -> str:
         _INTRODUCTION,
         "[HTTP API](../api.md) explains keys, answers and bounds. [Admin calls](admin.md) are for operators. "
         "`$url` is a router, a node, or `understudy serve`.",
-        _common_problems(),
+        f"{_common_problems()} They are those of a router; nodes and `understudy serve` answer reads also with "
+        "`not-owner` and `store-error`.",
         *_groups(shown),
         "## Parameters of several calls",
         _parameters(call for call in calls() if call.tag in shown),
@@ -109,10 +110,7 @@ def _common() -> frozenset[str]:
 
 def _common_problems() -> str:
     named = ", ".join(map(code, sorted(_common())))
-    return (
-        f"Every call may answer the [problems](problems.md) {named}; its own are named at each, as a router has them. "
-        "Nodes and `understudy serve` answer reads also with `not-owner` and `store-error`."
-    )
+    return f"Every call may answer the [problems](problems.md) {named}; its own are named at each."
 
 
 def _services(services: Sequence[str]) -> str:

@@ -14,7 +14,10 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
         "a bound or a cursor is unknown, mistyped, out of range or of another question; `where` names it",
         "mend the reader",
     ),
-    "bad-request": ("the request does not parse", "mend the reader"),
+    "bad-request": (
+        "the request does not parse, or a cursor of `/admin/v1/lag` is damaged, too old or of another list",
+        "mend the reader",
+    ),
     "unauthenticated": (
         "the service asks for credentials, and the request has none, an unknown one, or one that expired",
         "send a key or a token; `understudy keys list` shows what expired ([security](../security.md))",

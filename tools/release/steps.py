@@ -80,7 +80,7 @@ def changelog(release: Release) -> Outcome:
 def twice(release: Release) -> Outcome:
     """Find what differs: unzip both and compare. Times, orders, paths and the environment are the usual suspects."""
     DIST.mkdir(exist_ok=True)
-    for old in DIST.glob("understudy_spark-*"):
+    for old in DIST.glob("understudy[-_]*"):
         old.unlink()
     first = build(ROOT, DIST)
     with tempfile.TemporaryDirectory() as name:

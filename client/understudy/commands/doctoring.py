@@ -94,7 +94,7 @@ def _text(value: object) -> str:
 def _examine() -> Callable[[str], Report]:
     """Load the node's part, by its entry point: the command line imports no service."""
     try:
-        (entry,) = entry_points(group="understudy.services", name="doctor")
+        entry, *_ = entry_points(group="understudy.services", name="doctor")
         loaded: Callable[[str], Report] = entry.load()
     except (ModuleNotFoundError, ValueError) as error:
         missing = getattr(error, "name", None) or "the service 'doctor'"

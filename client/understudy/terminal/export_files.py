@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from understudy.terminal.exits import CommandError, ExitCode
+from understudy_shared.base.extras import install_fix
 
 GROUP_BYTES = 128 * 1024 * 1024
 """Size of the batches that become one row group of a Parquet file."""
@@ -152,6 +153,6 @@ def require_pyarrow(form: str) -> None:
         raise CommandError(
             f"{form} needs pyarrow, which is not installed",
             where="--format",
-            fix="pip install 'understudy-spark[arrow]', or write --format ndjson or csv",
+            fix=f"{install_fix('arrow')}, or write --format ndjson or csv",
             exit_code=ExitCode.USAGE,
         ) from None

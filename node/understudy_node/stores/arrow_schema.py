@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from understudy_shared.base.extras import PACKAGE
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.arrow_batches import METADATA
 from understudy_shared.reads.export_columns import ExportColumns
@@ -30,7 +31,7 @@ def require_pyarrow() -> None:
                 ProblemType.BAD_BOUND,
                 "this service cannot write Arrow: the package pyarrow is not installed on its nodes",
                 where="format",
-                fix="Ask for format=ndjson or format=csv; or install understudy-spark[arrow] for the nodes",
+                fix=f"Ask for format=ndjson or format=csv; or install {PACKAGE}[arrow] for the nodes",
             )
         ) from None
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from prometheus_client.core import Metric
 
+from understudy_router.cluster.degraded import Cause
 from understudy_router.fleet.discovery import Discovery
 from understudy_router.fleet.held import HeldApplication
 from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, wanted
@@ -39,6 +40,10 @@ log = logging.getLogger(__name__)
 
 MAX_STARTING = 16
 """Number of applications that start at the same time: their calls wait for the few connections to the bus."""
+
+LEFT_OUT = "applications-left-out"
+CAUSES = (Cause.BUS_AWAY, LEFT_OUT)
+"""The labels of the metric, with those of the process."""
 
 LET_GO_AFTER_MS = 600_000
 """Time without nodes after which an application is let go; it is found again when it has some."""
@@ -198,11 +203,11 @@ class RouterFleet(OwnProcess, HttpService):
 
     def causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why
-        found = {} if lost is None else {"bus": f"applications cannot be listed: {lost}"}
+        found: dict[str, str] = {} if lost is None else {Cause.BUS_AWAY: f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
-            found["applications"] = self._left_out
+            found[LEFT_OUT] = self._left_out
         return {**found, **self._guard.causes(), **self._access.causes()}
 
     def metrics(self) -> Iterator[Metric]:
         yield from process_metrics(self._guard, self._access)
-        yield degraded_metric("understudy_router_degraded", CAUSES_OF_PROCESS, self.causes())
+        yield degraded_metric("understudy_router_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())

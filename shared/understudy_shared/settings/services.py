@@ -152,7 +152,7 @@ class RouterFields(Fields):
     suspect_after_ms: int = Field(200, ge=10, le=60_000)
     """A node silent for so many ms while others answer is asked last."""
 
-    # The delay is longer if the usual latency (p95) of replicas of that role is.
+    # The delay is shorter where the usual latency (p95) of replicas of that role is: 10 ms at least.
     hedge_after_ms: int = Field(50, ge=0, le=60_000)
     """Time in ms after which a read is sent to another replica too; 0: never."""
 

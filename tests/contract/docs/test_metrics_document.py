@@ -25,6 +25,7 @@ from understudy_node.degraded import CAUSES as NODE_CAUSES
 from understudy_node.fleet.following import CAUSES as FLEET_CAUSES
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.degraded import Cause
+from understudy_router.fleet.routers import CAUSES as ROUTER_FLEET_CAUSES
 
 DOCUMENT = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -142,7 +143,7 @@ def test_every_cause_of_degraded_has_a_section_in_the_runbook_that_its_alert_lea
     (rule,) = (each for each in rules() if each["alert"] == "UnderstudyDegraded")
     assert rule["annotations"]["runbook_url"].endswith("/degraded#{{ $labels.cause }}")
     sections = re.findall(r"(?m)^## (\S+)$", runbook_of(rule).read_text())
-    assert sorted(sections) == sorted({*NODE_CAUSES, *FLEET_CAUSES, *Cause})
+    assert sorted(sections) == sorted({*NODE_CAUSES, *FLEET_CAUSES, *ROUTER_FLEET_CAUSES, *Cause})
 
 
 def test_causes_that_the_alert_on_degraded_leaves_out_have_an_alert_of_their_own() -> None:

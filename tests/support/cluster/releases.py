@@ -40,7 +40,7 @@ def tree_of(commit: str, folder: Path) -> Path:
 def _write_entry_points(tree: Path) -> None:
     """Let the tree's command find its own services: without these it takes the entry points of what is installed."""
     project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
-    info = tree / SOURCES[0] / f"{project['name']}-0.dist-info"
+    info = tree / SOURCES[0] / f"{project['name'].replace('-', '_')}-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
     groups = (

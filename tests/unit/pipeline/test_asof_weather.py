@@ -49,7 +49,7 @@ def test_the_package_with_the_table_is_not_imported(weather: list[Weather]) -> N
 
 def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"weather\.csv .*pip install 'understudy\[demo\]"):
+    with pytest.raises(SettingsError, match=r"weather\.csv .*pip install 'understudy-spark\[demo\]"):
         load_weather()
 
 

@@ -106,5 +106,5 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     make: Any, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"{package} is not installed.*pip install 'understudy\[{extra}"):
+    with pytest.raises(MissingExtraError, match=rf"{package} is not installed.*pip install 'understudy-spark\[{extra}"):
         make(ENTRY, ROWS)

@@ -52,7 +52,7 @@ def test_the_package_with_the_table_is_not_imported(flights: list[Flight]) -> No
 
 def test_a_missing_package_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights_module, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'understudy\[demo\]"):
+    with pytest.raises(SettingsError, match=r"pip install 'understudy-spark\[demo\]"):
         flights_file()
 
 
