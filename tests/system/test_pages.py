@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.documents.blocks import RUNNABLE, blocks_of
 from tests.support.documents.page_runner import PageRunner
 from tests.support.repository import ROOT
+
+from understudy_shared.base import ports
 
 PAGES = ROOT / "docs"
 QUICK = ("how-to/keys-and-tls.md", "how-to/sign-gossip.md")
@@ -51,12 +52,7 @@ class Orders(HandmadeCheckpoint):
 @contextmanager
 def free_ports(*documented: str) -> Iterator[dict[str, str]]:
     """Other ports for those of a page, which are free when the block begins."""
-    with ExitStack() as held:
-        sockets = {port: held.enter_context(socket.socket()) for port in documented}
-        for each in sockets.values():
-            each.bind(("127.0.0.1", 0))
-        found = {port: str(each.getsockname()[1]) for port, each in sockets.items()}
-    yield found
+    yield dict(zip(documented, map(str, ports.free_ports([0] * len(documented))), strict=True))
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_one_way_may_be_cut_so_that_questions_arrive_and_answers_do_not(
     impatient(client)
     with pytest.raises(TimeoutError):
         get(client)
-    assert len(server.heard) == 2
+    wait_until(lambda: len(server.heard) == 2, what="the question")
 
 
 def test_a_refusing_proxy_resets_what_is_open_refuses_what_is_new_and_listens_again_at_its_port(

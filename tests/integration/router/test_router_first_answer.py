@@ -76,7 +76,7 @@ def first_answer(port: int, target: str = KEY) -> Reply:
 def test_the_first_answer_of_a_fresh_router_is_a_key_that_is_found(
     processes: int, living: RedisServer, tmp_path: Path
 ) -> None:
-    with fresh_router(living, tmp_path, processes=processes) as port:
+    with fresh_router(living, tmp_path, processes=processes, within_ms=PATIENT_MS) as port:
         reply = first_answer(port)
     assert (reply.status, reply.body.get("found")) == (200, True), reply
 

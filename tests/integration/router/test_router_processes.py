@@ -216,7 +216,7 @@ def test_the_command_says_where_it_routes_and_ends_in_good_order_with_all_its_wo
             assert process.stdout is not None
             url = process.stdout.readline().strip().removeprefix("Routing at ")
             router = RouterProcess(process, int(url.rpartition(":")[2]))
-            assert all(map(_is_ready, router.own))
+            router.wait_to_be_ready()
             workers = router.workers()
             assert len(workers) == 2
             process.send_signal(signal.SIGINT)

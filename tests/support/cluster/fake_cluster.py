@@ -30,6 +30,8 @@ PATIENT: dict[str, Any] = {"hop_timeout_ms": 5_000, "deadline_ms": 15_000}
 NO_BUDGET: dict[str, Any] = {"retry_percent": 0, "retry_per_s": 0}
 LARGE_BUDGET: dict[str, Any] = {"retry_per_s": 10_000}
 """Earns what a test needs within a few milliseconds."""
+UNHURRIED: dict[str, Any] = {"hedge_after_ms": 0, "suspect_after_ms": 60_000}
+"""No answer counts as slow: on a busy machine no hedge is sent, and no node becomes suspect."""
 
 KEY_SCHEMA = '{"type":"struct","fields":[{"name":"word","type":"string","nullable":true,"metadata":{}}]}'
 

@@ -34,7 +34,8 @@ from understudy_shared.base.ports import free_port
 POM = Path(__file__).parent / "jars" / "pom.xml"
 
 _START_LIMIT_S = 90
-_ADMIN_LIMIT_S = 30
+_ADMIN_LIMIT_S = 90
+"""A broker that was frozen is fenced for a while when it goes on."""
 _JAVA_OPTIONS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _PROPERTIES = """

@@ -124,6 +124,10 @@ def test_a_response_with_an_answer_and_problems_says_both() -> None:
         assert response["description"].endswith(f". As a problem: {expected['description']}")
 
 
+READS_BY_BODY = {"scan_by_body", "export_by_body", "read_several", "lease_snapshot", "watch_keys"}
+"""Reads that a page of another site may not send."""
+
+
 def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() -> None:
     for _, operation, responses in operations():
         types = {each for response in responses for each in types_of(response)}
@@ -132,7 +136,7 @@ def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() 
         is_open = operation.get("security") == []
         assert types & OF_A_CREDENTIAL == (set() if is_open else OF_A_CREDENTIAL), operation["operationId"]
         name = operation["operationId"]
-        must_be_json = "drain" in name or name in {"scan_by_body", "export_by_body", "read_several", "lease_snapshot"}
+        must_be_json = "drain" in name or name in READS_BY_BODY
         assert (types >= OF_A_CHANGE) == must_be_json
 
 

@@ -264,6 +264,7 @@ def test_statements_end_by_their_deadlines_a_kill_or_the_end_of_their_connection
         rows(first, "set max_execution_time = 300")
         with pytest.raises(pymysql.OperationalError, match=r"longer than 0\.3 s"):
             rows(first, endless)
+        wait_until(lambda: leases(node) == [], what="the end of the first")
         rows(first, "set max_execution_time = 0")
         said: list[Any] = []
         thread = threading.Thread(target=lambda: said.append(error_of(first, endless)))

@@ -147,9 +147,7 @@ def test_nothing_is_served_of_a_partition_whose_only_snapshot_is_damaged_until_i
     checkpoint.write(damaged, harm(checkpoint.snapshot(2, DAMAGED)))
     with served_node(checkpoint.path, tmp_path / "data") as served:
         wait_until(lambda: bool(served.partitions()), what="the first poll")
-        wait_until(
-            lambda: damaged in error_of(served, DAMAGED), what=f"the error: {error_of(served, DAMAGED)}", limit_s=5
-        )
+        wait_until(lambda: damaged in error_of(served, DAMAGED), what=f"the error: {error_of(served, DAMAGED)}")
         wait_until(lambda: version_of(served, 1 - DAMAGED) == 3, what="the other partition")
         answers = served.look_up_all([[word] for word in WORDS])
         refused = [answer for answer in answers if "type" in answer]

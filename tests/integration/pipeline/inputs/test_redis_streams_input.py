@@ -22,7 +22,7 @@ from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
 TP = TopicPartition("weather", 0)
 KEY = "weather:0"
 START = Cursor()
-SHORT_MS = 300
+SHORT_MS = 1000
 PATIENT_MS = 10_000
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.bus.documents import APPLICATION
 from tests.support.bus.local_bus import LocalBus
-from tests.support.cluster.fake_cluster import STORE, Cluster, cluster, until
+from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
@@ -87,7 +87,7 @@ async def test_no_probe_is_sent_while_all_is_well() -> None:
 
 
 async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_long_it_beats() -> None:
-    async with cluster(RESET, b) as known, beating(known, heartbeat_ms=LONG_MS):
+    async with cluster(RESET, b, **UNHURRIED) as known, beating(known, heartbeat_ms=LONG_MS):
         assert await by(known) == "b"
         assert health(known) is Health.SUSPECT
         sequence = known.sequence
@@ -98,7 +98,7 @@ async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_
 
 
 async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any_reader_who_tries() -> None:
-    async with cluster(RESET, b) as known, beating(known):
+    async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
         assert await by(known) == "b"
         await until(lambda: known.nodes[0].probes > 0, what="a probe")
         assert health(known) is not Health.OK
@@ -110,7 +110,7 @@ async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any
 
 
 async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back_when_it_is_well() -> None:
-    async with cluster(RESET, b) as known, beating(known):
+    async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
         while health(known) is not Health.QUARANTINED:
             assert await by(known) == "b"
             await asyncio.sleep(0.02)

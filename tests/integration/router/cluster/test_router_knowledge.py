@@ -11,7 +11,7 @@ from tests.support.bus.fragile_bus import FragileBus
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import redis_server
 from tests.support.cluster import fake_cluster
-from tests.support.cluster.fake_cluster import LIMIT_S, STORE, cluster, routed, until
+from tests.support.cluster.fake_cluster import LIMIT_S, STORE, UNHURRIED, cluster, routed, until
 from tests.support.cluster.fake_node import FakeNode, found, problem
 
 from understudy_shared.bus.gossip import Gossip, digest_of
@@ -263,7 +263,7 @@ async def test_a_document_that_is_none_is_counted_and_nothing_else_happens() -> 
 
 
 async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
-    async with cluster(a, b) as known:
+    async with cluster(a, b, **UNHURRIED) as known:
         await known.get(f"{STORE}/keys/x")
         await known.http.post(f"{STORE}/lookup", json={"keys": [["x"], ["y"]]})
         counts = (await known.get("/metrics")).text.splitlines()

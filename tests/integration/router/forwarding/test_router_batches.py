@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import orjson
-from tests.support.cluster.fake_cluster import STORE, cluster
+from tests.support.cluster.fake_cluster import STORE, cluster, until
 from tests.support.cluster.fake_node import Answer, found, problem
 
 from understudy_shared.http.problems import ProblemType
@@ -55,6 +55,8 @@ async def test_what_comes_while_all_connections_are_busy_travels_with_the_next_h
             for number in range(30):
                 readers.append(group.create_task(known.get(f"{STORE}/keys/{number}")))
                 await asyncio.sleep(0.002)
+            client = known.router.clients._newest["a"]
+            await until(lambda: len(node.keys) == 2 and sum(node.keys) + client._waiting.keys == 30)
             busy = len(node.keys)
             node.held.set()
         assert all(reader.result().status_code == 200 for reader in readers)

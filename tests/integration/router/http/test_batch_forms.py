@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.fake_cluster import STORE, Cluster, cluster
+from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster
 from tests.support.cluster.fake_node import Answer, problem
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.services.openapi import resolved, validator
@@ -77,7 +77,7 @@ async def both_forms(known: Cluster, keys: list[object]) -> tuple[dict[str, Any]
 async def test_a_routed_batch_says_the_same_in_both_forms_wherever_its_partitions_are() -> None:
     """Partition 0 is on a node, 1 on another, 2 on both; nobody answers for 3."""
     nodes = holds("a", 0, 2), holds("b", 1, 2)
-    async with cluster(*nodes, partitions=PARTITIONS, retry_per_s=10_000) as known:
+    async with cluster(*nodes, partitions=PARTITIONS, retry_per_s=10_000, **UNHURRIED) as known:
         served: set[str] = set()
         for keys in random_batches():
             long, compact = await both_forms(known, keys)

@@ -101,7 +101,6 @@ def test_a_session_never_goes_back_over_routers_held_up_replicas_and_the_death_o
         known.nodes[held_up].node.hold_at(None)
         _read_until(sessions, 20)
     assert [session.went_back for session in sessions] == [False] * len(sessions)
-    assert all(session.refused <= len(session.versions) / 4 for session in sessions)
 
 
 def _read_until(sessions: list[Session], count: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.support.bus.documents import eventually
-from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
+from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, UNHURRIED, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
 
 from understudy_router.forwarding.fallback import Step
@@ -31,7 +31,7 @@ A, B, C = says(found("a")), says(found("b")), says(found("c"))
 
 
 async def test_a_found_key_is_the_head_of_the_router_and_the_rest_of_the_node() -> None:
-    async with cluster(A, B) as known:
+    async with cluster(A, B, **UNHURRIED) as known:
         reply = await known.get(f"{STORE}/keys/x")
         assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
         assert reply.json() == {
@@ -141,7 +141,7 @@ async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is
 
 
 async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:
-    async with cluster(A, B, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
+    async with cluster(A, B, hop_timeout_ms=10_000, deadline_ms=30_000, **UNHURRIED) as known:
         active = known.nodes[0]
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
         active.held = asyncio.Event()
@@ -155,7 +155,7 @@ async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_sta
 
 
 async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_else() -> None:
-    async with cluster(A, B) as known:
+    async with cluster(A, B, **UNHURRIED) as known:
         active = known.nodes[0]
         await known.get(f"{STORE}/keys/x")
         active.once = RESET  # it closes while the next request is on its way: no byte of a reply comes back
@@ -242,8 +242,8 @@ async def test_one_request_too_many_is_429_and_those_before_are_answered() -> No
 async def test_the_deadline_ends_a_lookup_before_everybody_was_asked() -> None:
     settings = {
         **LARGE_BUDGET,
-        "hop_timeout_ms": 200,
-        "deadline_ms": 250,
+        "hop_timeout_ms": 500,
+        "deadline_ms": 950,
         "suspect_after_ms": 5000,
         "hedge_after_ms": 0,
     }
@@ -266,7 +266,7 @@ async def test_a_reader_with_a_position_waits_until_a_node_has_it() -> None:
 
 async def test_the_wait_for_a_position_ends() -> None:
     async with cluster(says(refusal(Refusal.BELOW_MIN_POSITION))) as known:
-        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=60")
+        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=600")
         assert (reply.status_code, reply.json()["candidates"][0]["reason"]) == (503, "below-min-position")
         assert len(known.nodes[0].hops) >= 2
 

@@ -22,7 +22,7 @@ from understudy_shared.bus.messages import CommitHint
 from understudy_shared.bus.redis_bus import MAX_CONNECTIONS, RedisBus
 
 CHANNEL = "us:{flights}:events"
-CALL_MS = 300
+CALL_MS = 1000
 """Deadline of a call here: long enough for a machine under load, short enough to wait for."""
 
 
@@ -151,7 +151,7 @@ async def test_a_frozen_redis_ends_calls_at_their_deadline_and_loses_the_subscri
 
 
 async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: RedisServer) -> None:
-    bus = RedisBus(server.url, call_timeout_ms=200)
+    bus = RedisBus(server.url, call_timeout_ms=1000)
     calling = RedisBus(server.url, call_timeout_ms=10_000)
     pings = 0
     async with listening(bus.listen(CHANNEL)) as ear:
@@ -258,7 +258,7 @@ async def test_one_connection_carries_all_listeners_and_each_learns_of_its_loss(
 async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bus = RedisBus(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", call_timeout_ms=CALL_MS)
-        with pytest.raises(BusError, match="did not answer within 300 ms"):
+        with pytest.raises(BusError, match=f"did not answer within {CALL_MS} ms"):
             await bus.get("us:{flights}:key")
         await bus.close()
 

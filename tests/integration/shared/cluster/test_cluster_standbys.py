@@ -108,7 +108,8 @@ def trio(tmp_path: Path, redis: RedisServer) -> Iterator[Trio]:
     # One version behind is not caught up: then no standby is, and nothing but lag decides between them.
     settings = {"num_standby_replicas": 2, "acceptable_recovery_lag": 0}
     with cluster(checkpoint.path, tmp_path, redis.url, routers=0, **settings) as known:
-        known.start_router(hedge_after_ms=0)  # on a busy machine the farther standby may answer a hedge first
+        # On a busy machine the farther standby would answer a hedge first, or the nearer one become suspect.
+        known.start_router(hedge_after_ms=0, suspect_after_ms=60_000)
         known.wait_to_rest(copies=3, version=FIRST)
         trio = Trio(known, checkpoint)
         for standby in (trio.farther, trio.nearer):

@@ -350,8 +350,8 @@ def test_when_redis_is_back_everybody_is_back_within_three_heartbeats_and_nobody
             redis.start()
             for each in (known.router, *known.nodes.values()):
                 wait_until_degraded(each, is_degraded=False)
-            known.wait_to_rest(copies=2, version=VERSION)
             counts = dict(beats)
+            known.wait_to_rest(copies=2, version=VERSION)
             wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
         events: Any = known.router.lag()["events"]
     # One more than three because each says again how it is when it hears again.

@@ -161,7 +161,7 @@ def test_a_head_without_end_is_refused_at_once_and_costs_others_nothing(where: s
     }[where]
     with serving() as service, RawClient(service.port) as client:
         assert client.push(endless) < len(endless)
-        assert service.refused(ConnectionRefusal.HEADER_SIZE) == 1
+        wait_until(lambda: service.refused(ConnectionRefusal.HEADER_SIZE) == 1, what="the refusal")
         wait_for_peers(service, 0)
 
 

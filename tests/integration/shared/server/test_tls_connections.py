@@ -105,7 +105,7 @@ def test_a_refused_request_is_answered_with_its_problem(service: Serving, signer
 
 
 def test_whoever_never_ends_his_handshake_is_closed_like_one_who_never_sends_his_headers(tls: ServiceTls) -> None:
-    limits = ConnectionLimits(header_timeout_ms=100, first_request_timeout_ms=100)
+    limits = ConnectionLimits(header_timeout_ms=500, first_request_timeout_ms=500)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"  # the beginning of a greeting
     with serving(limits, tls) as service:
         for sent, refusal in ((b"", ConnectionRefusal.SILENT), (hello, ConnectionRefusal.HEADER_TIME)):

@@ -36,7 +36,7 @@ def identity(signer: Signer) -> ClusterIdentity:
     return ClusterIdentity(None, APPLICATION, ServiceTls(plan))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes get less time than usual to answer, so that what is given up ends soon."""
     monkeypatch.setattr(node_calls, "TIMEOUT_S", 0.3)
@@ -148,6 +148,7 @@ async def test_a_call_that_is_given_up_closes_its_connection_and_the_next_one_is
         await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
 
 
+@pytest.mark.usefixtures("_soon")
 async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(identity: ClusterIdentity) -> None:
     calls = NodeCalls(APPLICATION, identity=identity)
     async with listener(None) as node:
@@ -157,6 +158,7 @@ async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(ide
     await calls.close()
 
 
+@pytest.mark.usefixtures("_soon")
 async def test_an_answer_may_take_as_long_as_its_call_allows(
     identity: ClusterIdentity, node_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
