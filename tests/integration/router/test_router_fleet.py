@@ -77,22 +77,3 @@ async def test_many_applications_share_one_subscription_and_one_connection_to_th
             await speak(bus, "orders-new", node, ["fresh"], sequence=2)
             assert await is_served()
     await bus.close()
-
-
-async def test_while_redis_hangs_what_was_found_is_served_and_the_metric_says_that_no_other_can_be_found(
-    redis: RedisServer, tmp_path: Path
-) -> None:
-    bus = RedisBus(redis.url)
-    async with fake_nodes(by_store) as (node,):
-        await speak(bus, "orders-1", node, ["known"])
-        async with router(redis, tmp_path) as http:
-            redis.pause()
-
-            async def is_said() -> bool:
-                return 'understudy_router_degraded{cause="bus-away"} 1.0' in (await http.get("/metrics")).text
-
-            await eventually(is_said, what="that applications cannot be listed")
-            assert "applications cannot be listed" in (await http.get("/readyz")).json()["degraded"]
-            assert (await http.get("/v1/stores/known/keys/x")).status_code == 200
-            redis.resume()
-    await bus.close()

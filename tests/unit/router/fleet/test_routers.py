@@ -9,7 +9,7 @@ from tests.support.bus.documents import heartbeat
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
-from tests.support.cluster.fleet import fleet_of
+from tests.support.cluster.fleet import FleetWorld, fleet_of
 
 from understudy_router.fleet import discovery, held, patterns, routers
 from understudy_router.http import app
@@ -49,12 +49,18 @@ async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
 
 
+async def said(world: FleetWorld, cause: str) -> bool:
+    """Whether the metric says that the process is degraded by this cause."""
+    return f'understudy_router_degraded{{cause="{cause}"}} 1.0' in (await world.get("/metrics")).text
+
+
 async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
     bus = FragileBus()
     async with fleet_of({"a": ["words"]}, bus=bus) as world:
         bus.turn(away=True)
-        await until(lambda: "bus" in world.fleet.own.status().causes)
+        await until(lambda: "bus-away" in world.fleet.own.status().causes)
+        assert await said(world, "bus-away")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
         assert (await world.get("/readyz")).status_code == 200
 
@@ -88,6 +94,7 @@ async def test_applications_for_which_there_is_no_room_are_named_once_and_in_the
         await world.fleet._discovery.look()
         assert list(world.fleet.held) == ["a"]
         assert "2 applications are left out" in (await world.get("/readyz")).json()["degraded"]
+        assert await said(world, "applications-left-out")
         logged = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
         assert [("'b', 'c'" in each) for each in logged] == [True]
         monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 3)
