@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from prometheus_client.core import Metric
 
-from understudy_router.cluster.degraded import Cause
 from understudy_router.fleet.discovery import Discovery
 from understudy_router.fleet.held import HeldApplication
 from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, wanted
@@ -41,8 +40,9 @@ log = logging.getLogger(__name__)
 MAX_STARTING = 16
 """Number of applications that start at the same time: their calls wait for the few connections to the bus."""
 
+UNLISTED = "applications-unlisted"
 LEFT_OUT = "applications-left-out"
-CAUSES = (Cause.BUS_AWAY, LEFT_OUT)
+CAUSES = (UNLISTED, LEFT_OUT)
 """The labels of the metric, with those of the process."""
 
 LET_GO_AFTER_MS = 600_000
@@ -203,7 +203,7 @@ class RouterFleet(OwnProcess, HttpService):
 
     def causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why
-        found: dict[str, str] = {} if lost is None else {Cause.BUS_AWAY: f"applications cannot be listed: {lost}"}
+        found: dict[str, str] = {} if lost is None else {UNLISTED: f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
             found[LEFT_OUT] = self._left_out
         return {**found, **self._guard.causes(), **self._access.causes()}

@@ -59,8 +59,8 @@ async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.
     bus = FragileBus()
     async with fleet_of({"a": ["words"]}, bus=bus) as world:
         bus.turn(away=True)
-        await until(lambda: "bus-away" in world.fleet.own.status().causes)
-        assert await said(world, "bus-away")
+        await until(lambda: "applications-unlisted" in world.fleet.own.status().causes)
+        assert await said(world, "applications-unlisted")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
         assert (await world.get("/readyz")).status_code == 200
 
