@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,16 @@ async def _answered(
     return result
 
 
+async def _within_a_second(measure: Callable[[], Awaitable[LoadResult]]) -> None:
+    """In one of a few measurements no read took longer."""
+    slowest_ms: list[float] = []
+    for _ in range(ATTEMPTS):
+        slowest_ms.append((await measure()).percentile_ms(200, 1))
+        if slowest_ms[-1] <= 1000:
+            return
+    raise AssertionError(f"the slowest read of each measurement: {slowest_ms} ms")
+
+
 @pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500", "dead", "slow")))
 async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_second(trio: Trio, fault: str) -> None:
     inject, heal = FAULTS[fault]
@@ -170,13 +180,10 @@ async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_sec
         for name in BAD:
             on_each(trio, name)
 
-    for _ in range(ATTEMPTS):
-        result = await _answered(
-            trio, f"two of three replicas {fault}", lambda: turn(inject), lambda: turn(heal), per_second=400, seconds=3
-        )
-        if result.percentile_ms(200, 1) <= 1000:
-            break
-    assert result.percentile_ms(200, 1) <= 1000
+    what = f"two of three replicas {fault}"
+    await _within_a_second(
+        lambda: _answered(trio, what, lambda: turn(inject), lambda: turn(heal), per_second=400, seconds=3)
+    )
 
 
 @pytest.mark.parametrize("fault", in_full(("dead", "hung"), if_in=("dead",)))
@@ -184,20 +191,16 @@ async def test_an_active_that_dies_or_hangs_at_1000_reads_a_second_costs_no_read
     trio: Trio, fault: str
 ) -> None:
     inject, heal = FAULTS[fault]
-    for _ in range(ATTEMPTS):
+    what = f"the active of a third of the keys {fault}"
+
+    async def turn() -> LoadResult:
         trio.wait_until_well()
         active = trio.active_of(WORDS[0])
-        result = await _answered(
-            trio,
-            f"the active of a third of the keys {fault}",
-            partial(inject, trio, active),
-            partial(heal, trio, active),
-            per_second=1000,
-            seconds=4,
+        return await _answered(
+            trio, what, lambda: inject(trio, active), lambda: heal(trio, active), per_second=1000, seconds=4
         )
-        if result.percentile_ms(200, 1) <= 1000:
-            break
-    assert result.percentile_ms(200, 1) <= 1000
+
+    await _within_a_second(turn)
 
 
 async def test_while_redis_is_stopped_every_read_is_answered_and_afterwards_the_cluster_converges(trio: Trio) -> None:

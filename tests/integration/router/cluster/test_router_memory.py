@@ -179,8 +179,8 @@ async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path
             await known.beat(nodes[1], term=5, epoch=8, end_version=20)
             await until(lambda: known.router.tables.end_version == 20, what="the next word of the second")
             assert order_of(known.router) == (5, 9)
-            older = [path for path, _ in nodes[1].requests if path.endswith("/assignment")]
-            assert not older, "nobody is asked for an older one"
+            asked = [path for path, _ in nodes[1].requests if path.endswith("/assignment")]
+            assert not asked, "it was asked for an assignment older than the one that is followed"
 
 
 async def test_while_the_bus_is_there_nothing_is_recalled(tmp_path: Path) -> None:
